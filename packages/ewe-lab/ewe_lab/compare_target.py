@@ -37,17 +37,20 @@ class Target:
 
 
 def split_url(url: str, path: str) -> tuple[str, str]:
-    """Return (`http://host:port/`, path) of a target's URL. path: of --path, for a URL without one.
+    """Split the URL of a target into its server (http://HOST:PORT/ or http://HOST/) and its path with the query.
 
-    Raises CommandError.
+    path: the value of --path, "" without this option. It is used if the URL names no path.
+
+    Raises CommandError if the URL has no host, or has a part that no request may have, such as a password.
     """
-    wrong = CommandError(f"--target {session.printable(url)!r} is no URL: write http://HOST:PORT/PATH")
+    bad_url = CommandError(f"--target {session.printable(url)!r} is no URL: write http://HOST:PORT/PATH")
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise wrong
-    except ValueError:  # urlsplit() raises it for a port that is no number
-        raise wrong from None
+            raise bad_url
+    # urlsplit() raises it for an IPv6 address without its closing bracket, parts.port for a port that is no number
+    except ValueError:
+        raise bad_url from None
     if (
         parts.username is not None
         or parts.fragment
@@ -55,7 +58,7 @@ def split_url(url: str, path: str) -> tuple[str, str]:
         or not url.isprintable()
         or " " in url
     ):
-        raise wrong
+        raise bad_url
     path_of_url = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return f"{parts.scheme}://{parts.netloc}/", path if path_of_url == "/" and path else path_of_url
 

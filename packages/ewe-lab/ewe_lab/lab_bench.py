@@ -339,7 +339,11 @@ def why_server_is_missing(tested: ServerUnderTest) -> str:
 
 
 def adapted_load(load: Load, tested: ServerUnderTest) -> Load:
-    """Return the load for a server: with a warm-up that is long enough, and no more connections than it keeps."""
+    """Return the load for a server: with a warm-up that is long enough, and no more connections than it serves.
+
+    Only a load of shape `saturation` with kept connections is reduced. Such a load sends requests over each
+    connection without a pause, so a connection beyond the server's limit would wait until the end of the load.
+    """
     load = other_servers.with_warm_up(load, tested.kind)
     max_connections = tested.max_connections
     if tested.kind in other_servers.OTHER_SERVERS:

@@ -516,19 +516,23 @@ def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:
 
 
 def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[CellJob]:
-    """Return the jobs of the bench for the rows. Raises LabError."""
+    """Return a job for each row, in their order: its server, its load for `seconds`, and its document root.
+
+    The bench carries the jobs out (LabBench.fill_cells_in_turns), and fills the cells of the rows. Raises LabError.
+    """
     by_name = {each.name: Contestant(each.name, each) for each in TESTED_SERVERS}
     root = site_of(lab, rows)
     jobs = []
     for row in rows:
         setting, load = row.setting, load_of(row.setting, row.connections, seconds)
-        contestant = by_name.get(row.server)
+        # A comparison has its own servers; the other settings are measured on TESTED_SERVERS
         if setting.comparison:
             contestant = next(
                 each for each in COMPARISONS[setting.comparison].contestants if each.name == row.server
             )
             load = replace(load, path=contestant.path)
-        assert contestant is not None
+        else:
+            contestant = by_name[row.server]
         tested, stack = contestant.tested, contestant.stack
         if contestant.library:
             tested = gateways.in_process(forms_of(lab) / "bytes.so", tested)

@@ -312,12 +312,15 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Read results.json; return the results. Raises OSError, BadResults."""
+    """Read a results.json, or a kept report (kept_reports.py); return the results.
+
+    Raises OSError if the file cannot be read, and BadResults if it has another format or not the fields of Results.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
-        results = value_from_json(Results, found)
+        results = value_from_json(Results, data)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as reason:
         raise BadResults(f"{path}: not results of the lab: {reason}") from None
     assert isinstance(results, Results)

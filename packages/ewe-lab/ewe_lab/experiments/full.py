@@ -19,13 +19,17 @@ MODELS_OF_EWE = ("fork", "prefork", "thread", "pool", "asyncio")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure each server with clients that keep their connections and ask without a pause; yield the cells."""
+    """Measure each server with clients that keep their connections and ask without a pause; yield the cells.
+
+    There is no warm-up: the longest wait may be that of a first request. A quick run leaves Apache out.
+    """
     root = lab.site([])
-    of_ewe = SERVERS[: len(MODELS_OF_EWE)]
-    for tested in lab.servers((*of_ewe, NGINX) if lab.quick else SERVERS):
+    quick_servers = [tested for tested in SERVERS if tested.name in MODELS_OF_EWE or tested is NGINX]
+    for tested in lab.servers(quick_servers if lab.quick else SERVERS):
         load = Load("closed", users=CLIENTS, seconds=lab.quick_or_full(1.5, 4), warm_up=0, reopens=True)
         cell = measure_once(lab, tested, load, Cell(tested.name, value="extra.longest", unit="s"), root)
         for sample in cell.samples:
+            # Without a single time there is no figure: the cell then has no longest wait
             if sample.service is not None:
                 sample.extra["longest"] = sample.service.max
                 # At least 1 µs, so that nothing is divided by 0

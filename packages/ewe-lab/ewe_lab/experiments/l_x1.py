@@ -76,14 +76,16 @@ def noise_of_part(part: str, rounds: Mapping[str, Sequence[float]]) -> float:
 
 
 def cells(column: str, count: int, rounds: Mapping[str, Sequence[float]], failure: str) -> Iterator[Cell]:
-    """Yield the cells of a column. rounds: the µs of each run, empty after a failure.
+    """Yield the cells of a column: one for each part of an exchange, and one for the whole exchange.
 
-    A part that is not greater than its noise has no figure.
+    rounds: the µs of an exchange by run, in each round; empty after a failure. A part that is not greater than its
+    noise, the amount by which it may be wrong, has no figure.
     """
     found = micros_by_part(rounds) if rounds else {}
     for part in (*PARTS, TOTAL):
         cell = Cell(part, column, value="extra.micros", unit="µs", failure=failure)
         if column == EACH_CONNECTION:  # the paper's server opens a connection for each request
+            # Figures are compared by server: the part stands for a server, also beside the printed figure
             cell.paper, cell.paper_server = PRINTED[part], part
         if found and (noise := noise_of_part(part, rounds)) >= found[part]:
             cell.failure = (

@@ -72,8 +72,13 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
 def start_daemons(
     lab: Bench, stack: ExitStack, database: LabDatabase, statement: str, count: int
 ) -> RunningServer:
-    """Run `count` daemons, and ewe with the application that asks them; return ewe. stack: ends them."""
-    settings = (f"daemons = {count}", f"connections = {count}")  # the daemons share the connections
+    """Run `count` daemons, and ewe with a WSGI application that asks them; return the running ewe.
+
+    Each daemon has one connection to the database, which its processes may use on all cores (pinned=False). The
+    daemons and ewe end when `stack` is closed. Raises LabError.
+    """
+    # `connections` is the number for all daemons together: each of them has one
+    settings = (f"daemons = {count}", f"connections = {count}")
     running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",

@@ -83,7 +83,12 @@ def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
-    """Return the µs of each round by kind, or the reason why there are none. Raises LabError."""
+    """Run `count` calls of each kind of IPC, between two processes, in ROUNDS rounds; return the times.
+
+    By kind of IPC: the reason as text if this kind cannot be used here; else by kind of call the µs of a call in
+    each round (EXCHANGE, ANSWER), or of one message (STREAM), and as f"{EXCHANGE} cpu" the µs of CPU time of both
+    processes for the same. Raises LabError.
+    """
     command = [sys.executable, "-m", "ewe_lab.load.ipc_kinds", str(count), str(ROUNDS)]
     with (
         tempfile.TemporaryFile() as error_output,
@@ -94,10 +99,10 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
             raise LabError(f"the exchanges took longer than {MAX_RUN_S:g} s")
         output.seek(0)
         try:
-            found: dict[str, dict[str, list[float]] | str] = json.loads(output.read())
+            times_by_kind: dict[str, dict[str, list[float]] | str] = json.loads(output.read())
         except ValueError:
             raise LabError(last_line(output_text(error_output))) from None
-    return found
+    return times_by_kind
 
 
 def measure_daemon(lab: Bench) -> Iterator[Cell]:

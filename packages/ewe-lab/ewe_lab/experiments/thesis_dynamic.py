@@ -129,7 +129,10 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
 def sweep_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, column: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with every number of clients; yield a cell for each."""
+    """Measure a running way with every number of clients, one after another; yield a cell for each number.
+
+    column: KEEP_ALIVE, or the column without kept connections. A test over TLS uses the cipher of 2011 ("parity").
+    """
     counts = test.quick if lab.quick else test.clients
     # A set: numbers above the most that the way can serve become the same number
     for count in sorted({min(count, stack.max_connections(column == KEEP_ALIVE)) for count in counts}):
@@ -158,14 +161,18 @@ def measure_point(lab: Bench, server: RunningServer, load: Load, cell: Cell) -> 
 
 
 def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
-    """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it."""
+    """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it.
+
+    column: the name of a column without its prefix. The cells of the column with TLS 1.3 have TLS_1_3_PREFIX before
+    this name, and those without TLS have PLAIN.
+    """
     rates = {(cell.server, cell.column): cell.median for cell in cells}
-    pieces = []
-    for (server, cell_column), plain in rates.items():
-        secure = rates.get((server, TLS_1_3_PREFIX + column))
-        if cell_column == PLAIN + column and plain and secure:
-            pieces.append(f"{server} {plain / secure:.1f}")
-    return f"TLS 1.3 divides the rate by, {column}: {', '.join(pieces) or 'none was measured'}."
+    ratios = []
+    for (server, cell_column), rate_without_tls in rates.items():
+        rate_with_tls = rates.get((server, TLS_1_3_PREFIX + column))
+        if cell_column == PLAIN + column and rate_without_tls and rate_with_tls:
+            ratios.append(f"{server} {rate_without_tls / rate_with_tls:.1f}")
+    return f"TLS 1.3 divides the rate by, {column}: {', '.join(ratios) or 'none was measured'}."
 
 
 def repeat_point(

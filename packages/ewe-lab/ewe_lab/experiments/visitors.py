@@ -88,20 +88,23 @@ class Stack:
             )
         return sample.rate / len(self.paths)
 
-    def phases(self, capacity: float) -> Load:
-        """Return the load in three phases."""
-        length = self.lab.quick_or_full(QUICK_S, FULL_S)
+    def load_in_phases(self, capacity: float) -> Load:
+        """Return the load in three phases, with visitors at random times. capacity: visitors a second.
+
+        A visitor keeps a connection for all pages, and opens it again if the server closes it between two pages.
+        """
+        total_s = self.lab.quick_or_full(QUICK_S, FULL_S)
         return replace(
             self.visit, shape="arrivals", poisson=True, reopens=True, think=self.lab.quick_or_full(*THINK_TIMES_S),
             phases=tuple(
-                (length * share_of_time, round_to_three_digits(capacity * share_of_capacity))
+                (total_s * share_of_time, round_to_three_digits(capacity * share_of_capacity))
                 for share_of_time, share_of_capacity in PHASES
             ),
         )  # fmt: skip
 
     def load(self, capacity: float) -> tuple[Load, Sample]:
         """Run the load in three phases; return the load and the sample."""
-        load = self.phases(capacity)
+        load = self.load_in_phases(capacity)
         self.lab.probe(self.server, load)
         before = self.spent()
         sample = self.lab.load(ServerWithDatabase(self.server, self.database), load)

@@ -145,32 +145,43 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
-    """Start the servers of runs 1 to 4, connect to each, and return them. stack: ends them. Raises LabError."""
+    """Start the servers of runs 1 to 4, connect to each, and return them. Raises LabError.
+
+    stack: closes the connections and stops the servers when it is closed.
+    """
     core = server_core()
     script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
     body = HELLO.encode()
     settings = lab.directory / "stays.toml"
     settings.write_text(NO_ENGINE_REPLACEMENT)
+    # Run 1: the front end, X-Switch behind it, and an engine
     server, path = stack.enter_context(
         served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
-    full()  # starts the engine, so that processes_by_layer() finds it
+    # The first request starts the engine, so that processes_by_layer() finds it
+    full()
+    # Run 2: a front end that answers each request itself
     tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
     null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
-    params = variables(script, path)
+    # Run 3: an X-Switch of which the lab is the front end
+    cgi_variables = variables(script, path)
     switch_pid, socket = stack.enter_context(run_xswitch(lab, "--config", str(settings)))
-    direct = stack.enter_context(pinger.fastcgi(str(socket), params, body))
+    fastcgi = stack.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
+    # Run 4: an engine of which the lab is the X-Switch
     command = BUILT_IN[language.lower()].command
-    engine, engine_pid = stack.enter_context(pinger.engine(command, script, params, body, core))
+    engine, engine_pid = stack.enter_context(pinger.engine(command, script, cgi_variables, body, core))
     return RunningServers(
-        full, null, direct, engine, processes_by_layer(server), (null_server.pid, switch_pid, engine_pid)
+        full, null, fastcgi, engine, processes_by_layer(server), (null_server.pid, switch_pid, engine_pid)
     )
 
 
 def variables(script: str, path: str) -> dict[str, str]:
-    """Return the variables that ewe sends for a request of the pinger, so that all runs get the same variables."""
+    """Return the CGI variables for runs 3 and 4: those that ewe sends to X-Switch in run 1.
+
+    The script and the engine then have the same work in all three runs. The ports are examples.
+    """
     return {
         "GATEWAY_INTERFACE": "CGI/1.1", "SERVER_SOFTWARE": "ewe", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "4000",
         "SERVER_PROTOCOL": "HTTP/1.1", "REQUEST_METHOD": "GET", "REQUEST_SCHEME": "http", "REQUEST_URI": path,
@@ -236,21 +247,24 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
 
 
 def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
-    """Run the script in a loop in a new interpreter; return the run. Raises LabError."""
-    program, text = IN_A_LOOP[language]
+    """Make run 5: run the script `count` times in a loop, in a new interpreter; return the run. Raises LabError."""
+    interpreter, loop_program = IN_A_LOOP[language]
     file = lab.directory / f"loop.{LANGUAGES[language]}"
-    file.write_text(text)
+    file.write_text(loop_program)
     script = programs_directory(lab) / f"hello.{LANGUAGES[language]}"
-    command = [program, str(file), str(script), str(count)]
-    env = {"PATH": SEARCH_PATH}  # the interpreters that engines have
+    command = [interpreter, str(file), str(script), str(count)]
+    # The same search path as X-Switch gives to its engines, so that the loop runs in the same interpreter
+    env = {"PATH": SEARCH_PATH}
     with tempfile.TemporaryFile() as output, running(command, output, server_core(), env=env) as started:
         if not wait_for_end(started, pinger.ANSWER_TIMEOUT_S):
-            raise LabError("the script in a loop does not end")
+            raise LabError(f"the script in a loop did not end within {pinger.ANSWER_TIMEOUT_S} s")
+        # The loop prints its seconds and its CPU seconds. After an error the output has the error, too
         try:
             seconds, cpu = map(float, output_text(output).split())
         except ValueError:
             raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
-    return AllRequestsRun(PingTime(count, seconds, 0.0), {"": cpu})
+    # No pinger takes part, so its CPU time is 0
+    return AllRequestsRun(PingTime(count, seconds, client=0.0), {"": cpu})
 
 
 # From runs to layers

@@ -82,13 +82,21 @@ class LoadWorkers:
         return len(clients.ready) + len(clients.spawning) + len(clients.running)
 
     def run(self) -> Sample:
-        """Run the load; return the sample of all workers. Raises LoadFailed."""
+        """Run the load, and return the sample of all workers. Raises LoadFailed.
+
+        1. Wait until all workers have connected, then until all users run.
+        2. Let the warm-up pass. Tell the workers, and the lab on standard output, that the measured time begins.
+        3. Let the measured time pass. Tell both that it ends.
+        4. Wait for the counts of the workers.
+        """
         load, runner = self.load, self.runner
         self.wait_or_fail(
             CONNECT_S, lambda: self.count_workers() >= self.workers, "not all load workers connected"
         )
+        # With a schedule (arrivals) each worker has one user, which begins the sessions of this worker
         count = self.workers if load.shape == "arrivals" else load.users
-        gevent.spawn(runner.start, count, spawn_rate=max(count, 1))  # start() itself would wait for all users
+        # In another greenlet: start() waits until all users run, without a look at the time or at the lab
+        gevent.spawn(runner.start, count, spawn_rate=max(count, 1))
         self.wait_or_fail(
             SPAWN_S, lambda: runner.spawning_completed and runner.user_count >= count, "not all users began"
         )
@@ -98,6 +106,7 @@ class LoadWorkers:
         self.sleep_while_all_present(load.duration)
         runner.send_message(END)
         write_line("end")
+        # The worker waits first: for its last sessions to begin, then for their answers, each up to the timeout
         max_counts_s = 2 * load.timeout + load.think + 5 * LATE_TIMEOUT_S
         self.wait_or_fail(
             max_counts_s,

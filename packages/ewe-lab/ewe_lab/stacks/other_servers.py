@@ -115,9 +115,12 @@ max_num_cached_files = 0
 
 
 def yaws(setup: Setup) -> list[str]:
-    """Write the configuration of Yaws; return the command.
+    """Write the configuration of Yaws; return the command. Raises LabError without Erlang.
 
-    Yaws has a process of Erlang for each connection. Nagle's algorithm is off: head and body are sent apart.
+    Yaws has a process of Erlang for each connection. It sends the head and the body of a response separately. The
+    configuration therefore turns Nagle's algorithm off (`nodelay`), or the body might wait for the client's
+    acknowledgement of the head. `+K true` lets Erlang use epoll. HOME is a directory of the lab, so that no file is
+    written into the user's directory.
     """
     text = YAWS_CONFIGURATION.format(directory=setup.directory, root=setup.root, port=setup.port)
     return [

@@ -53,13 +53,15 @@ class BlogSetup:
 
     @contextmanager
     def served(self, lab: Bench) -> Iterator[tuple[RunningServer, tuple[int, ...], tuple[str, ...]]]:
-        """Serve the blog; yield the server, the processes of its database, and the paths that a visitor requests.
+        """Serve the blog; yield the server, the pids of its database server, and the paths that a visitor requests.
 
-        The database daemon is in `other_pids` of the server.
+        SQLite has no server, so there are no pids of it. The database daemon is in `other_pids` of ewe's server.
+        Raises LabError.
         """
         if self.why_missing:
             raise LabError(self.why_missing)
         root = Path(tempfile.mkdtemp(prefix="blog-", dir=lab.directory)) / "htdocs"
+        # mkdtemp() makes a directory that only its owner may enter, and ewe's workers may run as another account
         root.parent.chmod(0o755)
         shutil.copytree(sample() / "htdocs", root)
         with (

@@ -148,18 +148,22 @@ def configuration(database: mariadb.MariaDBServer) -> str:
 
 
 def install(root: Path, password: str) -> int:
-    """Run WordPress's installer, then write the blog's posts; return the number of the newest. Raises LabError."""
-    order = {
+    """Run WordPress's installer, and let it write the blog's posts; return the number of the newest post.
+
+    root: the copy of WordPress. password: the administrator's. Raises LabError.
+    """
+    # INSTALLER reads these values. The password is not on a command line, which other accounts could read
+    settings = {
         "root": str(root), "title": TITLE, "password": password, "most": POSTS_ON_MAIN_PAGE,
         "posts": [asdict(post) for post in posts()],
     }  # fmt: skip
     installer = root.with_name(f"{root.name}.php")
     installer.write_text(INSTALLER)
-    # WordPress writes an email to its new administrator: no program may send it.
+    # WordPress sends an email to its new administrator. No program must send it, so `true` takes its place
     command = ["php", "-d", "sendmail_path=/bin/true", "-d", "display_errors=stderr", str(installer)]
-    # The installer writes `post NUMBER` last; output has its errors, too
+    # The last line of the output is `post NUMBER`, or the error if the installer fails
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as output:
-        stdin.write(json.dumps(order).encode())
+        stdin.write(json.dumps(settings).encode())
         stdin.seek(0)
         with running(command, output, cwd=root, env=environment(), stdin=stdin) as started:
             try:
