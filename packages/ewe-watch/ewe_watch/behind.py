@@ -26,6 +26,7 @@ QUEUED, RUNS, LEFT = "queued", "runs", "left"  # the states of a request; left: 
 MOST_ROWS = 24  # of one kind in the picture; with more lanes, those that live one after the other share a row
 MOST_OPEN = 6000  # requests that have not ended, of a story that never ends
 OK = ("ok", "left")  # outcomes that are no failure
+UNKNOWN_OUTCOME = "ok"  # of a request whose end the trace has lost: it may not be shown as a failure
 
 
 @dataclass
@@ -333,14 +334,18 @@ class BehindStory:
         return sum(1 for lane in self.live_lanes(kind) if not busy or lane.busy is not None)
 
     def forget_ended(self) -> None:
-        """Forget everything that has ended, for a story that never ends."""
+        """Forget the spans, lanes and requests that have ended, for a story of a server that runs without a limit.
+
+        Of each queue only the last length is kept: it is the length now. With more than MOST_OPEN open requests, the
+        trace has lost events. The oldest of these requests then end, and leave their queue or their lane.
+        """
+        while len(self.open_requests) > MOST_OPEN:
+            self.end_request(next(iter(self.open_requests)), self.ended, UNKNOWN_OUTCOME)
         self.spans.clear()
         self.lanes = [lane for lane in self.lanes if lane.ended is None]
         self.requests = list(self.open_requests.values())
         for steps in self.steps.values():
-            del steps[:-1]  # the last one is the length of now
-        while len(self.open_requests) > MOST_OPEN:  # a trace has lost their ends
-            del self.open_requests[next(iter(self.open_requests))]
+            del steps[:-1]
 
     def all_spans(self) -> list[BehindSpan]:
         """Return all spans by their begin. Those that go on are cut at the last event."""

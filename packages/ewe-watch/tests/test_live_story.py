@@ -122,6 +122,19 @@ def test_the_rows_of_engines_are_bounded_and_the_others_are_counted() -> None:
     assert change["hidden"] == 2 and change["rows"][4][0] == f"user{MOST_ROWS_BEHIND}: python"
 
 
+def test_requests_whose_ends_were_lost_leave_their_queue_and_their_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ewe_watch.behind.MOST_OPEN", 2)
+    told = story("xswitch")
+    requests = [f"1.0 x-request 8.{number} 8/8 - alice python /a.py" for number in (1, 2, 3, 4)]
+    queued = [f"1.2 x-queued 8.{number} 8/8 1" for number in (2, 3, 4)]
+    behind(told, "1.0 x-engine - 8/8 8.1 alice python", *requests, "1.1 x-runs 8.1 8/8 8.1", *queued)
+    assert list(told.behind.open_requests) == ["8.3", "8.4"]
+    assert told.behind.queued["engine"] == 2
+    assert told.behind.count_lanes("engine", busy=True) == 0
+
+
 @pytest.mark.parametrize("model", ["fork", "thread", "pool"])
 def test_memory_stays_level(model: str) -> None:
     """Ten thousand events are twenty seconds at 500 a second. Each worker of `fork` and `thread` is a new one."""
