@@ -63,16 +63,18 @@ class QueuedTime:
         waited = [length if depth else 0.0 for length, depth in zip(lengths, self.queued, strict=False)]
         self.sums = [0.0, *accumulate(waited)]
 
-    def until(self, seconds: float) -> float:
-        """Return for how long a connection waited before this time."""
-        at = bisect_right(self.times, seconds) - 1
-        if at < 0:
+    def total_until(self, seconds: float) -> float:
+        """Return the seconds, from the begin of the trace to this time, in which at least one connection waited."""
+        last_change = bisect_right(self.times, seconds) - 1
+        # The first connection came into the queue later
+        if last_change < 0:
             return 0.0
-        return self.sums[at] + (seconds - self.times[at] if self.queued[at] else 0.0)
+        since_last_change = seconds - self.times[last_change] if self.queued[last_change] else 0.0
+        return self.sums[last_change] + since_last_change
 
     def within(self, begin: float, end: float) -> float:
         """Return for how long a connection waited between two times."""
-        return max(self.until(end) - self.until(begin), 0.0)
+        return max(self.total_until(end) - self.total_until(begin), 0.0)
 
     def deepest(self, begin: float, end: float) -> int:
         """Return how many connections waited at once, at most, between two times."""

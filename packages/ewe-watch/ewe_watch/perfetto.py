@@ -95,9 +95,10 @@ def behind(story: TraceStory) -> Iterator[dict[str, Any]]:
 def flow(
     story: TraceStory, request: BehindRequest, begin: int, at: dict[str, int], number: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the two events of an arrow from the server's request to `begin` of its request behind.
+    """Yield the two events of an arrow from a request of the server to the one that it causes behind the server.
 
-    at: pid and tid of the lane that the arrow leads to. number: unique for the arrow.
+    request: the one behind, which an engine or a connection to a database takes at `begin` (microseconds). at: pid
+    and tid of that lane. number: unique for the arrow.
     """
     asking = story.requests[request.request]
     process, thread = map(int, asking.worker.split("/"))

@@ -302,7 +302,10 @@ class TraceStory:
         self.note_queue_length(event.seconds)
 
     def end_state(self, connection: TracedConnection, seconds: float) -> None:
-        """End the state that a connection is in."""
+        """End the state of a connection, if it has one: add its span, and free the worker that it occupies.
+
+        seconds: the time of the end. A state that took no time has no span.
+        """
         if not connection.state:
             return
         if seconds > connection.since:
@@ -311,7 +314,8 @@ class TraceStory:
             del self.occupied[connection.worker]
             process = process_of(connection.worker)
             self.occupied_of[process].discard(connection.worker)
-            if not self.occupied_of[process]:  # under the model fork, each connection is another process
+            # Under the model fork each connection has a process: without this, empty sets would fill the memory
+            if not self.occupied_of[process]:
                 del self.occupied_of[process]
         self.queued -= connection.state == QUEUED
         self.parked -= connection.state == PARKED

@@ -282,7 +282,12 @@ class Director:
         return ShownModel(choice, self.directory, self.started, self.guard, self.users)
 
     def change(self, number: int, values: dict[str, str]) -> None:
-        """Start a model again with other values of PARAMETERS. Raises ConfigError, ActionError, StartFailure."""
+        """Start a model again with other values of PARAMETERS, without its clients.
+
+        number: of the model on the page. Raises ConfigError and ActionError for values that are not possible; the
+        model then goes on. Raises StartFailure if it cannot start with these values; it is then started with its old
+        values.
+        """
         if wrong := values.keys() - set(PARAMETERS):
             raise ActionError(f"{min(wrong)} cannot be changed here")
         with self.lock:
@@ -292,7 +297,8 @@ class Director:
             old.process.stop()
             try:
                 self.models[number] = self.start(choice)
-            except StartFailure:  # the page goes on with the model as it was
+            # The page goes on with the model as it was
+            except StartFailure:
                 self.models[number] = self.start(old.choice)
                 raise
             finally:

@@ -117,10 +117,12 @@ class LiveStory(TraceStory):
             self.end_state(connection, connection.closed or self.ended)
 
     def changes(self) -> dict[str, Any]:
-        """Return the changes since the last call, and the state of now, as an object for JSON.
+        """Return the changes since the last call, and the state now, as an object for JSON.
 
-        Times are milliseconds since `zero`. spans: [row, begin, end, state, what it waits for, label, request].
-        held: how many workers are occupied. rowless: how many of them have no row.
+        Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end, state,
+        awaited thing, label, request]. rows: of row_now(). held: how many workers are occupied. rowless: how many of
+        these have no row. queued, parked, programs, open: how many there are now. The other numbers count from the
+        beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -250,19 +252,23 @@ class LiveStory(TraceStory):
         )
 
     def tidy(self) -> None:
-        """Forget what no later change needs.
+        """Forget the spans, connections, requests and workers that no later change needs.
 
-        Tables that grow slowly are made new only when they are well above their size, not at each change.
+        A connection of which only a late event is known (it has no state) is forgotten after GHOST_S seconds. A table
+        that grows slowly is made new only when it is well above its size: to do this at each change would take long.
         """
         self.spans.clear()
         self.behind.forget_ended()
-        del self.steps[:-1]  # the last one is the length of now
+        # Only the last step is kept: it has the lengths of the queue now
+        del self.steps[:-1]
         self.refusals.clear()
-        oldest_ghost = self.ended - GHOST_S
-        for each in [
-            each for each in self.connections.values() if not each.state and each.first_seen < oldest_ghost
-        ]:
+        oldest_kept = self.ended - GHOST_S
+        ghosts = [
+            each for each in self.connections.values() if not each.state and each.first_seen < oldest_kept
+        ]
+        for each in ghosts:
             del self.connections[each.name]
+        # With so many open connections, the trace has lost the ends of the oldest ones
         while len(self.connections) > MOST_CONNECTIONS:
             self.forget(next(iter(self.connections)))
         if len(self.labels) > 2 * len(self.connections) + MOST_REQUESTS:
