@@ -396,8 +396,8 @@ def remarks(table: ExperimentTable) -> list[str]:
 def reasons_to_doubt(results: Results) -> list[str]:
     """Return the reasons to doubt the figures of the whole page, a sentence each.
 
-    Only cells that were measured count. A cell with a name in `line` has the samples of another cell of its setting,
-    so it is left out.
+    Only cells that were measured count. A cell with a name in `line` has the samples of another cell of its
+    setting, so it is left out.
     """
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
     found = []
