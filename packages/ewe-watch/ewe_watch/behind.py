@@ -336,8 +336,8 @@ class BehindStory:
     def forget_ended(self) -> None:
         """Forget the spans, lanes and requests that have ended, for a story of a server that runs without a limit.
 
-        Of each queue only the last length is kept: it is the length now. With more than MOST_OPEN open requests, the
-        trace has lost events. The oldest of these requests then end, and leave their queue or their lane.
+        Of each queue only the last length is kept: it is the length now. With more than MOST_OPEN open requests,
+        the trace has lost events. The oldest of these requests then end, and leave their queue or their lane.
         """
         while len(self.open_requests) > MOST_OPEN:
             self.end_request(next(iter(self.open_requests)), self.ended, UNKNOWN_OUTCOME)

@@ -285,8 +285,8 @@ class Director:
         """Start a model again with other values of PARAMETERS, without its clients.
 
         number: of the model on the page. Raises ConfigError and ActionError for values that are not possible; the
-        model then goes on. Raises StartFailure if it cannot start with these values; it is then started with its old
-        values.
+        model then goes on. Raises StartFailure if it cannot start with these values; the page then goes on with
+        the model as it was.
         """
         if wrong := values.keys() - set(PARAMETERS):
             raise ActionError(f"{min(wrong)} cannot be changed here")
@@ -297,7 +297,6 @@ class Director:
             old.process.stop()
             try:
                 self.models[number] = self.start(choice)
-            # The page goes on with the model as it was
             except StartFailure:
                 self.models[number] = self.start(old.choice)
                 raise

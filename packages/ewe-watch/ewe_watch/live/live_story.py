@@ -119,10 +119,10 @@ class LiveStory(TraceStory):
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, and the state now, as an object for JSON.
 
-        Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end, state,
-        awaited thing, label, request]. rows: of row_now(). held: how many workers are occupied. rowless: how many of
-        these have no row. queued, parked, programs, open: how many there are now. The other numbers count from the
-        beginning.
+        Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end,
+        state, awaited thing, label, request]. rows: of row_now(). held: how many workers are occupied. rowless:
+        how many of these have no row. queued, parked, programs, open: how many there are now. The other numbers
+        count from the beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -254,8 +254,9 @@ class LiveStory(TraceStory):
     def tidy(self) -> None:
         """Forget the spans, connections, requests and workers that no later change needs.
 
-        A connection of which only a late event is known (it has no state) is forgotten after GHOST_S seconds. A table
-        that grows slowly is made new only when it is well above its size: to do this at each change would take long.
+        A connection of which only a late event is known (it has no state) is forgotten after GHOST_S seconds. A
+        table that grows slowly is made new only when it is well above its size: to do this at each change would
+        take long.
         """
         self.spans.clear()
         self.behind.forget_ended()
