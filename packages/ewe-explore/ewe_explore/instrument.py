@@ -36,6 +36,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from inspect import getattr_static
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -188,12 +189,16 @@ def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
     """Return whether the program has defined an attribute of an immutable object or of a stand-in.
 
     True for a variable of a class or of a module of the student; also for an attribute that the program has added
-    to a stand-in, such as `self.count` in a subclass of threading.Thread.
+    to a stand-in, such as `self.count` in a subclass of threading.Thread. This attribute may have the name of a
+    method of the stand-in, such as `self.step`.
     """
     if isinstance(target, IMMUTABLE_TYPES):
         return isinstance(target, type) or is_own_module(target, run)
-    stand_ins = (each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}."))
-    return not any(name in names_of_stand_in(each) for each in stand_ins)
+    stand_ins = [each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}.")]
+    if not any(name in names_of_stand_in(each) for each in stand_ins):
+        return True
+    is_method = any(isinstance(vars(each).get(name), FunctionType) for each in stand_ins)
+    return is_method and not callable(getattr_static(target, name, None))
 
 
 @cache

@@ -34,6 +34,8 @@ LOST = {
     "def value(): return box.n",
     "subclass of Thread": "import threading\nclass Box(threading.Thread): n = 0\nbox = Box()\n"
     "def work(): box.n += 1\ndef value(): return box.n",
+    "name of a method": "import threading\nclass Box(threading.Thread): step = 0\nbox = Box()\n"
+    "def work(): box.step += 1\ndef value(): return box.step",
     "argument": "class Box: n = 0\nbox = Box()\ndef work(): box.n = max(box.n + 1, 0)\ndef value(): return box.n",
     "while": "t = [1, 2]\nout = []\ndef work():\n    if t:\n        out.append(t[0])\n        del t[0]\n"
     "def value(): return len(set(out))",
