@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise
-    except (LabError, OSError) as reason:  # no more processes, a full disk, ...
+    # No more processes, a full disk, a compiler that does not end, ...
+    except (LabError, OSError, subprocess.TimeoutExpired) as reason:
         table.notes.append(f"The experiment could not go on: {reason}.")
         return 1
     finally:

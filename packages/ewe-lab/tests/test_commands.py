@@ -11,10 +11,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lab_bench import quick_lab
 from support.proc import command_line, descendants
 from support.server import ROOT, wait_until
 
@@ -23,7 +25,8 @@ from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage, load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.invocation import sentences_on_other_programs
+from ewe_lab.invocation import PlannedTable, fill_table, sentences_on_other_programs
+from ewe_lab.lab_bench import LabBench
 from ewe_lab.report.summary import standings
 from ewe_lab.stacks.machine import machine_facts
 
@@ -324,6 +327,19 @@ def test_an_experiment_that_waits_is_reported_with_its_reason(
     )
     assert status == 0
     assert len(load(tmp_path / "two" / "results.json").tables) == 1
+
+
+@pytest.mark.starts_processes
+def test_a_program_that_does_not_end_ends_only_its_experiment() -> None:
+    def run(lab: LabBench) -> Iterator[Cell]:
+        yield Cell("ewe", samples=[Sample("x", 1.0, 9, 9)])
+        raise subprocess.TimeoutExpired(["javac"], 60)
+
+    table = ExperimentTable("X")
+    with quick_lab() as lab:
+        assert fill_table(PlannedTable(table, run, 1.0), lab, Progress(file=io.StringIO())) == 1
+    assert [cell.server for cell in table.cells] == ["ewe"]
+    assert "The experiment could not go on: Command '['javac']' timed out after 60 seconds." in table.notes
 
 
 def disturbed(server: float, client: float) -> Sample:
