@@ -74,11 +74,11 @@ def start_daemons(
 ) -> RunningServer:
     """Run `count` daemons, and ewe with a WSGI application that asks them; return the running ewe.
 
-    Each daemon has one connection to the database, which its processes may use on all cores (pinned=False). The
-    daemons and ewe end when `stack` is closed. Raises LabError.
+    Each daemon has one connection to the database. The daemons and ewe end when `stack` is closed. Raises LabError.
     """
     # `connections` is the number for all daemons together: each of them has one
     settings = (f"daemons = {count}", f"connections = {count}")
+    # On all cores (pinned=False): more daemons help only if there are more cores
     running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",
