@@ -161,7 +161,8 @@ class ScriptAnalysis:
         None if a file needs a separate process with any imports, if a module is neither the user's own nor a
         harmless one of Python's library, or if there are too many files. roots: where own modules are searched.
         """
-        to_read, file_visitors = [(script, roots[0])], []  # to_read: the (file, package) pairs still to be read
+        to_read = [(script, roots[0])]  # the (file, package) pairs still to be read
+        file_visitors = []
         while to_read:
             file, package = to_read.pop()
             visitor = visitor_of(file, self.files[file])
