@@ -156,6 +156,21 @@ def test_the_folders_of_platforms(
             assert PROGRAM in files.values() and "old" not in files.values()
 
 
+def test_the_name_of_a_file_puts_it_into_no_submission_of_another_student(tmp_path: Path) -> None:
+    """If Moodle puts all files into one folder, a student chooses the end of each name."""
+    put(tmp_path / "class" / "Ada Lovelace_1001_assignsubmission_file_x_1002_assignsubmission_file_server.py")
+    put(tmp_path / "class" / "Bo Di_1002_assignsubmission_file_server.py")
+    ada, bo = submissions.read(tmp_path / "class").hand_ins
+    assert (ada.name, len(ada.source)) == ("Ada Lovelace", 1)
+    assert (bo.name, [name for _, name in bo.source]) == ("Bo Di", ["server.py"])
+
+
+def test_a_folder_with_the_name_of_an_archive_is_a_folder(tmp_path: Path) -> None:
+    put(tmp_path / "ada" / "pool.zip" / "server.py")
+    files = files_of(HandIn("a", "a", [(tmp_path / "ada", "")]), tmp_path / "to")
+    assert files == {"pool.zip/server.py": PROGRAM}
+
+
 def test_when_a_platform_says_so_a_submission_has_a_time(tmp_path: Path) -> None:
     gradescope(tmp_path / "g")
     first, second = submissions.read(tmp_path / "g").hand_ins

@@ -54,7 +54,8 @@ DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 # the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
 EXTRA_HEAD_BYTES, EXTRA_TIMES, EXTRA_TIME = 4, 0x5455, slice(1, 5)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
-MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
+# The shortest name: a student chooses the rest, and could write the number of another student there.
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<number>\d+)_(?P<file>.+)", re.DOTALL)
 SENT_AGAIN = re.compile(r"(?P<stem>.+?)-(?P<number>\d{1,3})(?P<suffix>\.[a-z.]+)?$")
 GRADESCOPE = re.compile(r"^(submission_\d+):")
@@ -260,7 +261,7 @@ def time_of(text: str) -> datetime | None:
 def github(folder: Path, directories: list[Path]) -> list[HandIn]:
     """Return the submissions of GitHub Classroom: repositories ASSIGNMENT-ACCOUNT in ASSIGNMENT-submissions.
 
-    The time is that of the last commit.
+    The time is that of the last commit. A student's own machine has written it, so a student can choose it.
     """
     prefix = folder.name.removesuffix("-submissions") + "-"
     found = []
@@ -406,8 +407,8 @@ def unique_keys(hand_ins: list[HandIn]) -> None:
 def take_files(hand_in: HandIn, target: Path) -> None:
     """Copy a student's files into an empty directory; unpack archives. Raises BadHandIn.
 
-    Links and devices are left out. An archive within a folder is unpacked beside it only if the folder has no other
-    file, as when a student zips what the platform zips again.
+    take_files() leaves out links and devices. It also unpacks an archive that is the only entry of the result, because
+    a platform may put the archive of a student into a folder, or into an archive of its own.
     """
     counter = SubmissionCounter()
     for source, name in hand_in.source:
@@ -418,7 +419,8 @@ def take_files(hand_in: HandIn, target: Path) -> None:
         else:
             copy_file(source, target / os.path.basename(name), counter)
     found = [each for each in target.iterdir() if each.name not in IGNORED_FOLDERS]
-    if len(found) == 1 and archive_suffix(found[0].name):
+    # is_file(): a folder may have the name of the archive from which a student's program has unpacked it.
+    if len(found) == 1 and archive_suffix(found[0].name) and found[0].is_file():
         unpack(found[0], found[0].name, target, counter)
         found[0].unlink()
     # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
