@@ -109,6 +109,19 @@ def test_an_engine_that_writes_without_end_is_stopped(engine: Grading) -> None:
     assert explained(verdict, "never wrote its end mark: it goes on after 16,"), verdict.text()
 
 
+@pytest.mark.parametrize("body", [b"", b"7", b"[1]", b'{"pid": 1}', b"[" * 100_000])
+def test_a_state_of_another_shape_is_no_fault_of_the_grader(body: bytes) -> None:
+    """An exception in a check would leave the submission without a mark, and the student could choose that."""
+    with pytest.raises((ValueError, RecursionError)):
+        engine_scene.state_of(body)
+    whole = {key: made() for key, made in engine_scene.STATE_TYPES.items()}
+    whole |= {key: [made()] for key, made in engine_scene.STATE_ITEM_TYPES.items()}
+    assert engine_scene.state_of(json.dumps(whole).encode()) == whole
+    for key in whole:
+        with pytest.raises(ValueError, match=f"{key}: "):
+            engine_scene.state_of(json.dumps({**whole, key: [[]]}).encode())
+
+
 @pytest.mark.parametrize("name", [*data_mutants.ZOO, *data_mutants.HONEST])
 def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
     path = str(data_mutants.write(name, tmp_path))
@@ -274,7 +287,7 @@ def test_xswitch_can_read_the_settings_for_an_engine_of_any_name(tmp_path: Path)
     assert settings["engines"]["student"]["command"] == command
 
 
-@pytest.mark.parametrize("body", [b"", b"half of {", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"half of {", b"[" * 100_000, b"7", b"[1]", b"{}", b'{"pid": []}'])
 def test_a_script_with_other_output_behind_xswitch_is_the_engines_fault(
     body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,34 @@ seen = {
 print("Content-Type: application/json\\n")
 print(json.dumps(seen))
 """
+# The types of the values that PROBE prints; for a list, those of its items.
+STATE_TYPES: dict[str, type] = {
+    "pid": int, "directory": str, "environment": dict, "umask": str, "name": str, "file": str, "builtins": int,
+    "alarm": int,
+}  # fmt: skip
+STATE_ITEM_TYPES: dict[str, type] = {
+    "arguments": str, "globals": str, "path": str, "descriptors": str, "inherited": str, "ignored": int,
+    "handled": int, "blocked": int,
+}  # fmt: skip
+
+
+def state_of(output: bytes) -> dict[str, Any]:
+    """Return the state that PROBE has printed. Raises ValueError or RecursionError for any other output.
+
+    The engine may print any text. Without this test, a missing key or a value of another type would raise an
+    exception in a check. The verdict would then name a fault of the grader, and the submission would have no mark.
+    """
+    found = json.loads(output)
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    for key, value_type in STATE_TYPES.items():
+        if type(found.get(key)) is not value_type:
+            raise ValueError(f"{key}: not the value of a process")
+    for key, item_type in STATE_ITEM_TYPES.items():
+        items = found.get(key)
+        if not isinstance(items, list) or any(type(item) is not item_type for item in items):
+            raise ValueError(f"{key}: not the values of a process")
+    return found
 
 
 def from_path(text: str) -> StartCommand:
@@ -318,18 +346,20 @@ class EngineScene(Scene):
         return f"; on descriptor 2: {last[:150]}" if last else ""
 
     def probe(self, after: str = "", name: str = "probe.py") -> dict[str, Any]:
-        """Return the state of the process that a script sees. after: the earlier script, for a message."""
+        """Run PROBE under a file name; return the state of the process that this script has found.
+
+        after: the earlier script, for a message.
+        """
         answer = self.run(name, PROBE, environment={"CHECK_VALUE": "mine"})
         body = answer.output.partition(b"\n\n")[2]
         try:
-            found = json.loads(body)
+            return state_of(body)
         except (ValueError, RecursionError):
             self.fail(
                 f"an ordinary script{after and ' after ' + after} answered "
                 f"{short(answer.output)}{self.errors(answer)}",
                 "run the script as in a new process",
             )
-        return dict(found)
 
     def expect_same(self, key: str, wanted: object, after: str, because: str) -> None:
         """Fail unless the next script sees the value `wanted` for `key` in its process."""

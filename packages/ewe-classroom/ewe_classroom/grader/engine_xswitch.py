@@ -24,7 +24,7 @@ from pathlib import Path
 import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short
+from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short, state_of
 from ewe_classroom.grader.engines import HEADER_SCRIPT
 from ewe_classroom.grader.scene import WAIT_LIMIT_S
 from ewe_classroom.grader.subject import START_TIMEOUT_S
@@ -178,14 +178,13 @@ class XSwitchServer:
                 f"the log of X-Switch says: {self.last_output()[-400:]}",
             )
         try:
-            found = json.loads(body)
+            return state_of(body)
         except (ValueError, RecursionError):
             self.scene.fail(
                 f"an ordinary script behind X-Switch answered {short(body)}",
                 "send the script's output as it is",
                 f"the log of X-Switch says: {self.last_output()[-400:]}",
             )
-        return dict(found)
 
     def __enter__(self) -> XSwitchServer:
         return self
