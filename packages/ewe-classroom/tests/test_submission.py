@@ -197,6 +197,21 @@ def test_a_submission_cannot_signal_another_one() -> None:
         assert victim.wait() == -signal.SIGKILL
 
 
+CLAIMS = "import sys; from ewe_classroom.grader import sandbox; print(sandbox.claim(int(sys.argv[1])))"
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_two_graders_claim_different_user_ids() -> None:
+    """Neither has started a server yet, and their process ids may differ by the number of user ids."""
+    first, second = own_account(), own_account()
+    assert first.uid != second.uid
+    claim = [sys.executable, "-c", CLAIMS, str(first.uid)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    other_grader = subprocess.run(claim, env=variables, capture_output=True, text=True, check=True)
+    assert other_grader.stdout == "False\n"
+
+
 # The grader, for a server that never listens. It has few processes, and the grader few rounds to kill them: a quiet
 # machine would else kill them one by one.
 GRADES = """
@@ -241,7 +256,8 @@ exit 1
 def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path) -> None:
     """Neither the directories with another's trace and gates, which servers may write, nor those with its files."""
     *directories, group = seen_by(tmp_path, LOOKS).splitlines()
-    assert directories == [f"710 {group}"] * 2 and own_account().gid == own_account().uid
+    account = own_account()
+    assert directories == [f"710 {group}"] * 2 and account.gid == account.uid
 
     closed = tmp_path / "closed"
     closed.mkdir()

@@ -28,7 +28,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import functools
 import os
 import pwd
 import resource
@@ -49,6 +51,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 # User ids for temporary accounts. systemd also takes the ids of DynamicUser= from this range, because no account of
 # a person, of a package or of a container lies in it.
 OWN_UIDS = range(61184, 65520)
+ACCOUNT_LOCKS = "/run/ewe-accounts.lock"  # only root may write there
+claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
@@ -72,7 +76,7 @@ def named_account(name: str) -> SubjectAccount:
 
 
 def own_account() -> SubjectAccount:
-    """Return an account with a user id and a group that no process uses.
+    """Return an account with a user id and a group that no process uses. No other call returns it meanwhile.
 
     The search begins at a number that depends on the process id, so that graders that start at the same moment take
     different numbers.
@@ -85,8 +89,40 @@ def own_account() -> SubjectAccount:
             pass  # the process has ended
     first_index = os.getpid() % len(OWN_UIDS)
     candidates = (*OWN_UIDS[first_index:], *OWN_UIDS[:first_index])
-    uid = next((number for number in candidates if number not in taken), OWN_UIDS[first_index])
+    free = (number for number in candidates if number not in taken and claim(number))
+    uid = next(free, OWN_UIDS[first_index])
     return SubjectAccount(f"number {uid}", uid, uid, is_own=True)
+
+
+def claim(uid: int) -> bool:
+    """Keep a user id for this process until it ends; return False if it, or another grader, has claimed the id.
+
+    A server of the other grader need not run yet, so a look at the processes is not enough. The byte `uid` of
+    ACCOUNT_LOCKS stands for the id. The kernel releases the lock of the byte when the process ends, also if it is
+    killed. Where the file cannot be opened or locked, as in a container without /run, graders rely on their process
+    ids alone.
+    """
+    if uid in claimed_uids:
+        return False
+    try:
+        descriptor = account_locks()
+    except OSError:
+        pass
+    else:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, uid)
+        except OSError as reason:
+            # fcntl(2): one of the two if another process has the lock.
+            if reason.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+    claimed_uids.add(uid)
+    return True
+
+
+@functools.cache
+def account_locks() -> int:
+    """Return the descriptor of ACCOUNT_LOCKS. It stays open: its close would release all locks of this process."""
+    return os.open(ACCOUNT_LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def closed_to_others(directory: Path, account: SubjectAccount | None) -> None:
