@@ -14,7 +14,7 @@ from classroom_server import PYTHON, ZOO
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import load, processes, scheme, speed
-from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, own_account
 from ewe_classroom.grader.subject import ServedFiles, Subject, from_command
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
@@ -117,6 +117,17 @@ def test_points_are_given_by_the_upper_end_of_the_spread() -> None:
         assert measured(0.01, high / 2, high).earned(marks) == points
     assert measured(1, 1, 1).earned(()) == 0
     assert speed.Speed("r", 16, "it failed", {16: speed.Ratio(1, 1, 1, 5)}).earned(marks) == 0
+
+
+def test_the_reference_has_another_user_id_than_a_server_with_a_separate_account() -> None:
+    """A server could otherwise stop its reference while it is measured."""
+    mine = own_account()
+    other = speed.reference_account(mine)
+    assert other is not None and other.uid != mine.uid
+    assert other.gid == mine.gid and not other.is_own
+    shared = SubjectAccount("nobody", 65534, 65534)
+    assert speed.reference_account(shared) is shared
+    assert speed.reference_account(None) is None
 
 
 def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:

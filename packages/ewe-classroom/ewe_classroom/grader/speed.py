@@ -32,6 +32,7 @@ Read next: leaderboard.py in ewe_classroom/course.
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import sys
@@ -46,6 +47,7 @@ import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.load import Slice, closed_loop
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, own_account
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.scheme import SpeedPlan
 from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand, Subject, from_path
@@ -181,7 +183,7 @@ class Side:
         return found
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all processes and of their ended children, in seconds."""
+        """Return the CPU time of all processes of the server and of their ended children, in seconds."""
         ticks = 0  # added before the division: equal numbers then give a difference of exactly 0
         for pid in self.pids():
             ticks += sum(map(int, processes.stat_fields(f"/proc/{pid}/stat")[processes.CPU_TIME_FIELDS]))
@@ -196,15 +198,29 @@ class Side:
         return False
 
 
+def reference_account(account: SubjectAccount | None) -> SubjectAccount | None:
+    """Return the account of the reference, if `account` is that of the student's server.
+
+    The user ids differ if only this grading uses the account. Otherwise the student's server could stop the
+    reference (SIGSTOP) while it is measured, and so raise its own ratio. The group is the same, because only this
+    group may enter the directories of the grading.
+    """
+    if account is None or not account.is_own:
+        return account
+    # own_account() returns no user id twice. is_own=False: the account shares its group.
+    return replace(own_account(), gid=account.gid, is_own=False)
+
+
 @contextmanager
 def reference_server(
-    start_command: StartCommand, student: Subject, port: int, output: Path
+    start_command: StartCommand, student: Subject, limits: SandboxLimits, port: int, output: Path
 ) -> Iterator[Subject]:
     """Run the reference beside the student's server. Raises NotStarted.
 
+    limits: of the reference, with its account (reference_account).
+
     The reference is added to student.own_children, so that it does not count as a process of the student's server.
     """
-    limits = replace(student.limits, also_hidden=())  # the reference is ewe
     reference = Subject(start_command, student.site, student.workers, limits, port, output)
     student.own_children.add(reference.pid)
     try:
@@ -345,12 +361,22 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     """Start the reference beside the running server of the student; measure both; end the reference."""
     reference_directory = directory / "reference"
     reference_directory.mkdir(mode=0o755, exist_ok=True)
-    # mkdir() applies the umask, and the reference may run as another account.
-    reference_directory.chmod(0o755)
+    account = reference_account(student.limits.account)
+    if account is not None and account != student.limits.account:
+        # The directory gets the lab's solution, which the student's server must not read.
+        os.chown(reference_directory, account.uid, -1)
+        reference_directory.chmod(0o700)
+    else:
+        # mkdir() applies the umask, and the reference may run as another account.
+        reference_directory.chmod(0o755)
+    # The reference is ewe, so it reads also_hidden.
+    limits = replace(student.limits, account=account, also_hidden=())
     start_command = reference_recipe(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
-        with reference_server(start_command, student, port, reference_directory / "output") as reference:
+        with reference_server(
+            start_command, student, limits, port, reference_directory / "output"
+        ) as reference:
             return measure(student, reference, plan, name)
     except NotStarted as problem:
         return Speed(name, plan.clients, f"the reference, {name}, did not start: {problem}")
