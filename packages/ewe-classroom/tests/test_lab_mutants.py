@@ -238,6 +238,18 @@ def test_data_that_is_none_is_no_fault_of_the_grader(text: str, says: str, tmp_p
             assert each.status == FAILED, each.name
 
 
+def test_data_without_end_is_refused_before_it_takes_the_time_of_a_grading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = data_mutants.write("honest", tmp_path)
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, SandboxLimits())
+    for name, says in (("MAX_RUNS", "the limit is 1"), ("MAX_FILE_BYTES", "has more than 0 MB")):
+        with monkeypatch.context() as limits:
+            limits.setattr(run_scene, name, 1)
+            (verdict,) = grade(grading, str(path), "runs-complete")
+        assert verdict.status == FAILED and says in verdict.text()
+
+
 @pytest.mark.parametrize("figure", ["rate", "mean_ms", "p99_ms", "seconds"])
 def test_a_figure_that_is_not_a_number_is_no_figure(figure: str, tmp_path: Path) -> None:
     """No comparison with NaN is true: it would differ from nothing that the grader computes."""

@@ -28,7 +28,10 @@ from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.subject import BadSubject, StartCommand
 
 FORMAT = "ewe-runs/1"
-MAX_FILE_BYTES = 64 << 20  # bytes; a larger file is refused
+# A request takes about 60 bytes: the limit is a quarter of a million requests, 20 minutes of measuring. Python needs
+# twenty times as many bytes for the numbers of such a file.
+MAX_FILE_BYTES = 16 << 20
+MAX_RUNS = 1000  # a lab of twenty loads and three repetitions has sixty
 
 
 def from_path(text: str) -> StartCommand:
@@ -176,7 +179,13 @@ class RunScene(Scene):
         """Return the runs of a kind ("closed" or "open"), or all for "". Fail if one cannot be read."""
         found = []
         rows = self.table().get("runs")
-        for number, row in enumerate(rows if isinstance(rows, list) else [], 1):
+        rows = rows if isinstance(rows, list) else []
+        if len(rows) > MAX_RUNS:
+            self.fail(
+                f"the file has {len(rows)} runs; the limit is {MAX_RUNS}",
+                "measure fewer loads, or fewer repetitions",
+            )
+        for number, row in enumerate(rows, 1):
             try:
                 level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
                 found.append(
