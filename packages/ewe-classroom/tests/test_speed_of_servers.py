@@ -20,6 +20,7 @@ from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
 FILE = b"wool\n" * 1000
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(FILE), FILE)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(FILE), FILE)
 BUSY = b"HTTP/1.1 503 Busy\r\n\r\n"
 
 
@@ -79,6 +80,10 @@ def test_the_99th_percentile_is_not_exceeded_by_99_of_100(count: int, wanted: in
         (GOOD[:-1], "closed after 4999 of 5000 bytes"),
         (b"", "closed after 0 bytes, before a response"),
         (GOOD[:-1] + b"!", "other bytes than the file's"),
+        (CHUNKED, ""),
+        (CHUNKED[:-1], "closed after 5000 bytes of a chunked body"),
+        (CHUNKED.replace(b"1388", b"1387"), "a chunked body that cannot be decoded"),
+        (CHUNKED.replace(b"wool", b"silk"), "other bytes than the file's"),
         (BUSY, "'HTTP/1.1 503 Busy"),
         (b"x" * 70_000, "head of more than 64 KB"),
     ],

@@ -3,8 +3,8 @@
 Each request has `Connection: close`, since not every server of a lab keeps connections open. A connection that the
 client closes first takes a port for a minute, so each slice uses another address (127.0.x.y) with all of its ports.
 
-An answer is compared with the file's bytes. ewe's reader of responses is not asked: the comparison costs the client
-less of the processors that the servers need, and accepts each framing that a student's server may choose.
+FileAnswer compares an answer with the file's bytes, and decodes a chunked body, because a student's server may choose
+its framing. It does not use ewe's reader of responses: the client must leave the processors to the servers.
 
 Read next: speed.py, which compares two servers by slices of this loop.
 """
@@ -17,9 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ewe.closed_loop import ClientsTimedOut, ClosedLoad, ClosedLoop, WrongAnswer
+from ewe.http.chunked import ChunkedDecoder
+from ewe.http.limits import RequestLimits
+from ewe.http.status import HTTPError
 
 STALL_TIMEOUT_S = 10.0  # without any event on any connection
 HEAD_END = re.compile(rb"\r?\n\r?\n")
+CHUNKED = re.compile(rb"\ntransfer-encoding:[ \t]*chunked[ \t]*\r?\n", re.IGNORECASE)
+OTHER_BYTES = "the answer was 200 with other bytes than the file's"
 STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 MAX_HEAD_BYTES = 1 << 16
 
@@ -41,17 +46,23 @@ class Slice:
 
 
 class FileAnswer:
-    """An answer that has to be 200 with a file's bytes."""
+    """The reader of one answer, which has to be status 200 with a file's bytes.
+
+    received: the bytes so far; of a chunked body, the decoded ones. decoder: of a chunked body; None for any other.
+    """
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.received = b""
+        self.decoder: ChunkedDecoder | None = None
 
     def feed(self, data: bytes) -> bool:
-        """Take the next bytes, b"" at the connection's end; return whether the answer is complete.
+        """Take the bytes that have arrived, b"" at the end of the connection; return whether the answer is complete.
 
-        Raises WrongAnswer.
+        An answer is complete if it has as many bytes as the file, and the end of a chunked body. Raises WrongAnswer.
         """
+        if self.decoder is not None:
+            return self.feed_chunked(self.decoder, data)
         self.received += data
         head = HEAD_END.search(self.received)
         if head is None:
@@ -64,13 +75,35 @@ class FileAnswer:
             return False
         if self.received[STATUS_DIGITS] != b"200":
             raise WrongAnswer(f"the answer was {self.received[:30]!r} and not 200")
+        if CHUNKED.search(self.received, 0, head.end()):
+            self.decoder = ChunkedDecoder(RequestLimits())
+            chunks, self.received = self.received[head.end() :], b""
+            # Without a first chunk there is nothing to decode yet: feed_chunked() takes b"" for the end.
+            return bool(chunks) and self.feed_chunked(self.decoder, chunks)
         body_bytes = len(self.received) - head.end()
         if body_bytes == len(self.body) and self.received.endswith(self.body):
             return True
         if body_bytes >= len(self.body):
-            raise WrongAnswer("the answer was 200 with other bytes than the file's")
+            raise WrongAnswer(OTHER_BYTES)
         if not data:
             raise WrongAnswer(f"the connection was closed after {body_bytes} of {len(self.body)} bytes")
+        return False
+
+    def feed_chunked(self, decoder: ChunkedDecoder, data: bytes) -> bool:
+        """Take bytes of a chunked body, as feed() does. Raises WrongAnswer."""
+        try:
+            self.received += decoder.feed(data)
+            # One call decodes a limited number of chunks.
+            while not (decoder.finished or decoder.hungry):
+                self.received += decoder.feed(b"")
+        except HTTPError as error:
+            raise WrongAnswer(f"a chunked body that cannot be decoded ({error.cause})") from None
+        if decoder.finished and self.received == self.body:
+            return True
+        if decoder.finished or len(self.received) > len(self.body):
+            raise WrongAnswer(OTHER_BYTES)
+        if not data:
+            raise WrongAnswer(f"the connection was closed after {len(self.received)} bytes of a chunked body")
         return False
 
 
