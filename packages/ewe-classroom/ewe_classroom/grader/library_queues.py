@@ -16,7 +16,7 @@ from pathlib import Path
 from ewe_classroom.grader.own_model import imported_files
 
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
-HARMLESS = {"Empty", "Full", "cpu_count"}  # names of these modules that are no queue
+HARMLESS = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a queue nor a pool
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
 GO_CHANNEL = re.compile(r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|os\.Signal)(?!\w))([\w.*\[\]]+)")
 C_CALL = re.compile(r"\b(mq_open|msgget|g_async_queue_new\w*|g_thread_pool_new)\s*\(")
@@ -40,7 +40,7 @@ def library_queue(language: str, files: list[Path]) -> str:
 
 
 def in_python(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, description) of each import of a module with queues or pools."""
+    """Yield (line number, description) of each import from MODULES, or from a module within one of them."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or nested too deeply
@@ -48,15 +48,18 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if alias.name in MODULES or alias.name.startswith("multiprocessing."):
+                if is_from_modules(alias.name):
                     yield node.lineno, f"the module {alias.name}"
         elif isinstance(node, ast.ImportFrom) and not node.level:  # `from .queue` is the student's own module
             names = [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in HARMLESS]
-            # `from concurrent import futures` imports a module; `from queue import Queue` a name of one
-            if any(
-                name in MODULES or name.startswith(tuple(f"{each}." for each in MODULES)) for name in names
-            ):
-                yield node.lineno, names[0]
+            # `from concurrent import futures` imports a module, and `from queue import Queue` a name in a module.
+            if name := next(filter(is_from_modules, names), None):
+                yield node.lineno, name
+
+
+def is_from_modules(name: str) -> bool:
+    """Return whether a name with dots is one of MODULES, or lies within one: `asyncio.queues`, `queue.Queue`."""
+    return name in MODULES or name.startswith(tuple(f"{module}." for module in MODULES))
 
 
 def with_imports(source: Path) -> list[Path]:
