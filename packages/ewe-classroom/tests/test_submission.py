@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.proc import alive
@@ -19,7 +21,7 @@ from support.server import ROOT
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import sandbox, scheme
+from ewe_classroom.grader import race_bursts, sandbox, scheme
 from ewe_classroom.grader import submission as submissions
 from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
@@ -31,8 +33,9 @@ from ewe_classroom.grader.sandbox import (
     own_account,
 )
 from ewe_classroom.grader.sanitizers import detector_named
-from ewe_classroom.grader.sources import SourceFiles
-from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.scene import FailedExpectation, Scene
+from ewe_classroom.grader.sources import SourceFiles, find_sources
+from ewe_classroom.grader.subject import BadSubject, Subject
 from ewe_classroom.grader.submission import Submission
 
 
@@ -195,6 +198,28 @@ def test_a_submission_cannot_signal_another_one() -> None:
     finally:
         victim.kill()
         assert victim.wait() == -signal.SIGKILL
+
+
+def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Path) -> None:
+    program, source = tmp_path / "server", tmp_path / "server.c"
+    program.write_bytes(b"\x7fELF")
+    source.write_text("int main(void) { return 0; }\n")
+    sources = find_sources([str(program)], tmp_path)
+    assert sources is not None
+    ends: list[str] = []
+    subject = types.SimpleNamespace(
+        start_command=types.SimpleNamespace(command=[str(program)], directory=tmp_path),
+        site=None, workers=1, close=lambda: ends.append("the server"),
+    )  # fmt: skip
+    scene = Scene(cast(Subject, subject))
+    scene.findings.sources = sources.digest()
+    assert race_bursts.unchanged_sources(scene) == sources and ends == ["the server"]
+    source.write_text("int main(void) { return 1; }\n")
+    with pytest.raises(FailedExpectation, match="the source files beside the program have changed"):
+        race_bursts.unchanged_sources(scene)
+    source.unlink()
+    with pytest.raises(FailedExpectation, match="the source files beside the program have changed"):
+        race_bursts.unchanged_sources(scene)
 
 
 CLAIMS = "import sys; from ewe_classroom.grader import sandbox; print(sandbox.claim(int(sys.argv[1])))"

@@ -27,7 +27,7 @@ from pathlib import Path
 from ewe_classroom.grader import own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import rests_on
-from ewe_classroom.grader.kinds import DATA, kind
+from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.processes import HiddenProcess
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import (
@@ -39,6 +39,7 @@ from ewe_classroom.grader.scene import (
     Scene,
 )
 from ewe_classroom.grader.scheme import Item, Scheme
+from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.grader.speed import SPEED, judge, run_speed
 from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, StartCommand, Subject
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
@@ -139,7 +140,7 @@ class Grading:
         report = self.report()
         start = time.monotonic()
         self.deadline = start + self.limit_s if self.limit_s else float("inf")
-        self.findings = Findings()
+        self.findings = Findings(sources=self.sources_digest())
         # The verdict of the speed, which is the last one, has no item: its partner is None.
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
         needed = {name for item in self.scheme.items for name in item.needs}
@@ -170,6 +171,13 @@ class Grading:
             self.end_subject()
         report.finished = True
         return report
+
+    def sources_digest(self) -> str:
+        """Return the digest of the source files beside the program (Findings.sources); "" if there are none."""
+        if self.scheme.subject != SERVER:
+            return ""
+        sources = find_sources(self.start_command.command, self.start_command.directory)
+        return sources.digest() if sources is not None else ""
 
     def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.

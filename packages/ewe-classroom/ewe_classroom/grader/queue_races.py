@@ -39,7 +39,6 @@ from ewe_classroom.grader import processes, race_bursts
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.scene import Scene
-from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.grader.subject import BadSubject
 from ewe_classroom.grader.submission import copy, end_all
 
@@ -99,8 +98,7 @@ def queue_races(scene: Scene) -> None:
         expect_own_queue(scene, with_imports(start_command.directory / f"{module}.py"))
         explore_model(scene, module, name)
     else:
-        sources = find_sources(start_command.command, start_command.directory)
-        assert sources is not None  # the check is for programs with sources alone
+        sources = race_bursts.unchanged_sources(scene)
         expect_own_queue(scene, [sources.program.parent / name for name in sources.names])
         race_bursts.judge(scene)
 

@@ -45,7 +45,7 @@ from ewe_classroom.grader.sanitizers import (
     source_line,
 )
 from ewe_classroom.grader.scene import Condition, Scene, SceneClient
-from ewe_classroom.grader.sources import find_sources
+from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject
 
 MIN_HANG_S = 2.0
@@ -71,8 +71,7 @@ LINES_BEFORE = 4  # in which the test of a wait stands
 
 def judge(scene: Scene) -> None:
     """Build the server with a race detector, and play all bursts. Fail at a fault. Raises MissingProgram."""
-    sources = find_sources(scene.subject.start_command.command, scene.subject.start_command.directory)
-    assert sources is not None  # the check is for programs with sources alone
+    sources = unchanged_sources(scene)
     expect_unnamed(scene, detector_named(sources))
     try:
         with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
@@ -84,6 +83,30 @@ def judge(scene: Scene) -> None:
             f"the server does not build with a race detector: {problem}",
             "build with the lab's Makefile, or with `go build`",
         )
+
+
+def unchanged_sources(scene: Scene) -> SourceFiles:
+    """End the server; return the sources of its program. Fail if they have changed since the grading began.
+
+    A server that runs could replace its sources, so that the race detector judges another program. It could also take
+    all processor time, so that a build does not end.
+    """
+    scene.subject.close()
+    start_command = scene.subject.start_command
+    sources = find_sources(start_command.command, start_command.directory)
+    before = scene.findings.sources
+    if sources is None or (before and sources.digest() != before):
+        scene.fail(
+            "the source files beside the program have changed since the grading began",
+            "leave them as they are while the grader runs; after a change, build and grade again",
+            "the server writes to the directory of its sources",
+        )
+    if sources.total_bytes() > MAX_SOURCE_BYTES:
+        scene.fail(
+            f"the source files beside the program have {sources.total_bytes() >> 20} MB",
+            f"hand in at most {MAX_SOURCE_BYTES >> 20} MB of source files",
+        )
+    return sources
 
 
 def expect_unnamed(scene: Scene, named: str) -> None:

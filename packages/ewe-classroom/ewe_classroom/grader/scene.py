@@ -117,11 +117,13 @@ class Findings:
     at_once: how many clients the server serves at a time, if `progress` has found another number than the lab asks
     for; NO_LIMIT if it has found no limit. passed: the checks that the server passes, but that need a failed one.
     causes: the checks that have failed by a fact which explains itself, and which no other failure explains.
+    sources: the digest of the program's source files before its first start (SourceFiles.digest); "" without any.
     """
 
     faults: dict[str, str] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
     causes: set[str] = field(default_factory=set)
+    sources: str = ""
     at_once: int | None = None
 
 

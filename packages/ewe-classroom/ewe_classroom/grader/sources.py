@@ -12,6 +12,7 @@ Possible failures: none. A directory that cannot be read has no sources.
 from __future__ import annotations
 
 import errno
+import hashlib
 import mmap
 import os
 import shutil
@@ -44,6 +45,25 @@ class SourceFiles:
             for file in self.program.parent.glob(name)
         }
         return sorted(found)
+
+    def total_bytes(self) -> int:
+        """Return the size of all files together."""
+        return sum((self.program.parent / name).lstat().st_size for name in self.names)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the names of all files and of their first MAX_SOURCE_BYTES bytes together."""
+        digest = hashlib.sha256()
+        left_bytes = MAX_SOURCE_BYTES
+        for name in self.names:
+            try:
+                text = read_regular(self.program.parent / name, left_bytes)
+            except OSError as reason:
+                # A link or a FIFO: Submission.take() refuses it.
+                text = str(reason.errno).encode()
+            left_bytes = max(0, left_bytes - len(text))
+            # With the size, two files can never give the same bytes as one file with the contents of both.
+            digest.update(os.fsencode(f"{name}\0{len(text)}\0") + text)
+        return digest.hexdigest()
 
 
 def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
