@@ -454,6 +454,14 @@ def test_the_results_may_lie_in_the_folder_of_the_class(tmp_path: Path) -> None:
     assert sandbox.hideable(paths) == paths
 
 
+@pytest.mark.starts_processes
+def test_a_program_that_could_read_hidden_paths_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hideable() has hidden them before; the memory may be full later."""
+    monkeypatch.setattr(sandbox, "hide", lambda paths: False)
+    with pytest.raises(subprocess.SubprocessError):
+        subprocess.run(["true"], preexec_fn=SandboxLimits(hidden=("/labs",)), check=False)
+
+
 def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert grade_cli.main(["--hide", str(tmp_path / "nowhere"), "--command", "true {port}"]) == 2
     assert "no such file or directory" in capsys.readouterr().err

@@ -273,7 +273,8 @@ def hide(paths: Sequence[str]) -> bool:
     # MS_PRIVATE: otherwise the mounts below would also reach the rest of the system.
     if refused or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
-    return all(map(cover, outermost(paths)))
+    # A path that was removed meanwhile has nothing to hide.
+    return all(cover(path) for path in outermost(paths) if os.path.lexists(path))
 
 
 def outermost(paths: Sequence[str]) -> list[str]:
@@ -339,7 +340,10 @@ class SandboxLimits:
     also_hidden: tuple[str, ...] = ()  # more of them, but not for the grader's own programs
 
     def __call__(self) -> None:
-        """Set the limits and the account of this process, between fork and exec. What needs root comes first."""
+        """Set the limits and the account of this process, between fork and exec. What needs root comes first.
+
+        Raises OSError, which Popen turns into a SubprocessError without a text.
+        """
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
         for kind, maximum in (
             (resource.RLIMIT_CORE, 0),
@@ -350,8 +354,9 @@ class SandboxLimits:
             lower(kind, maximum)
         if self.data_bytes:
             lower(resource.RLIMIT_DATA, self.data_bytes)
-        if self.hidden:
-            hide((*self.hidden, *self.also_hidden))
+        if self.hidden and not hide((*self.hidden, *self.also_hidden)):
+            # hideable() has tried it, so this is rare: the memory is full. The solutions must not be readable then.
+            raise OSError("the paths that the program may not read cannot be hidden")
         if self.account is not None:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
