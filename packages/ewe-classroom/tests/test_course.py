@@ -6,9 +6,11 @@ import json
 import math
 import re
 import subprocess
+import types
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from classroom_server import run_grader
 
@@ -212,6 +214,20 @@ def test_a_server_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert found.tasks[100] - found.tasks[0] == 100
     assert found.memory_kib[100] > found.memory_kib[0]
     assert min(found.rate.values()) > 0 and found.cpu_us > 0
+
+
+def test_a_process_that_ends_while_it_is_measured_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forking server has such a child at any moment."""
+
+    def gone() -> None:
+        raise psutil.NoSuchProcess(1)
+
+    child = types.SimpleNamespace(cpu_times=gone, memory_full_info=gone, num_threads=gone)
+    server: Any = None
+    monkeypatch.setattr(measurements, "family", lambda subject: [child, psutil.Process()])
+    assert measurements.cpu_seconds(server) > 0
+    threads, memory_kib = measurements.threads_and_memory_kib(server)
+    assert threads >= 1 and memory_kib > 0
 
 
 def test_answers_are_computed_from_the_measurements(

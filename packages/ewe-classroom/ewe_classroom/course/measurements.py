@@ -9,6 +9,7 @@ measurements.json. Answers to a lab's questions are computed from it (questions.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import socket
@@ -141,9 +142,7 @@ def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None
     for count in IDLE_CONNECTION_COUNTS:
         stalled = [hold(port) for _ in range(count)]
         time.sleep(SETTLE_S)
-        tasks[count] = sum(each.num_threads() for each in family(subject))
-        # A page of memory that n processes share counts as 1/n in each one's proportional set size.
-        memory_kib[count] = sum(each.memory_full_info().pss for each in family(subject)) // 1024
+        tasks[count], memory_kib[count] = threads_and_memory_kib(subject)
         for each in stalled:
             each.close()
         say(f"{count:3} stalled: {tasks[count]:8} threads, {memory_kib[count]:8} KiB")
@@ -202,10 +201,26 @@ def family(subject: Subject) -> list[psutil.Process]:
     return found
 
 
+def threads_and_memory_kib(subject: Subject) -> tuple[int, int]:
+    """Return the threads of all processes of a server, and their memory in KiB (proportional set size).
+
+    A page of memory that n processes share counts as 1/n in the proportional set size of each.
+    """
+    threads = memory_bytes = 0
+    for process in family(subject):
+        # The process may have ended since family() found it.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            memory_bytes += process.memory_full_info().pss
+            threads += process.num_threads()
+    return threads, memory_bytes // 1024
+
+
 def cpu_seconds(subject: Subject) -> float:
-    """Return the CPU time of a server, its ended children's included."""
+    """Return the CPU time of all processes of a server and of their ended children, in seconds."""
     total_s = 0.0
-    for each in family(subject):
-        times = each.cpu_times()
-        total_s += times.user + times.system + times.children_user + times.children_system
+    for process in family(subject):
+        # A child of a forking server may have ended since family() found it. Its parent then has its time.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
     return total_s
