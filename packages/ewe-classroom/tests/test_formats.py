@@ -278,6 +278,7 @@ def test_bytes_without_an_end_are_not_kept() -> None:
             reader.feed(b"20000\r\n" + b"x" * (2 << 16) + b"\r\n")
             reader.feed(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
         assert reader.too_much and "more than" in reader.fault and not reader.buffer
+        reader.end()
         assert not any(each.whole for each in reader.responses)
         assert bool(reader.responses) == (fields is not None)
         for response in reader.responses:
@@ -329,3 +330,4 @@ def test_what_is_wrong_with_a_response_is_said(data: bytes, says: str) -> None:
     reader.feed(data)
     reader.end()
     assert says in (reader.fault or reader.responses[0].fault)
+    assert not any(each.whole for each in reader.responses)

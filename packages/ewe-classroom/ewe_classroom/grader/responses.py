@@ -194,14 +194,17 @@ class ResponseSplitter:
         self.current = None
 
     def end(self) -> None:
-        """Note the end of the connection: it ends a response without a length."""
+        """Note the end of the connection. It completes a response without a length, and is a fault of any other one.
+
+        A response that has a fault stays incomplete, so that no check takes its body for right.
+        """
         response = self.current
-        if response is None:
+        if response is None or response.fault:
             return
         if response.length is None and not response.chunked:
             self.body += self.reader.buffer
             self.reader.buffer = b""
             self.finish(response)
-        elif not response.fault:
+        else:
             kind = "chunked body" if response.chunked else f"body of {response.length} bytes"
             response.fault = f"a {kind} that ended after {len(self.body)} bytes"
