@@ -82,12 +82,15 @@ class Checks:
             [option.ewe_path] if option.ewe_path is not None else ["--command", option.ewe_command]
         )
 
-    def language(self, subject: str) -> str:
-        """Return the language of the submission, which decides which checks it has; "" if it cannot be run."""
+    def language(self, kind_name: str) -> str:
+        """Return the language of the submission; "" if it cannot be run. Some checks are for some languages only.
+
+        kind_name: "server", "engine" or "data" (kinds.py), as the lab says.
+        """
         from ewe_classroom.grader.kinds import kind
         from ewe_classroom.grader.subject import BadSubject
 
-        option, subject_kind = self.config.option, kind(subject)
+        option, subject_kind = self.config.option, kind(kind_name)
         try:
             if option.ewe_path is not None:
                 return subject_kind.from_path(option.ewe_path).language

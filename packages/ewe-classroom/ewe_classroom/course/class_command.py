@@ -223,7 +223,10 @@ def first_names(names: list[str]) -> str:
 
 
 def similar_pairs(plan: ClassPlan, graded: list[GradedHandIn]) -> list[SimilarPair]:
-    """Compare the first file of the work of all submissions; return the similar pairs. Raises ConfigError."""
+    """Compare the first work file (labs.py) of each graded submission with the others; return the similar pairs.
+
+    Raises ConfigError if copydetect or the lab's starter is missing.
+    """
     work = plan.variant.work[0]
     starter = plan.lab.files(plan.variant, solved=False)[work]
     sources = {}

@@ -34,7 +34,8 @@ class ClassCell(NamedTuple):
 class CheckRow:
     """One check, over the class. judged: the number of submissions in which it has passed or failed.
 
-    did: the most frequent cause of a failure.
+    cause: the most frequent cause of a failure, or the server's behaviour where the grader knows no cause;
+    "" without a failure.
     """
 
     name: str
@@ -42,7 +43,7 @@ class CheckRow:
     points: int
     failed: int
     judged: int
-    did: str
+    cause: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def similar_to_html(lab: Lab, pairs: list[SimilarPair], names: dict[str, str]) -
 
 
 def check_rows(reports: list[dict[str, Any]]) -> list[CheckRow]:
-    """Return the checks in the order of the lab, with the most frequent cause of each check's failures."""
+    """Return a row for each check that a report has, in the order of the lab.
+
+    reports: of the class, as ewe-grade --json writes them; each has the verdict of each check.
+    """
     # dict.fromkeys() drops repeated names and, unlike a set, keeps their order.
     names = list(dict.fromkeys(each["name"] for report in reports for each in report["verdicts"]))
     rows = []
@@ -110,7 +114,7 @@ def check_rows(reports: list[dict[str, Any]]) -> list[CheckRow]:
                 points=int(verdicts[0]["points"]),
                 failed=len(failed),
                 judged=sum(each["status"] in ("passed", "failed") for each in verdicts),
-                did=max(dict.fromkeys(causes), key=causes.count) if causes else "",
+                cause=max(dict.fromkeys(causes), key=causes.count) if causes else "",
             )
         )
     return rows

@@ -233,16 +233,19 @@ def new(options: argparse.Namespace) -> int:
 
 
 def pack(options: argparse.Namespace) -> int:
-    """Write a pack. Raises ConfigError."""
+    """Write a pack: the files with which a platform, such as Gradescope, grades a lab (docs/packs.md).
+
+    Raises ConfigError.
+    """
     from ewe_classroom.course import packs, wheels
     from ewe_classroom.course.pack_plan import PackPlan
 
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
-    plan = PackPlan(lab, variant, {}, tuple(options.own), options.seeded)
-    # Checked without the wheels: an error is shown before pip has built and downloaded them.
-    packs.check(plan, options.platform)
-    plan = replace(plan, wheels=wheels.collect(options.wheel))
+    plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded)
+    # A wrong option shows its error now, and not after pip has built and downloaded the wheels.
+    packs.check(plan_without_wheels, options.platform)
+    plan = replace(plan_without_wheels, wheels=wheels.collect(options.wheel))
     for path in packs.write(packs.pack(plan, options.platform), options.target):
         print(path)
     return 0

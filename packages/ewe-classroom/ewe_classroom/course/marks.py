@@ -169,11 +169,13 @@ def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
-    """Return the mark of one student by the formula of this module.
+    """Return the mark of one student by the formula in the text of this module. Its `late` is `penalty` here.
 
-    points: those of the lab's checks. manual: the lecturer's points by name; None is missing, and counts as 0.
+    points: the sum of the points of the lab's checks. manual: the name of a manual mark -> the lecturer's points;
+    None if the lecturer has not entered the points yet: they count as 0.
     """
     automatic_max = rules.points if rules.points is not None else points
+    # Less than `points` if the machine lacked a program that a check needs: the points of such a check do not count.
     max_score = float(graded.report["max_score"]) if graded.report else points
     automatic = automatic_max * graded.score / max_score if max_score else 0.0
     days = late_days(graded, rules)
@@ -183,7 +185,8 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
     max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
-        # Half a step is rounded up; round() would take the even one. min(): the maximum may lie between two steps.
+        # A half step is rounded up. round() would round 2.5 steps down to 2, which is even.
+        # min(): a maximum between two steps must not be rounded up.
         steps = round(total / rules.round_to, STEP_DIGITS)
         total = min(max_points, math.floor(steps + 0.5) * rules.round_to)
     return Mark(

@@ -102,7 +102,8 @@ def check(
     """
 
     def register(function: Callable[[AnyScene], None]) -> Callable[[AnyScene], None]:
-        assert name not in CHECKS  # labs, verdicts and command lines name a check
+        # Labs, reports and command lines know a check by its name alone, so no second check may have it.
+        assert name not in CHECKS
         CHECKS[name] = Check(
             name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
             environment or {}, subject, languages,

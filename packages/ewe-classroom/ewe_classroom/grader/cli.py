@@ -256,7 +256,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_usage(options: argparse.Namespace) -> None:
-    """Raise ConfigError if the options contradict each other."""
+    """Raise ConfigError if options contradict each other, one lacks another, or a number is out of its range."""
     if bool(options.path) == bool(options.command):
         raise ConfigError(
             "name one server: a PATH, or --command './server {port} {root}'; --help lists all options"
@@ -385,9 +385,10 @@ def known_checks() -> dict[str, Check]:
 
 
 def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
-    """Return a lab with only the named checks. A check that the lab does not have is added without points.
+    """Return the lab with only the checks of --only, in the order of `names`. Raises ConfigError.
 
-    speed: whether the speed is measured; otherwise the lab's marks for it are left out. Raises ConfigError.
+    A named check that the lab does not have is added without points. speed: whether this run measures the speed;
+    otherwise the lab gives no points for a speed.
     """
     items = {item.check.name: item for item in lab.items}
     checks = known_checks()

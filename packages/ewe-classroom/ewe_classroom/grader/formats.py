@@ -153,8 +153,9 @@ def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
 def to_classroom50(report: Report, maximum: int) -> str:
     """Return Classroom 50's result.json.
 
-    Its runner gives the identity in environment variables, and sets the owner, the type and the two times itself
-    (https://github.com/foundation50/classroom50/wiki/Advanced-Autograding).
+    The runner of Classroom 50 gives classroom, assignment, student and commit in environment variables. It replaces
+    `owner`, `assignment_type`, `datetime` and `graded_at` by its own values, but the schema requires them
+    (https://github.com/foundation50/classroom50/wiki/Advanced-Autograding). maximum: the characters of an `output`.
     """
     commit = os.environ.get("COMMIT_URL", "")
     table = {
@@ -283,7 +284,7 @@ def outcome(report: Report) -> str:
 
 
 def summary_line(report: Report) -> str:
-    """Return the summary on one line: passed checks and points, and why nothing could be graded, if so."""
+    """Return the summary on one line: passed checks and points; for a refused submission, also the reason."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     count = len(report.verdicts)
     line = f"{report.lab}: {passed} of {count} checks passed, {report.score} of {report.points} points"

@@ -129,7 +129,10 @@ def pieces(text: str) -> list[Piece]:
 
 
 def card(verdict: Verdict, report: Report, maximum: int, drawn: Sequence[str]) -> Card:
-    """Return one check with its evidence and its timeline. The card of a failed check is open."""
+    """Return one check with its evidence and its timeline. The card of a failed check, and of the speed, is open.
+
+    maximum: the characters of one text. drawn: the statuses of verdicts that get a picture.
+    """
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in drawn
     rows = []

@@ -275,14 +275,15 @@ def cgi_no_reader(scene: Scene) -> None:
     hint="RFC 3875, section 6. Split at the first empty line; a line may end with CR LF or with LF alone.",
 )
 def cgi_status(scene: Scene) -> None:
-    tea = run(scene, "/cgi-bin/status", status=418)
+    own_status = run(scene, "/cgi-bin/status", status=418)
     for field, value in (("Content-Type", "text/x-tea"), ("X-Two", "2")):
-        if tea.fields.get(field) != value:
+        passed_on = own_status.fields.get(field)
+        if passed_on != value:
             scene.fail(
-                f"the program wrote '{field}: {value}', and the response has {field}: {tea.fields.get(field)}",
+                f"the program wrote '{field}: {value}', and the response has {field}: {passed_on}",
                 "pass on the fields that the program wrote",
             )
-    if "Status" in tea.fields:
+    if "Status" in own_status.fields:
         scene.fail(
             "the response has the field Status",
             "put the status into the status line, and leave the field out",

@@ -66,7 +66,7 @@ POSITION = re.compile(r"(\w+\.(?:c|go)):(\d{1,9})")
 # A library named in one of these could replace functions of the race detector
 LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 MAX_POSITIONS = 8
-LINES_BEFORE = 4  # in which the test of a wait stands
+LINES_BEFORE = 4  # lines, up from a wait, in which the test of its condition stands
 
 
 def judge(scene: Scene) -> None:
@@ -400,15 +400,15 @@ class Bursts:
         self.look_at_reports()
         # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
-        words = {position: self.word_of(position) for position in positions if position}
-        position = next((position for position, word in words.items() if word == "if"), "")
+        keywords = {position: self.keyword_of(position) for position in positions if position}
+        position = next((position for position, keyword in keywords.items() if keyword == "if"), "")
         if position:
             because = (
                 f"at {position} a thread waits after an `if`: when it is woken, another thread may have changed "
                 "the queue, and it goes on although its condition is false"
             )
             should = f"test again after the wait: a loop in place of the `if` before {position}"
-        elif self.spurious and not words[self.spurious]:
+        elif self.spurious and not keywords[self.spurious]:
             because = f"a thread that woke at {self.spurious} went on although its condition was false"
             should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
         self.scene.fail(
@@ -465,8 +465,12 @@ class Bursts:
         found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
         return f" (threads: {', '.join(found)})" if found else self.scene.blocked()
 
-    def word_of(self, position: str) -> str:
-        """Return the word that tests the condition of a wait: "while", "for", "if", or "" for none nearby."""
+    def keyword_of(self, position: str) -> str:
+        """Return the keyword of the statement that tests the condition of a wait: "while", "for" or "if".
+
+        position: of the wait, as "server.c:41". The search goes up from its line, for LINES_BEFORE lines.
+        Return "" if these lines have none of the keywords.
+        """
         name, _, number = position.partition(":")
         for back in range(LINES_BEFORE):
             line = source_line(self.program.directory / name, int(number) - back)

@@ -256,7 +256,11 @@ class Sanitized:
             built.rename(self.program)
 
     def detector_named(self) -> str:
-        """Return the first line of the texts kept by the compiler that names the detector; "" if none does."""
+        """Return the first line that names the race detector, of the texts that the compiler has kept; "" for none.
+
+        The function detector_named() searches the sources. This method finds a name that a macro or an assembler's
+        line hides there.
+        """
         # server.i is the text after the preprocessor, server.s the assembler's text.
         for file in sorted(self.directory.glob("*.[is]")):
             pattern = NAMES_DETECTOR["c"] if file.suffix == ".i" else CALLS_DETECTOR

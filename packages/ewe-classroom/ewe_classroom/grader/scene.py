@@ -267,7 +267,10 @@ class SceneClient:
             return b""
 
     def unsent(self) -> int:
-        """Return the number of bytes that the server's kernel has not acknowledged yet; 0 without a connection."""
+        """Return how many bytes this client still has to send, or the server's kernel has not acknowledged yet.
+
+        Return 0 without a connection.
+        """
         if self.closed or self.over() or not self.connected:
             return 0
         try:
@@ -496,7 +499,11 @@ class Scene:
         return moved
 
     def activity(self, tasks: dict[int, processes.ThreadSample]) -> tuple[object, ...] | None:
-        """Return a fingerprint of the server's activity; None while one of its threads runs."""
+        """Return a fingerprint of the activity of server and clients; None while a thread of the server runs.
+
+        If the next look gives the same fingerprint, nothing has happened since this one: no thread has had a turn on
+        a processor (ThreadSample.turns), and no byte of a client has arrived.
+        """
         if not all(task.asleep for task in tasks.values()):
             return None
         turns = tuple((tid, task.turns) for tid, task in sorted(tasks.items()))

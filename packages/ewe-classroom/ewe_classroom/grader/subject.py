@@ -84,10 +84,10 @@ class BadSubject(ConfigError):
     """The submission cannot be run. The message is one line."""
 
 
-def large_file(seed: int) -> bytes:
-    """Return the bytes of a large file. Its lines differ from each other, and from those of other seeds."""
-    # The first % inserts the seed and leaves %08d, a place for the number of the line.
-    line = b"%d %%08d the quick brown sheep jumps over the lazy wolf" % seed + b"." * 950 + b"\n"
+def large_file(file_number: int) -> bytes:
+    """Return the bytes of a large file. No two lines of one file, or of files with different numbers, are equal."""
+    # The first % inserts the number of the file and leaves %08d, a place for the number of the line.
+    line = b"%d %%08d the quick brown sheep jumps over the lazy wolf" % file_number + b"." * 950 + b"\n"
     count = LARGE_FILE_BYTES // len(line % 0) + 1  # enough lines; the last one is cut
     return b"".join(line % number for number in range(count))[:LARGE_FILE_BYTES]
 
@@ -303,7 +303,11 @@ class Subject:
         self.pid = self.process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait until the server listens, without opening a connection. Raises NotStarted."""
+        """Wait until the server listens. Raises NotStarted if it ends, sleeps, or takes too much or too long.
+
+        The kernel says whether it listens (/proc/net/tcp). A connection would be the first client of the server,
+        and could change what a check finds.
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
         pause = MIN_START_PAUSE_S  # it grows: most servers listen at once, and each look costs processor time
         previous, still_since = processes.tasks(self.family()), time.monotonic()
@@ -356,7 +360,7 @@ class Subject:
         return self.process.poll() is None or bool(self.running() and processes.listens(self.port))
 
     def ending(self) -> str:
-        """Describe in words how the server has ended."""
+        """Describe in words how the server's first process has ended, or that it still runs."""
         status = self.process.poll()
         if status is None:
             return "still runs"
