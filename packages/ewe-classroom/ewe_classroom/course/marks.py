@@ -175,7 +175,7 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     None if the lecturer has not entered the points yet: they count as 0.
     """
     automatic_max = rules.points if rules.points is not None else points
-    # Less than `points` if the machine lacked a program that a check needs: the points of such a check do not count.
+    # Less than `points` if the machine lacked a program that a check needs: that check has no points then.
     max_score = float(graded.report["max_score"]) if graded.report else points
     automatic = automatic_max * graded.score / max_score if max_score else 0.0
     days = late_days(graded, rules)

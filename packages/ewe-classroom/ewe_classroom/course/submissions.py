@@ -407,8 +407,8 @@ def unique_keys(hand_ins: list[HandIn]) -> None:
 def take_files(hand_in: HandIn, target: Path) -> None:
     """Copy a student's files into an empty directory; unpack archives. Raises BadHandIn.
 
-    take_files() leaves out links and devices. It also unpacks an archive that is the only entry of the result, because
-    a platform may put the archive of a student into a folder, or into an archive of its own.
+    take_files() leaves out links and devices. It also unpacks an archive that is the only entry of the result,
+    because a platform may put the archive of a student into a folder, or into another archive.
     """
     counter = SubmissionCounter()
     for source, name in hand_in.source:

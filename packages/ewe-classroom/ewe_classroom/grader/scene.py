@@ -501,8 +501,8 @@ class Scene:
     def activity(self, tasks: dict[int, processes.ThreadSample]) -> tuple[object, ...] | None:
         """Return a fingerprint of the activity of server and clients; None while a thread of the server runs.
 
-        If the next look gives the same fingerprint, nothing has happened since this one: no thread has had a turn on
-        a processor (ThreadSample.turns), and no byte of a client has arrived.
+        If the next look gives the same fingerprint, nothing has happened since this one: no thread has had a turn
+        on a processor (ThreadSample.turns), and no byte of a client has arrived.
         """
         if not all(task.asleep for task in tasks.values()):
             return None
