@@ -3,8 +3,8 @@
 Each request has `Connection: close`, since not every server of a lab keeps connections open. A connection that the
 client closes first takes a port for a minute, so each slice uses another address (127.0.x.y) with all of its ports.
 
-FileAnswer compares an answer with the file's bytes, and decodes a chunked body, because a student's server may choose
-its framing. It does not use ewe's reader of responses: the client must leave the processors to the servers.
+FileAnswer compares an answer with the file's bytes, and decodes a chunked body, because a student's server may
+choose its framing. It does not use ewe's reader of responses: the client must leave the processors to the servers.
 
 Read next: speed.py, which compares two servers by slices of this loop.
 """
@@ -57,9 +57,9 @@ class FileAnswer:
         self.decoder: ChunkedDecoder | None = None
 
     def feed(self, data: bytes) -> bool:
-        """Take the bytes that have arrived, b"" at the end of the connection; return whether the answer is complete.
+        """Take the bytes that have come, b"" at the end of the connection; return whether the answer is complete.
 
-        An answer is complete if it has as many bytes as the file, and the end of a chunked body. Raises WrongAnswer.
+        It is complete if it has as many bytes as the file, and the end of a chunked body. Raises WrongAnswer.
         """
         if self.decoder is not None:
             return self.feed_chunked(self.decoder, data)

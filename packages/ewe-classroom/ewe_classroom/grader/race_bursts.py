@@ -63,6 +63,7 @@ FULL_QUEUE_CLIENTS = 80  # connections; a kernel's queue of 128 holds them, too
 CRASH = re.compile(r"^(panic: .*|fatal error: .*|ThreadSanitizer:DEADLYSIGNAL.*|.*SEGV on .*)$", re.MULTILINE)
 COMMENT = re.compile(r"//.*|/\*.*")
 POSITION = re.compile(r"(\w+\.(?:c|go)):(\d{1,9})")
+TRACED_WAIT = re.compile(r"[+-]\w+\.(?:c|go):\d{1,9}\n?")
 # A library named in one of these could replace functions of the race detector
 LOADER_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 MAX_POSITIONS = 8
@@ -88,8 +89,8 @@ def judge(scene: Scene) -> None:
 def unchanged_sources(scene: Scene) -> SourceFiles:
     """End the server; return the sources of its program. Fail if they have changed since the grading began.
 
-    A server that runs could replace its sources, so that the race detector judges another program. It could also take
-    all processor time, so that a build does not end.
+    A server that runs could replace its sources, so that the race detector judges another program. It could also
+    take all processor time, so that a build does not end.
     """
     scene.subject.close()
     start_command = scene.subject.start_command
@@ -441,10 +442,13 @@ class Bursts:
 
     # Where threads wait
 
-    def traced(self) -> list[str]:
-        """Return the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
-        lines = self.scene.subject.trace.read_text(errors="replace").splitlines()
-        return [line for line in lines if re.fullmatch(r"[+-]\w+\.(c|go):\d{1,9}", line)]
+    def traced(self) -> Iterator[str]:
+        """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
+        # One line after the other: the program itself may fill the file, up to SandboxLimits.file_bytes.
+        with self.scene.subject.trace.open(errors="replace") as trace:
+            for line in trace:
+                if TRACED_WAIT.fullmatch(line):
+                    yield line.rstrip("\n")
 
     def traced_positions(self) -> list[str]:
         return sorted({line[1:] for line in self.traced()})

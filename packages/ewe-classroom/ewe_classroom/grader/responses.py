@@ -194,7 +194,7 @@ class ResponseSplitter:
         self.current = None
 
     def end(self) -> None:
-        """Note the end of the connection. It completes a response without a length, and is a fault of any other one.
+        """Note the end of the connection. It completes a response without a length, and is a fault of others.
 
         A response that has a fault stays incomplete, so that no check takes its body for right.
         """

@@ -28,8 +28,8 @@ from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.subject import BadSubject, StartCommand
 
 FORMAT = "ewe-runs/1"
-# A request takes about 60 bytes: the limit is a quarter of a million requests, 20 minutes of measuring. Python needs
-# twenty times as many bytes for the numbers of such a file.
+# A request takes about 60 bytes: the limit is a quarter of a million requests, or 20 minutes of measuring. Python
+# needs up to twenty times as many bytes for the numbers of such a file.
 MAX_FILE_BYTES = 16 << 20
 MAX_RUNS = 1000  # a lab of twenty loads and three repetitions has sixty
 

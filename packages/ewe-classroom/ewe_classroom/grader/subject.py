@@ -297,7 +297,7 @@ class Subject:
                     start_new_session=True,
                     preexec_fn=limits,
                 )
-            # A SubprocessError, by which SandboxLimits has failed, is a fault of the grader: no check may fail by it.
+            # SandboxLimits fails by a SubprocessError, which is a fault of the grader: no check may fail by it.
             except OSError as error:
                 raise NotStarted(f"the server could not be started: {error}") from None
         self.pid = self.process.pid
