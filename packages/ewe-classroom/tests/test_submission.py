@@ -200,6 +200,15 @@ def test_a_submission_cannot_signal_another_one() -> None:
         assert victim.wait() == -signal.SIGKILL
 
 
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+def test_a_build_that_fills_the_disk_ends(submission: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_DISK_BYTES", 1 << 20)
+    monkeypatch.setattr(submissions, "DISK_CHECK_EVERY_S", 0.1)
+    with pytest.raises(BadSubject, match=r"its files take \d MB of the disk; the limit is 1 MB"):
+        submission.build("sh -c 'head -c 3000000 /dev/zero > fill; sleep 60'")
+
+
 def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Path) -> None:
     program, source = tmp_path / "server", tmp_path / "server.c"
     program.write_bytes(b"\x7fELF")

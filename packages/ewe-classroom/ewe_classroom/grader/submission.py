@@ -9,8 +9,8 @@ make reads GNUmakefile before the Makefile of the lab, go reads go.work, and a s
 grader therefore copies only the files that the lab names. It runs the build as the server's account, so a build has
 no more rights than the server.
 
-Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, or never ends. The message is
-one line, and the report gives it as the reason.
+Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, never ends, or fills the disk.
+The message is one line, and the report gives it as the reason.
 
 Read next: sandbox.py, which defines the account and its limits; ../course/packs.py, which writes the command lines.
 """
@@ -22,15 +22,29 @@ import shlex
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, closed_to_others, end_account
-from ewe_classroom.grader.subject import MAX_FORK_ROUNDS, MAX_KILL_ROUNDS, BadSubject
+from ewe_classroom.grader.sandbox import (
+    SandboxLimits,
+    SubjectAccount,
+    closed_to_others,
+    disk_bytes_of,
+    end_account,
+)
+from ewe_classroom.grader.subject import (
+    DISK_CHECK_EVERY_S,
+    MAX_DISK_BYTES,
+    MAX_FORK_ROUNDS,
+    MAX_KILL_ROUNDS,
+    BadSubject,
+)
 
 MAX_SOURCE_BYTES = 32 << 20
 MAX_PYTHON_BYTES = 2 << 20  # the grader itself parses these files, and needs a hundred times as much memory
@@ -128,15 +142,33 @@ class Submission:
             except (OSError, subprocess.SubprocessError) as error:
                 raise ConfigError(f"--build: {words[0]} cannot be run: {error}") from None
             try:
-                status = process.wait(BUILD_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                raise BadSubject(f"{command}: the build did not end within {BUILD_TIMEOUT_S:.0f} s") from None
+                status = self.wait_for_build(process, command)
             finally:
                 end_all(process, before, limits.account)
             if status:
                 how = f"status {status}" if status > 0 else f"signal {processes.signal_name(-status)}"
                 output.seek(0)
                 raise BadSubject(f"{command}: the build ended with {how}: {first_error(output.read(65536))}")
+
+    def wait_for_build(self, process: subprocess.Popen[bytes], command: str) -> int:
+        """Return the exit status of a build. Raises BadSubject if it takes too long, or too much of the disk.
+
+        On a full disk every check of every submission would fail. The files of an account that others use, too, may
+        be older than the build, and are not counted.
+        """
+        account = self.limits.account
+        deadline = time.monotonic() + BUILD_TIMEOUT_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(left_s, DISK_CHECK_EVERY_S))
+            if account is not None and account.is_own:
+                used_bytes = disk_bytes_of(account, Path(self.scratch.path))
+                if used_bytes > MAX_DISK_BYTES:
+                    raise BadSubject(
+                        f"{command}: its files take {used_bytes >> 20} MB of the disk; the limit is"
+                        f" {MAX_DISK_BYTES >> 20} MB"
+                    )
+        raise BadSubject(f"{command}: the build did not end within {BUILD_TIMEOUT_S:.0f} s")
 
     def close(self) -> None:
         """Remove the copy."""
