@@ -55,7 +55,9 @@ DOS_FOLDER = 0x10  # a bit of a zip file's attributes
 EXTRA_HEAD_BYTES, EXTRA_TIMES, EXTRA_TIME = 4, 0x5455, slice(1, 5)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
 # The shortest name: a student chooses the rest, and could write the number of another student there.
-MOODLE = re.compile(r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL)
+MOODLE = re.compile(
+    r"(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<file>.*)", re.DOTALL
+)
 CANVAS = re.compile(r"(?P<name>[^_]+)(?P<late>_LATE)?_(?P<id>\d+)_(?P<number>\d+)_(?P<file>.+)", re.DOTALL)
 SENT_AGAIN = re.compile(r"(?P<stem>.+?)-(?P<number>\d{1,3})(?P<suffix>\.[a-z.]+)?$")
 GRADESCOPE = re.compile(r"^(submission_\d+):")

@@ -345,6 +345,10 @@ class SandboxLimits:
         Raises OSError, which Popen turns into a SubprocessError without a text.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
+        # Before the limits: without a private network, hide() opens files.
+        if self.hidden and not hide((*self.hidden, *self.also_hidden)):
+            # hideable() has tried it, so this is rare: the memory is full. The solutions must stay unreadable.
+            raise OSError("the paths that the program may not read cannot be hidden")
         for kind, maximum in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_CPU, self.cpu_s),
@@ -354,9 +358,6 @@ class SandboxLimits:
             lower(kind, maximum)
         if self.data_bytes:
             lower(resource.RLIMIT_DATA, self.data_bytes)
-        if self.hidden and not hide((*self.hidden, *self.also_hidden)):
-            # hideable() has tried it, so this is rare: the memory is full. The solutions must not be readable then.
-            raise OSError("the paths that the program may not read cannot be hidden")
         if self.account is not None:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
