@@ -145,6 +145,9 @@ def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
     speed.judge(measured(0.2, 0.25, 0.5, client_busy=0.9), verdict, plan)
     assert "too large to tell" in verdict.facts[0] and verdict.score == 4
     assert "the client was busy" in verdict.text()
+    assert "while the clients asked only the reference" not in verdict.text()
+    speed.judge(measured(0.2, 0.25, 0.5, busy_beside=0.9), verdict, plan)
+    assert "used 0.90 of a processor while the clients asked only the reference" in verdict.text()
     speed.judge(speed.Speed("r", 16, "with 32 clients at once: reset"), verdict, plan)
     assert verdict.status == FAILED and verdict.score == 0 and "no speed" in verdict.did
     speed.judge(speed.Speed("r", 16, "the reference, r: with 1 client at once: reset"), verdict, plan)

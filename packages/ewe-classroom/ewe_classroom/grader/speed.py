@@ -60,6 +60,7 @@ MAX_PAIRS = 15  # at the claimed load, while the spread is wide
 NARROW_SPREAD = 0.1  # as a share of the ratio: below this spread, no more pairs are needed
 NOISY_SPREAD = 0.3  # as a share of the ratio: above this spread, the result is unreliable
 CLIENT_BUSY_SHARE = 0.85  # share of a processor above which the client may limit the rate
+BUSY_BESIDE_SHARE = 0.5  # share of a processor above which a server may have slowed the reference
 KEPT_CONNECTIONS = 32  # connections whose memory is counted
 PATH = "/bytes.bin"
 SIG_CHLD_BIT = 1 << signal.SIGCHLD - 1  # of SigIgn in /proc/PID/status: signal n is bit n - 1 (proc(5))
@@ -111,6 +112,8 @@ class Speed:
     memory_kib: float | None = None  # the server's memory for one stalled connection
     # Share of a processor that the client used while it measured the student's server
     client_busy: float = 0.0
+    # Share of a processor that the student's server used while the clients asked only the reference
+    busy_beside: float = 0.0
 
     @property
     def rate(self) -> Ratio | None:
@@ -251,6 +254,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     mine.slices.clear()
     other.slices.clear()
     cpu_s_before = [side.cpu_s() for side in both]
+    beside_s = beside_cpu_s = 0.0  # the slices of the reference, and the student's CPU time in them
     client_counts = sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients})
     for clients in client_counts:
         pairs: list[tuple[float, float]] = []  # the rates of the student's server and of the reference
@@ -259,7 +263,11 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
         ):
             slices = {}
             for side in both if len(pairs) % 2 else both[::-1]:  # the order in a pair alternates
+                before_s = mine.cpu_s() if side is other else 0.0
                 slices[side] = side.slice(clients, SLICE_S)
+                if side is other:
+                    beside_s += slices[side].seconds
+                    beside_cpu_s += mine.cpu_s() - before_s
                 if slices[side].failure:
                     who = "" if side is mine else f"the reference, {name}: "
                     speed.failure = f"{who}{at_load(clients, plan.clients)}: {slices[side].failure}"
@@ -285,6 +293,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     client_cpu_s = sum(each.own_cpu_s for each in at_claim)
     measured_s = sum(each.seconds for each in at_claim)
     speed.client_busy = round(client_cpu_s / measured_s, 3)
+    speed.busy_beside = round(beside_cpu_s / beside_s, 3)
     speed.memory_kib = memory_of_connection(student)
     return speed
 
@@ -345,6 +354,11 @@ def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
         )
     if speed.client_busy > CLIENT_BUSY_SHARE:
         verdict.facts.append("the client was busy all the time, so the ratio may be larger")
+    if speed.busy_beside > BUSY_BESIDE_SHARE:
+        verdict.facts.append(
+            f"the server used {speed.busy_beside:.2f} of a processor while the clients asked only the reference, so"
+            " the ratio may be smaller"
+        )
     if speed.cpu is not None:
         verdict.facts.append(f"{speed.cpu:.2f} of its CPU time for a response")
     if speed.cpu_unknown:
