@@ -9,8 +9,8 @@ make reads GNUmakefile before the Makefile of the lab, go reads go.work, and a s
 grader therefore copies only the files that the lab names. It runs the build as the server's account, so a build has
 no more rights than the server.
 
-Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, never ends, or fills the disk.
-The message is one line, and the report gives it as the reason.
+Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, never ends, or fills the
+disk. The message is one line, and the report gives it as the reason.
 
 Read next: sandbox.py, which defines the account and its limits; ../course/packs.py, which writes the command lines.
 """
