@@ -404,7 +404,7 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
     if status is None or not stat.S_ISLNK(status.st_mode):
         return path, os.O_NOFOLLOW
     target = os.readlink(path)
-    # If another account has replaced the link, `target` may be that of its own link.
+    # If another account has replaced the link, `target` may be the target of that account's link.
     now = os.lstat(path)
     if status.st_uid != 0 or (now.st_ino, now.st_ctime_ns) != (status.st_ino, status.st_ctime_ns):
         raise OSError(

@@ -429,7 +429,7 @@ def test_the_browser_reads_the_schema(browsed: DatabaseConnection) -> None:
     schema = schema_in(browsed, POSTGRESQL)
     assert list(schema.tables) == ['a;"b', "cheap", "goods", "makers", "stock"]
     goods = schema.tables["goods"]
-    assert goods.key == ("id",) and goods.label == "name" and goods.columns["price"].is_number
+    assert goods.key == ("id",) and goods.label_column == "name" and goods.columns["price"].is_number
     assert goods.columns["cents"].filled_by == "computed" and "nextval" in goods.columns["id"].filled_by
     assert goods.columns["name"].not_null and not goods.columns["at"].is_number
     assert [(each.columns, each.other, each.other_columns) for each in goods.foreign] == [

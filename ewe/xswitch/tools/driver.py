@@ -164,7 +164,10 @@ class ScriptRun:
         reading = [driver.data] if self.control_ended else [driver.control, driver.data]
         ready, writable, _ = select.select(reading, [driver.data] if self.body else [], [], seconds)
         if writable:
-            self.body = self.body[driver.data.send(self.body[:PIECE_BYTES]) :]
+            try:
+                self.body = self.body[driver.data.send(self.body[:PIECE_BYTES]) :]
+            except ConnectionError:
+                self.body = b""  # the engine has closed its socket: `data` is at its end, too
         if driver.data in ready:
             piece = receive_bytes(driver.data)
             self.has_ended = not piece
