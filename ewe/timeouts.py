@@ -1,4 +1,4 @@
-"""Timeouts by kind: who was waited for in vain, and how often (setting `status`).
+"""Timeouts by kind: how often the server has waited in vain, and for which peer (setting `status`).
 
     head        the head of a request did not come, or no first request came     head-timeout
     body        the body of a request did not come                               body-timeout, min-rate

@@ -50,7 +50,7 @@ class FarNames:
     """The names of scripts on other machines: the tables of X-Switch's settings."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
-        """table: of X-Switch's settings file. X-Switch itself checks it; what is wrong in it is ignored here."""
+        """table: of X-Switch's settings file. X-Switch itself checks it, so wrong entries are ignored here."""
         engines = {name: each for name, each in tables_of(table, "engines") if isinstance(each, dict)}
         far = {name for name, engine in engines.items() if engine.get("address")}
         # Each directory of the table, and whether its scripts are on another machine

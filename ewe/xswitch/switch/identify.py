@@ -183,7 +183,7 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]
     for _ in range(MAX_PATH_INFO_PARTS):
         try:
             status = os.stat(path)
-        except NotADirectoryError:  # a part of the path is a file: what follows it is PATH_INFO
+        except NotADirectoryError:  # a part of the path is a file: PATH_INFO follows it
             path = os.path.dirname(path)
             continue
         except (OSError, ValueError):
