@@ -36,7 +36,7 @@ STOPPED, FAILED, ABORTED = 0, 1, 4
 UNUSABLE = 3  # exit status of a worker below a supervisor, after it has reported why it cannot serve
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
 # All signals that the server has handlers for. Without the handlers, each of them ends or stops a process.
-HANDLED = STOPS | {signal.SIGHUP, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU}
+HANDLED = STOPS | {signal.SIGHUP, signal.SIGALRM, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU}
 ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 

@@ -436,7 +436,7 @@ def test_a_large_result_never_fills_the_memory(pages: Server) -> None:
     web.get(pages.url + "books.sql.html")
     before = peak_memory([pages.pid])
     assert web.get(pages.url + "large.sql.html").status_code == 500
-    assert "x: database books: TOO MANY ROWS: the rows have more than 16 MB" in pages.log()
+    pages.wait_for_log("x: database books: TOO MANY ROWS: the rows have more than 16 MB")
     assert peak_memory([pages.pid]) - before < 60e6
 
 

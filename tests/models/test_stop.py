@@ -52,7 +52,7 @@ def test_an_alarm_that_is_not_the_servers_ends_nothing(start: Start, model: str)
             os.kill(pid, signal.SIGALRM)
         (server.root / "finish").touch()
         assert b"slept" in read_response(sock)[2]
-    assert server.stop() == 0
+    assert server.stop() == 0, server.log()
 
 
 def has_ended(pid_file: Path) -> bool:
