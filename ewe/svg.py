@@ -170,8 +170,10 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
 def log_ticks(low: float, high: float, most: int) -> list[float]:
     """Return at most `most` ticks between two positive numbers, for a logarithmic scale. most: at least 2.
 
-    The ticks are the powers of ten. If there is room, their multiples by 2 and 5, or else by 3, are ticks, too. If
-    fewer than two powers of ten lie between the numbers, the ticks are those of nice_ticks(), perhaps one more.
+    There are three choices: the powers of ten with their multiples by 2 and 5, those with their multiples by 3, and
+    the powers of ten alone. The ticks are the first choice with at least 2 and at most `most` numbers. If no choice
+    fits because there are too many powers of ten, the ticks are each second one, or each third one, and so on. If
+    there are fewer than two, the ticks are those of nice_ticks(): there may be one more than `most`, or none.
     """
     # A tick at `low` or `high` itself must not be lost by a rounding error, so both are compared with a tolerance.
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
