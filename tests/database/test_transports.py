@@ -428,30 +428,6 @@ def test_time_limits_hup_and_logs_reach_the_daemons(two: Daemons) -> None:
     wait_until(is_logged, 5)
 
 
-def test_no_descriptor_stays_open_if_the_second_pipe_cannot_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The daemon has reached its limit of descriptors. Each attempt that kept one would make this worse."""
-    acceptor = PipeAcceptor(str(tmp_path / "pipes"))
-    for part in ("request", "reply"):
-        os.mkfifo(tmp_path / "pipes" / f"{'a' * 32}.{part}")
-    system_open = os.open
-    opened: list[int] = []
-
-    def open_first_only(path: str, flags: int) -> int:
-        if opened:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        opened.append(system_open(path, flags))
-        return opened[0]
-
-    monkeypatch.setattr(os, "open", open_first_only)
-    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-        acceptor.open_connection("a" * 32)
-    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
-        os.fstat(opened[0])
-    acceptor.close()
-
-
 def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> None:
     """epoll may have reported an event of a line that is dropped: a new line must not get its number yet."""
     daemon = DaemonOfLines(Settings(), Settings, ErrorLog("off"))
