@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -335,6 +336,38 @@ def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path
             files_of(ada, tmp_path / "ada")
     finally:
         scratch.close()
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_folders_within_each_other_in_an_archive_are_refused(tmp_path: Path, suffix: str) -> None:
+    """A class is graded again and again, and its old files are removed: this must not fail by one student."""
+    names = ["d/" * levels + "server.py" for levels in range(300, 1800, 300)]
+    path = tmp_path / f"ada{suffix}"
+    if suffix == ".zip":
+        zipped(path, dict.fromkeys(names, PROGRAM))
+    else:
+        with tarfile.open(path, "w") as archive:
+            for name in names:
+                archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    scratch = Scratch("ewe-nested-", str(tmp_path))
+    try:
+        to = Path(scratch.path) / "to"
+        with pytest.raises(BadHandIn, match="more than 100 folders within each other"):
+            files_of(HandIn("ada", "ada", [(path, path.name)]), to)
+        shutil.rmtree(to)
+    finally:
+        scratch.close()
+
+
+def test_such_folders_in_the_archive_of_a_class_are_a_problem_of_their_student_alone(tmp_path: Path) -> None:
+    deep = {f"class/ada/{'d/' * levels}server.py": PROGRAM for levels in range(300, 1800, 300)}
+    path = zipped(tmp_path / "class.zip", {**deep, "class/bo/server.py": PROGRAM})
+    with class_command.unpacked(path) as folder:
+        ada, bo = submissions.read(folder).hand_ins
+        assert files_of(bo, tmp_path / "bo") == {"server.py": PROGRAM}
+        with pytest.raises(BadHandIn, match="more than 100 folders within each other"):
+            files_of(ada, tmp_path / "ada")
+    assert not folder.exists()
 
 
 def test_folders_of_an_archive_count_like_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ MAX_BYTES = 256 << 20  # of one submission
 MAX_STUDENTS = 5000
 MAX_DEPTH = 3  # folders within a submission
 MAX_LEVELS = 100  # folders within each other; Path.mkdir(parents=True) calls itself for each level
+# The depth to which an archive is unpacked: enough that a submission in the archive of a class exceeds MAX_LEVELS.
+MAX_UNPACKED_LEVELS = MAX_LEVELS + 20
 MAX_PATH_BYTES = 4096  # PATH_MAX of Linux, with the NUL at the end
 MAX_KEY_CHARS = 60  # of a directory's name
 MAX_SHOWN = 4  # names of files, in a message
@@ -370,6 +372,16 @@ def walk(directory: Path) -> Iterator[Path]:
         waiting += reversed(folders)
 
 
+def walk_within_limits(directory: Path) -> Iterator[Path]:
+    """Yield the paths of walk(). Raises BadHandIn for too many of them, or too many folders within each other."""
+    for number, path in enumerate(walk(directory)):
+        if number == MAX_FILES:
+            raise BadHandIn(f"more than {MAX_FILES} files and folders")
+        if len(path.relative_to(directory).parts) > MAX_LEVELS:
+            raise BadHandIn(f"more than {MAX_LEVELS} folders within each other")
+        yield path
+
+
 def archive_suffix(name: str) -> str:
     """Return the suffix of an archive's name, such as ".tar.gz"; "" for any other name."""
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
@@ -426,8 +438,8 @@ def take_files(hand_in: HandIn, target: Path) -> None:
         unpack(found[0], found[0].name, target, counter)
         found[0].unlink()
     # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
-    if sum(1 for _ in walk(target)) > MAX_FILES:
-        raise BadHandIn(f"more than {MAX_FILES} files and folders")
+    for _ in walk_within_limits(target):
+        pass
 
 
 class SubmissionCounter:
@@ -449,11 +461,7 @@ class SubmissionCounter:
 
 def copy_directory(source: Path, target: Path, counter: SubmissionCounter) -> None:
     """Copy the regular files below a directory; leave out all others. Raises BadHandIn above a limit."""
-    for number, path in enumerate(walk(source)):
-        if number == MAX_FILES:
-            raise BadHandIn(f"more than {MAX_FILES} files and folders")
-        if len(path.relative_to(source).parts) > MAX_LEVELS:
-            raise BadHandIn(f"more than {MAX_LEVELS} folders within each other")
+    for path in walk_within_limits(source):
         if path.is_symlink() or not path.is_file():
             continue
         copy_file(path, target / path.relative_to(source), counter)
@@ -493,11 +501,16 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
 
 
 def inside(target: Path, name: str) -> Path:
-    """Return the path of an archive's member below a directory. Raises BadHandIn for a name that leaves it."""
+    """Return the path of an archive's member below a directory. Raises BadHandIn for a name that leaves it.
+
+    The path of a member with too many folders ends at MAX_UNPACKED_LEVELS, and walk_within_limits() then refuses
+    the submission. With all of its folders, shutil.rmtree() of Python 3.11 could not remove them: it calls itself
+    for each level. An exception here would refuse all submissions in the archive of a class.
+    """
     path = target / name.replace("\\", "/")
     if name.startswith(("/", "\\")) or ".." in path.relative_to(target).parts:
         raise BadHandIn(f"the archive has a name outside of its folder: {name[:80]!r}")
-    return path
+    return target.joinpath(*path.relative_to(target).parts[:MAX_UNPACKED_LEVELS])
 
 
 def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
