@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -231,19 +233,41 @@ def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Pa
         race_bursts.unchanged_sources(scene)
 
 
-CLAIMS = "import sys; from ewe_classroom.grader import sandbox; print(sandbox.claim(int(sys.argv[1])))"
+CLAIMS = """
+import sys
+from ewe_classroom.grader import sandbox
+
+sandbox.ACCOUNT_LOCKS = sys.argv[1]
+print(sandbox.claim(int(sys.argv[2])))
+"""
 
 
-@pytest.mark.needs("root")
 @pytest.mark.starts_processes
-def test_two_graders_claim_different_user_ids() -> None:
+def test_two_graders_claim_different_user_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither has started a server yet, and their process ids may differ by the number of user ids."""
+    # A container may lack /run, and only root may write there.
+    monkeypatch.setattr(sandbox, "ACCOUNT_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.setattr(sandbox, "account_locks", functools.cache(sandbox.account_locks.__wrapped__))
+
+    def claims_in_another_grader(uid: int) -> str:
+        claim = [sys.executable, "-c", CLAIMS, str(tmp_path / "locks"), str(uid)]
+        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(claim, env=variables, capture_output=True, text=True, check=True).stdout
+
     first, second = own_account(), own_account()
     assert first.uid != second.uid
-    claim = [sys.executable, "-c", CLAIMS, str(first.uid)]
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    other_grader = subprocess.run(claim, env=variables, capture_output=True, text=True, check=True)
-    assert other_grader.stdout == "False\n"
+    assert claims_in_another_grader(first.uid) == "False\n"
+    os.close(sandbox.account_locks())
+    assert claims_in_another_grader(first.uid) == "True\n"
+
+
+def test_without_a_file_for_the_locks_an_account_is_found_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without /run, or if the grader is not root."""
+    monkeypatch.setattr(sandbox, "ACCOUNT_LOCKS", str(tmp_path / "nowhere" / "locks"))
+    monkeypatch.setattr(sandbox, "account_locks", functools.cache(sandbox.account_locks.__wrapped__))
+    assert own_account().uid != own_account().uid
 
 
 # The grader, for a server that never listens. It has few processes, and the grader few rounds to kill them: a quiet
@@ -469,6 +493,17 @@ def test_a_program_that_could_read_hidden_paths_does_not_start(monkeypatch: pyte
     monkeypatch.setattr(sandbox, "hide", lambda paths: False)
     with pytest.raises(subprocess.SubprocessError):
         subprocess.run(["true"], preexec_fn=SandboxLimits(hidden=("/labs",)), check=False)
+
+
+@pytest.mark.starts_processes
+def test_a_build_that_could_read_hidden_paths_is_no_wrong_usage(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong usage concerns all submissions, and ends the grading of a class (class_run.result_of)."""
+    monkeypatch.setattr(sandbox, "hide", lambda paths: False)
+    submission.limits = replace(submission.limits, hidden=("/labs",))
+    with pytest.raises(subprocess.SubprocessError):
+        submission.build("true")
 
 
 def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

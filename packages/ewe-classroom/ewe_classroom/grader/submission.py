@@ -139,7 +139,9 @@ class Submission:
                     env={**variables, "HOME": str(self.temporary), "TMPDIR": str(self.temporary)},
                     start_new_session=True, preexec_fn=limits,
                 )  # fmt: skip
-            except (OSError, subprocess.SubprocessError) as error:
+            # Not SubprocessError, by which SandboxLimits fails: it is a fault of the grader, and not of the command
+            # line. ConfigError would end the grading of a whole class.
+            except OSError as error:
                 raise ConfigError(f"--build: {words[0]} cannot be run: {error}") from None
             try:
                 status = self.wait_for_build(process, command)
