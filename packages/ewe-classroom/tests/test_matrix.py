@@ -128,11 +128,24 @@ def test_a_result_that_waits_for_another_check_has_no_points_yet() -> None:
     grading.findings = Findings()
     grading.on_verdict = lambda report, verdict: seen.append(verdict.score)
     item = next(each for each in scheme("fork").items if each.check.name == "idle-cpu")
-    assert not grading.hand_over_if_judged(report, item, verdicts[0])
+    waiting = grading.hand_over(report, [(item, verdicts[0])])
+    assert waiting == [(item, verdicts[0])]
     assert (verdicts[0].waits, report.score, seen) == (True, 0, [])
     verdicts[1].status = PASSED
-    assert grading.hand_over_if_judged(report, item, verdicts[0])
+    assert grading.hand_over(report, waiting) == []
     assert (verdicts[0].waits, report.score, seen) == (False, 14, [6])
+
+
+def test_a_verdict_waits_while_an_earlier_one_is_handed_over() -> None:
+    """on_verdict() saves the whole report: it must not show as final what the next moment makes "not judged"."""
+    items = {item.check.name: item for item in scheme("pool").items}
+    verdicts = [Verdict(name, "", 6, FAILED) for name in ("exactly-n", "queue-races")]
+    report, seen = Report("pool", "", "", verdicts), []
+    grading = Grading.__new__(Grading)
+    grading.findings = Findings()
+    grading.on_verdict = lambda report, _: seen.append([each.waits for each in report.verdicts])
+    assert grading.hand_over(report, [(items[each.name], each) for each in verdicts]) == []
+    assert seen == [[False, True], [False, False]]
 
 
 def test_the_advice_is_the_cause_and_not_its_effect() -> None:

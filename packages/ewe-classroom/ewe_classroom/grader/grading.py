@@ -164,9 +164,8 @@ class Grading:
                 report.seconds = round(time.monotonic() - start, 3)
                 report.restless = self.never_sleeps
                 verdict.clip()
-                waiting.append((item, verdict))
                 # This check may be the one for which earlier verdicts have waited.
-                waiting = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+                waiting = self.hand_over(report, [*waiting, (item, verdict)])
         finally:
             self.end_subject()
         report.finished = True
@@ -179,6 +178,18 @@ class Grading:
         sources = find_sources(self.start_command.command, self.start_command.directory)
         return sources.digest() if sources is not None else ""
 
+    def hand_over(
+        self, report: Report, waiting: list[tuple[Item | None, Verdict]]
+    ) -> list[tuple[Item | None, Verdict]]:
+        """Hand the verdicts that are final to on_verdict(); return the others.
+
+        waiting: verdicts of checks that have ended, each with its item.
+        """
+        # First for all of them: on_verdict() saves the whole report, with the verdicts that come later in the list.
+        for _, verdict in waiting:
+            verdict.waits = True
+        return [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+
     def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
 
@@ -187,7 +198,6 @@ class Grading:
         one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
         that a race detector has seen: the race is the cause. item: None for the speed.
         """
-        verdict.waits = True
         if item is not None and verdict.status == FAILED and verdict.name not in self.findings.causes:
             reasons = rests_on(verdict.name)
             possible_causes = [other for other in report.verdicts if other.name in reasons]
