@@ -337,7 +337,8 @@ class SandboxLimits:
     descriptors: int = 1024
     processes: int = 2000  # the kernel counts all processes and threads of the account
     hidden: tuple[str, ...] = ()  # paths that are empty for the server; hideable() has returned them
-    also_hidden: tuple[str, ...] = ()  # more of them, but not for the grader's own programs
+    # More such paths, which hideable() did not try: parts of ewe, which the grader's own programs need
+    also_hidden: tuple[str, ...] = ()
 
     def __call__(self) -> None:
         """Set the limits and the account of this process, between fork and exec. What needs root comes first.
@@ -347,7 +348,7 @@ class SandboxLimits:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
         # Before the limits: without a private network, hide() opens files.
         if self.hidden and not hide((*self.hidden, *self.also_hidden)):
-            # hideable() has tried it, so this is rare: the memory is full. The solutions must stay unreadable.
+            # hideable() tried `hidden`, so this is rare: the memory is full. The solutions must stay unreadable.
             raise OSError("the paths that the program may not read cannot be hidden")
         for kind, maximum in (
             (resource.RLIMIT_CORE, 0),
