@@ -48,6 +48,14 @@ class Front:
             reply = connection.ask(self.directory / "site" / name, body)
         return reply.status, reply.body
 
+    def accepts(self) -> bool:
+        """Return whether X-Switch accepts connections: bind(2) makes the socket's name, before listen(2)."""
+        try:
+            with Connection(self.socket, 60):
+                return True
+        except OSError:
+            return False
+
     def state(self) -> str:
         with Connection(self.socket, 60) as connection:
             text = connection.ask("", SCRIPT_NAME="/xswitch-status", XSWITCH_STATUS="1").text
@@ -85,7 +93,7 @@ def set_up() -> Iterator[Front]:
             command = ("-m", "ewe.xswitch.cli", "--config", str(file), "--log", f"{directory}/{machine}/log")
             stack.enter_context(network.running(machine, *network.python(machine, *command)[4:]))
         front = Front(network, directory)
-        wait_until(lambda: (directory / "lab" / "xswitch.sock").exists(), 20)
+        wait_until(front.accepts, 20)
         wait_until(lambda: front.state() == "up", 20, lambda: (directory / "lab" / "log").read_text())
         yield front
 
