@@ -73,11 +73,11 @@ class FarNames:
 
     def of_directory(self, file: str) -> bool | None:
         """Return whether the nearest directory in the table is another machine's; None if the table has none."""
-        directory, above = file, os.path.dirname(file)
-        while above != directory:  # dirname() returns "", "/" and also "//" unchanged
-            directory, above = above, os.path.dirname(above)
-            if directory and (is_far := self.directories.get(directory)) is not None:
+        directory = os.path.dirname(file)
+        while directory.strip("/"):  # "", "/" and "//" have no directory above them
+            if (is_far := self.directories.get(directory)) is not None:
                 return is_far
+            directory = os.path.dirname(directory)
         return None
 
     def find(self, root: str, prefix: str, path: str, are_programs: bool) -> Script | None:

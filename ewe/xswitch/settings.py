@@ -249,11 +249,11 @@ class Settings:
         path: as the web server names it. real: the path without symbolic links, if that is different.
         """
         for script in (path, real):
-            directory, above = script, os.path.dirname(script)
-            while above != directory:  # dirname() returns "", "/" and also "//" unchanged
-                directory, above = above, os.path.dirname(above)
-                if directory and (name := self.directories.get(directory)):
+            directory = os.path.dirname(script)
+            while directory.strip("/"):  # "", "/" and "//" have no directory above them
+                if name := self.directories.get(directory):
                     return self.engines[name]
+                directory = os.path.dirname(directory)
         _, extension = os.path.splitext(path)
         # Kinds of a settings file take precedence over built-in kinds.
         kinds = list(self.engines.values())[::-1]  # the built-in ones come first in `engines`

@@ -59,7 +59,7 @@ class EngineStarter:
         return None if engine.state is EngineState.CLOSED else engine
 
     def start_idle(self, key: Key, kind: EngineKind, script: str, uid: int) -> Engine | None:
-        """Return an engine for later requests, whose process suexecme starts; None if no sockets are left.
+        """Have suexecme start an engine for later requests; return it. None if no sockets are left.
 
         script: one that the engine's user may run. suexecme starts the process for its owner.
         """

@@ -91,7 +91,7 @@ class SpoolingOutbox(Outbox):
             return
         try:
             if self.spool_file < 0:
-                # dup(2): the descriptor stays open without the Python file, whose methods are not needed
+                # dup(2): the descriptor stays open without the Python file, which is not needed
                 with tempfile.TemporaryFile(buffering=0) as file:
                     self.spool_file = os.dup(file.fileno())
             written = os.pwrite(self.spool_file, data, self.file_end)

@@ -22,7 +22,7 @@ from ewe_explore.scheduler import BlockedLane, Run, Step, name_of_object
 from ewe_explore.search import shared_keys
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
-LOOP_STEPS = 200  # the last steps of an endless loop, whose variables the story shows
+LOOP_STEPS = 200  # of an endless loop: the story shows the variables of its last steps
 MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
 MAX_LINES_TO_FAILURE = 30  # lines between a use and the failure that it explains
 MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
@@ -316,7 +316,7 @@ def lonely(run: Run, wait: BlockedLane) -> str:
         return (
             f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
         )
-    # A Thread, for whose end the lane waits in join(): that thread is the cause
+    # The lane waits in join() for the end of a Thread: that thread is the cause
     if hasattr(target, "explored_lane"):
         return ""
     return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."

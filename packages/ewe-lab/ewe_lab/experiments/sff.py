@@ -67,7 +67,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
-    """Connect and send a request; return the connection, whose response nobody has read. Raises OSError.
+    """Connect and send a request; return the connection, with the response still unread. Raises OSError.
 
     buffer: bytes of the receive buffer; 0: the system's.
     """

@@ -77,7 +77,7 @@ class LoadWorkers:
             )
 
     def count_workers(self) -> int:
-        """Return the number of workers that are connected, and whose heartbeats locust receives."""
+        """Return the number of connected workers that send heartbeats to locust."""
         clients = self.runner.clients
         return len(clients.ready) + len(clients.spawning) + len(clients.running)
 
