@@ -13,8 +13,8 @@ from ewe.bounded import BoundedDict
 
 T = TypeVar("T")
 MAX_HOSTS = 1024  # cached hosts; clients choose the names, so the cache must be bounded
-# Characters of a cached host: a name of 255 (RFC 1035 section 2.3.4), a final dot and a port
-MAX_CACHED_HOST_CHARS = 270
+MAX_NAME_CHARS = 255  # RFC 1035 section 2.3.4
+MAX_CACHED_HOST_CHARS = MAX_NAME_CHARS + 15  # with a final dot and a port
 ANY = frozenset({"0.0.0.0", "::", "*"})
 
 
@@ -82,6 +82,9 @@ def name_of(host: str) -> str:
 
 
 def parents(name: str) -> list[str]:
-    """Return the wildcards that match a name, the longest first: *.www.example.org, *.example.org, *.org."""
-    labels = name.split(".")
+    """Return the wildcards that match a name, the longest first: *.www.example.org, *.example.org, *.org.
+
+    A name above MAX_NAME_CHARS has none: for 16,000 dots they would be 128 MB of text.
+    """
+    labels = name.split(".") if len(name) <= MAX_NAME_CHARS else []
     return ["*." + ".".join(labels[at:]) for at in range(1, len(labels))]
