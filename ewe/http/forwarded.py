@@ -36,8 +36,11 @@ from ewe.http.status import HTTPError
 from ewe.http.target import checked_host
 
 # One forwarded-pair (RFC 7239 section 4): a token, "=", and a token or a quoted string; then ";" or the end of the
-# element. Colons and brackets must be in quoted strings, but some proxies forget the quotes.
-PAIR = re.compile(rf'[ \t]*({TOKEN}+)=(?:"((?:[^"\\]|\\.)*)"|((?:{TOKEN}|[:\[\]])*))[ \t]*(;|,|$)')
+# element. The last element may end in ";". Colons and brackets must be in quoted strings, but some proxies forget
+# the quotes.
+PAIR = re.compile(
+    rf'[ \t]*({TOKEN}+)=(?:"((?:[^"\\]|\\.)*)"|((?:{TOKEN}|[:\[\]])*))[ \t]*+(?:;?[ \t]*$|([;,]))'
+)
 NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::([0-9]{1,5}))?")
 MAX_PORT = 65535
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https", "on": "https"}

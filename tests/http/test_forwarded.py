@@ -81,6 +81,8 @@ def test_forwarded_of_rfc_7239() -> None:
     assert origin(forwarded(" , ,for=203.0.113.9, "), TRUSTED).client == ("203.0.113.9", 0)
     assert origin(forwarded('for=6.6.6.6, for="1.2.3.4\\""'), TRUSTED).client is None
     assert origin(forwarded("for=unknown"), TRUSTED).client is None
+    for end in (";", " ; "):  # section 4: a pair after ";" may be absent
+        assert origin(forwarded("for=6.6.6.6, for=203.0.113.9" + end), TRUSTED).client == ("203.0.113.9", 0)
     assert forwarded("") == forwarded(" ,\t") == []
 
 
@@ -93,6 +95,7 @@ def test_forwarded_of_rfc_7239() -> None:
         "for=a b, for=203.0.113.9",
         ";, for=203.0.113.9",
         "for=6.6.6.6;, for=203.0.113.9",
+        "for=203.0.113.9;;",
     ],
 )
 def test_a_forwarded_field_that_a_client_has_spoilt(field: str) -> None:
