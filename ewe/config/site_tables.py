@@ -439,7 +439,7 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
     for each in locations:
         if each.kind != "pattern":
             for earlier in before:
-                same = earlier.kind == each.kind and earlier.what.rstrip("/") == each.what.rstrip("/")
+                same = (earlier.kind, earlier.what) == (each.kind, each.what)
                 if same or (earlier.kind == "prefix" and is_below(each.what, earlier.what)):
                     raise ConfigError(
                         f"{each.origin}: {each} is never reached: {earlier} ({earlier.origin}) takes all of its"

@@ -66,6 +66,7 @@ def read(text: str, directory: Path, name: str = "ewe.toml") -> Config:
             SITE + '[[site.location]]\npath = "/a/b"\n',
             'line 5: path = "/a/b" is never reached: prefix = "/a"',
         ),
+        (SITE + 2 * '[[site.location]]\npath = "/b"\n', 'line 7: path = "/b" is never reached: path = "/b"'),
         (SITE + '[[site.location]]\npattern = "^/("\n', "line 6: pattern ="),
         (SITE + "[site.location.env]\nHTTPS = 'on'\n", "line 5: env ="),
     ],
@@ -100,6 +101,12 @@ def test_an_error_that_a_start_would_find(
     config = read(SITE + text, tmp_path)
     with pytest.raises(ValueError, match=re.escape(said)):
         make_site(config)
+
+
+def test_a_path_with_a_slash_at_its_end_is_another_path(tmp_path: Path) -> None:
+    locations = "".join(f'[[site.location]]\npath = "{path}"\nstatus = 410\n' for path in ("/b", "/b/"))
+    [site] = read("[[site]]\n" + locations, tmp_path).sites
+    assert [each.what for each in site.locations] == ["/b", "/b/"]
 
 
 def test_each_site_has_its_settings(tmp_path: Path) -> None:
