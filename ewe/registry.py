@@ -11,13 +11,19 @@ from typing import Any
 
 
 def load(where: str) -> Any:
-    """Import the object that "module:Class" names. Raises ImportError, AttributeError."""
+    """Import the object that "module:Class" names.
+
+    Raises AttributeError, ImportError (also if the module ends Python), and each exception that the module raises.
+    """
     from importlib import import_module
 
     module, _, attribute = where.partition(":")
     if not module.startswith("ewe."):
         look_here()
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except SystemExit as reason:  # such as sys.exit(main()) at its end
+        raise ImportError(f"SystemExit: {reason}").with_traceback(reason.__traceback__) from None
 
 
 def look_here() -> None:
