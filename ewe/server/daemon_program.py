@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import quoted
@@ -73,7 +74,8 @@ def needs_daemon(config: Config) -> bool:
 def write_settings(config: Config, path: str) -> None:
     """Write the daemon's settings file, and replace the old one in one step, since the daemon may read at any time.
 
-    A connection string may contain a password, so only the workers' user may read the file and its directory.
+    A connection string may contain a password, so only the workers' user may read the file and its directory. That
+    user owns the directory, and root may write the file: a symbolic link there must not lead root elsewhere.
     """
     lines = []
     for database in config.database:
@@ -81,9 +83,13 @@ def write_settings(config: Config, path: str) -> None:
         source = os.path.abspath(source) if driver == "sqlite" else source
         lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"source = {quoted(source)}"]
     fresh = f"{path}.new"
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+    with suppress(FileNotFoundError):
+        os.unlink(fresh)
+    # O_EXCL makes a new file, and follows no link.
+    new = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(new, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    if os.geteuid() == 0:
-        owner = os.stat(os.path.dirname(path))
-        os.chown(fresh, owner.st_uid, owner.st_gid)
+        if os.geteuid() == 0:
+            owner = os.stat(os.path.dirname(path))
+            os.fchown(new, owner.st_uid, owner.st_gid)
     os.replace(fresh, path)

@@ -16,8 +16,10 @@ from support.daemon import FEATURE
 from support.proc import is_gone
 from support.server import Server, Start, run_command, wait_until
 
+from ewe.config.settings import Config
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
+from ewe.server.daemon_program import write_settings
 
 ONE = "/ask/?SELECT n FROM numbers"
 
@@ -178,6 +180,16 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: s
     assert checked.returncode == (1 if start_says else 0), checked.stderr
     if start_says:
         assert start_says in run_command(tmp_path, "--database", f"log={place}", "0").stderr
+
+
+def test_the_settings_of_the_daemon_are_written_through_no_link(tmp_path: Path) -> None:
+    """The workers' account owns the directory. Under the xswitch model, root writes there at HUP."""
+    path, fresh, victim = (tmp_path / name for name in ("databases.toml", "databases.toml.new", "victim"))
+    victim.write_text("root's\n")
+    fresh.symlink_to(victim)
+    write_settings(Config(database=["log=access.db"]), str(path))
+    assert victim.read_text() == "root's\n" and not path.is_symlink()
+    assert '[databases."log"]' in path.read_text() and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_its_modules_are_in_no_process_of_ewe(start: Start, tmp_path: Path) -> None:
