@@ -313,16 +313,25 @@ class Manager:
             self.start_due()
             self.end_due()
             processes = {process.reader: process for process in self.processes() if process.reader >= 0}
-            ready, _, _ = select.select(
-                [self.lifeline, reader, *processes], [], [], self.seconds_to_next_action()
-            )
+            ready = self.wait_for({self.lifeline, reader, *processes})
             if self.lifeline in ready:  # its end: the server has ended
                 break
             if reader in ready:  # signals have arrived: the loop's next round handles them
                 os.read(reader, 4096)
-            for descriptor in processes.keys() & set(ready):
+            for descriptor in processes.keys() & ready:
                 processes[descriptor].read()
         self.end_all()
+
+    def wait_for(self, descriptors: set[int]) -> set[int]:
+        """Wait for the next action, or for one of the descriptors; return those that are ready.
+
+        There may be more processes than select(2) takes: it takes descriptors up to 1023.
+        """
+        poll = select.poll()
+        for descriptor in descriptors:
+            poll.register(descriptor, select.POLLIN)
+        seconds = self.seconds_to_next_action()
+        return {descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)}
 
     def on_reload(self, number: int, frame: object) -> None:
         """HUP: note that the processes must be replaced."""

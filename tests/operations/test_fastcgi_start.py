@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import signal
 import socket
 import threading
@@ -194,6 +196,20 @@ def test_the_manager_waits_while_an_old_process_ends_its_request() -> None:
     assert manager.seconds_to_next_action() is None
     slot.process = young = old.__class__(**{**vars(old), "started_at": time.monotonic()})
     assert young.program.hidden and manager.seconds_to_next_action()
+
+
+def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1024)
+    try:
+        os.write(writer, b"x")
+        assert Manager([], reader, 1.0).wait_for({reader, high}) == {reader, high}
+    finally:
+        for descriptor in (reader, writer, high):
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize("name", ["thread", "prefork"])
