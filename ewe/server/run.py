@@ -27,7 +27,7 @@ from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.gateway.protected_sources import is_in
-from ewe.log_files import Owner
+from ewe.log_files import Owner, followed
 from ewe.processors.base import UnknownModel, model_named
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
@@ -385,7 +385,8 @@ def open_locked(path: str) -> int:
     import fcntl
 
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        target, flag = followed(path)
+        file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flag, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_same(file, path):

@@ -33,6 +33,7 @@ def notify(*lines: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.settimeout(1)
             # The variable writes "@" for the NUL byte at the start of an abstract address: unix(7).
-            sock.sendto("\n".join(lines).encode(), address.replace("@", "\0", 1))
+            address = "\0" + address[1:] if address[0] == "@" else address
+            sock.sendto("\n".join(lines).encode(), address)
     except OSError:
         pass

@@ -23,6 +23,8 @@ from support.server import MODELS, ROOT, Server, Start, run_command, wait_until,
 from support.wire import read_response
 
 from ewe.log_files import LogFile, changeable
+from ewe.server.run import StartError, pid_file
+from ewe.server.systemd import notify
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -301,6 +303,17 @@ def test_sockets_of_a_service_manager_that_bind_leaves_unused(tmp_path: Path) ->
             process.communicate(timeout=10)
 
 
+@pytest.mark.parametrize("name", ["notify", "of@ada"])
+def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Only an "@" at the beginning of NOTIFY_SOCKET stands for an abstract address."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / name))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / name))
+        manager.settimeout(10)
+        notify("READY=1", "MAINPID=1")
+        assert manager.recv(100) == b"READY=1\nMAINPID=1"
+
+
 def test_the_pid_file(start: Start, model: str, tmp_path: Path) -> None:
     path = tmp_path / "ewe.pid"
     path.write_text(
@@ -461,6 +474,22 @@ def test_root_follows_no_link_that_another_account_has_made(tmp_path: Path, targ
     (tmp_path / "link").symlink_to(tmp_path / target)  # no other account can change this directory
     os.chown(tmp_path / "link", nobody, -1, follow_symlinks=False)
     LogFile(str(tmp_path / "link"), 1).close()
+
+
+@pytest.mark.needs("root")
+def test_root_writes_no_pid_file_through_a_link_of_another_account(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    victim, directory = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("root's\n")
+    directory.mkdir()
+    link = directory / "ewe.pid"
+    link.symlink_to(victim)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for path in (directory, link):
+        os.chown(path, nobody, -1, follow_symlinks=False)
+    with pytest.raises(StartError, match="symbolic link that root has not made"), pid_file(str(link)):
+        pass
+    assert victim.read_text() == "root's\n"
 
 
 @pytest.mark.starts_processes
