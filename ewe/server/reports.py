@@ -36,9 +36,8 @@ class Reports:
         lines = [*(f"source {each}" for each in sources), f"failed {failure}" if failure else "ready"]
         try:
             for line in lines:
-                os.write(
-                    self.writer, f"{pid} {line}".encode("utf-8", "surrogateescape")[:MAX_LINE_BYTES] + b"\n"
-                )
+                data = f"{pid} {line}".encode("utf-8", "surrogateescape").replace(b"\n", b" ")
+                os.write(self.writer, data[:MAX_LINE_BYTES] + b"\n")
         except BrokenPipeError:
             pass  # the supervisor has died; the worker will notice it by the lifeline
         os.close(self.writer)

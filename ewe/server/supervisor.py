@@ -104,9 +104,10 @@ class Supervisor:
         self.workers: dict[int, WorkerProcess] = {}  # by process id
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
         self.generation = 1  # the newest generation that serves
-        # During a change: a copy of the factory before it, and the slots then; otherwise None
+        # During a change: a copy of the factory before it, and the slots and their limits then; otherwise None
         self.changed_from: ProcessorFactory | None = None
         self.slots_before_change: set[int] = set()
+        self.span_before_change = factory.workers
         self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
@@ -250,11 +251,13 @@ class Supervisor:
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         self.interrupts += number == signal.SIGINT
         at_once = number == signal.SIGQUIT or self.interrupts > 1
+        grace = 0.0 if at_once else self.factory.config.grace + ABORT_TIMEOUT_S
+        deadline = time.monotonic() + ABORT_TIMEOUT_S + grace
         if not self.stopping:
             systemd.notify("STOPPING=1")
+        # A further TERM gives the workers no more time.
+        self.deadline = min(deadline, self.deadline) if self.stopping else deadline
         self.stopping = True
-        grace = 0.0 if at_once else self.factory.config.grace + ABORT_TIMEOUT_S
-        self.deadline = time.monotonic() + ABORT_TIMEOUT_S + grace
         self.signal_workers(signal.SIGQUIT if at_once else signal.SIGTERM)
 
     def change_count(self, difference: int) -> None:
@@ -429,6 +432,7 @@ class Supervisor:
         """
         self.changed_from = before
         self.slots_before_change = set(self.slots_in_use)
+        self.span_before_change = self.growing.span
         if self.factory.workers != before.workers:
             self.use_span(self.factory.workers)
         for slot in sorted(self.slots_in_use):
@@ -480,7 +484,7 @@ class Supervisor:
         for each in self.next_generation():
             self.handle_event(each, Event.RETIRE)
         if self.factory.workers != self.changed_from.workers:
-            self.growing.span = self.changed_from.workers
+            self.growing.span = self.span_before_change
             self.slots_in_use = self.slots_before_change
         self.factory.undo_renewal(self.changed_from)
         self.changed_from = None
@@ -596,7 +600,11 @@ class Supervisor:
         seat = Seat(self.growing.seats.map, number)
         tells_sources = self.sources is not None
         new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, tells_sources, seat)
-        return new.run(str(slot + 1), (self.lifeline_writer, self.wake, self.wake_writer))
+        try:
+            return new.run(str(slot + 1), (self.lifeline_writer, self.wake, self.wake_writer))
+        except Exception:  # such as one of a model's own __init__()
+            logger.errors.exception(f"worker {slot + 1} cannot start")
+            return FAILED
 
     def start_due(self) -> None:
         """Start the workers that are due, and hurry the retiring ones whose time is over."""
@@ -615,7 +623,8 @@ class Supervisor:
         for pid, raw in orphans.reap(self.workers):
             self.read_reports()  # the report of this worker may be unread
             worker = self.workers.pop(pid)
-            self.growing.seats.free_seat(worker.seat)
+            if worker.slot != XSWITCH:  # which has no seat
+                self.growing.seats.free_seat(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
                 orphans.end(self.workers)

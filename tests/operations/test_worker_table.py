@@ -15,10 +15,13 @@ import pytest
 
 from ewe import logger
 from ewe.config.count_range import CountRange
+from ewe.gateway import orphans
 from ewe.server import children
 from ewe.server.growing import HOLD_S, START_S
+from ewe.server.new_worker import NewWorker
+from ewe.server.reports import Reports
 from ewe.server.supervisor import Supervisor
-from ewe.server.worker import ABORTED, STOPPED, UNUSABLE
+from ewe.server.worker import ABORTED, FAILED, STOPPED, UNUSABLE
 from ewe.server.worker_table import TABLE, Event, IllegalEvent, State, WorkerProcess
 from ewe.server.worker_table import XSWITCH as X
 
@@ -211,6 +214,36 @@ def test_a_worker_that_retires_by_itself_is_replaced_at_once(serving: Rehearsal,
     serving.ends(101, STOPPED)
     assert log == ["worker 1 (pid 101) retired"]
     assert serving.slots[0].back_off == 0 and serving.planned() == [0]
+
+
+def test_a_worker_that_cannot_start_says_why(
+    supervisor: Rehearsal, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The __init__() of a student's model may raise any exception."""
+    supervisor.lifeline = supervisor.lifeline_writer = supervisor.wake = supervisor.wake_writer = -1
+    monkeypatch.setattr(NewWorker, "run", lambda *_: 1 // 0)
+    assert supervisor.new_worker(0, 1) == FAILED
+    assert log[0] == "worker 1 cannot start" and log[-1].startswith("| ZeroDivisionError: ")
+
+
+def test_the_seat_of_xswitch_is_not_freed(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none: byte 0 tells the workers whether more of them start."""
+    serving.start_xswitch()
+    monkeypatch.setattr(orphans, "reap", lambda workers: [(103, FAILED << 8)])
+    serving.reap()
+    serving.change_count(1)
+    assert [each.seat for each in serving.workers.values()] == [1, 2, 3]
+
+
+def test_a_report_is_one_line() -> None:
+    """The line after a line feed would begin with no process id, and would end the supervisor."""
+    reports = Reports()
+    reader = os.dup(reports.reader)
+    reports.send("no such\nmodule", ["/home/a\nb"])
+    reports.reader = reader
+    pid = os.getpid()
+    assert list(reports.read()) == [(pid, "source", "/home/a b"), (pid, "failed", "no such module")]
+    os.close(reader)
 
 
 # A change
@@ -530,6 +563,14 @@ def test_other_limits_are_taken_back_with_a_change_that_fails(serving: Rehearsal
     assert serving.states() == {101: "SERVING", 104: "STARTING"}
 
 
+def test_a_change_that_fails_restores_the_limits_that_ttin_has_set(serving: Rehearsal) -> None:
+    serving.change_count(1)
+    serving.made.next_workers = CountRange(5)
+    serving.reload()
+    serving.ends(104, CRASH)
+    assert serving.slots_in_use == {0, 1, 2} and serving.growing.span == CountRange(3)
+
+
 def test_a_place_less_while_a_change_comes(serving: Rehearsal) -> None:
     serving.reload()
     serving.change_count(-1)
@@ -551,6 +592,16 @@ def test_nothing_is_replaced_at_a_stop(serving: Rehearsal) -> None:
     serving.ends(102, CRASH)
     serving.ends(104, STOPPED)
     assert serving.status == ABORTED and not serving.planned() and not serving.workers
+
+
+def test_a_further_term_gives_no_more_time(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving.stop(TERM)
+    last = serving.deadline
+    monkeypatch.setattr(time, "monotonic", lambda: last)
+    serving.stop(TERM)
+    assert serving.deadline == last
+    serving.stop(signal.SIGQUIT)
+    assert serving.deadline == last
 
 
 def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -> None:
