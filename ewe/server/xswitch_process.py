@@ -12,14 +12,11 @@ import pwd
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
 from ewe.scratch import Scratch
 from ewe.streams.listener import StartError
-
-if TYPE_CHECKING:
-    from ewe.config.settings import Config
 
 BACKLOG = 1024  # connections that wait for X-Switch, also while it is started again
 XSWITCH = sys.executable, "-m", "ewe.xswitch"
@@ -70,7 +67,7 @@ class XSwitchProcess:
         defaults = {
             "userdir": config.userdir,
             "min-uid": config.min_uid,
-            "time-limit": f"{config.program_timeout:g}",
+            "time-limit": Config.program_timeout.show(config.program_timeout),
             "status": str(config.xswitch_status).lower(),
         }
         if self.user is not None:

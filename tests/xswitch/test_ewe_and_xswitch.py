@@ -22,6 +22,7 @@ from support.xswitch_client import account, xswitch
 from ewe.config.settings import Config
 from ewe.server.xswitch_process import XSwitchProcess
 from ewe.streams.listener import StartError
+from ewe.xswitch.cli import defaults_with
 
 pytestmark = pytest.mark.starts_processes
 
@@ -146,6 +147,15 @@ def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "geteuid", lambda: 61999)
     with pytest.raises(StartError, match="uid 61999 has none in /etc/passwd"):
         XSwitchProcess(Config())
+
+
+def test_each_time_limit_is_one_for_xswitch() -> None:
+    process = XSwitchProcess(Config())
+    command = process.command(process.completed(Config(program_timeout="20d")))
+    process.close()
+    assert (
+        defaults_with([each for each in command if each.startswith("time-limit=")]).time_limit == 20 * 86_400
+    )
 
 
 @pytest.fixture
