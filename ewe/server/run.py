@@ -87,6 +87,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
     config = factory.config
     with listening_sockets(factory) as sockets:
         start_programs(factory)
+        warn_of_settings(config)
         if config.user or config.group:
             load_all()
         become(config.user, config.group)
@@ -94,7 +95,6 @@ def serve_alone(factory: ProcessorFactory) -> int:
         for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
             logger.errors.warning(warning)
         warn_of_sources(config)
-        warn_of_settings(config)
         return run(factory, sockets)
 
 
@@ -122,6 +122,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with listening_sockets(factory) as sockets:
                 start_programs(factory)
+                warn_of_settings(config)
                 for warning in call_as_account(
                     xswitch_process.user,
                     config.group,
@@ -359,14 +360,18 @@ def pid_file(path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
+    ours = os.getpid()
+    file = -1
     try:
         file = open_locked(path)
-    except OSError as reason:
-        raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
-    ours = os.getpid()
-    try:
+        # This fails for a file of another kind, such as /dev/null, which must not be removed at the end.
         os.ftruncate(file, 0)
         os.write(file, f"{ours}\n".encode())
+    except OSError as reason:
+        if file >= 0:
+            os.close(file)
+        raise StartError(f"cannot write {path!r}: {reason.strerror} (pid-file)") from None
+    try:
         yield
     finally:
         if os.getpid() == ours:
@@ -422,19 +427,20 @@ def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
 
 
 def warn_of_settings(config: Config) -> None:
-    """Warn if other users can write the settings file: they could make root load their code."""
+    """Warn root if other users can write the settings file: they could make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
 
 
 def warn_of_sources(config: Config) -> None:
-    """Warn if the document root lies inside cgi-path: ewe would send a script without execute bit as a file."""
-    root, programs = os.path.realpath(config.documentroot), os.path.realpath(config.cgi_path)
-    if is_in(root, programs):
-        logger.errors.warning(
-            f"the document root {root} lies in cgi-path {programs}: "
-            "a program there that is not executable is sent as a file"
-        )
+    """Warn if a document root lies inside cgi-path: ewe would send a script without execute bit as a file."""
+    for site_config in config.each_site():
+        root, programs = os.path.realpath(site_config.documentroot), os.path.realpath(site_config.cgi_path)
+        if is_in(root, programs):
+            logger.errors.warning(
+                f"the document root {root} lies in cgi-path {programs}: "
+                "a program there that is not executable is sent as a file"
+            )
 
 
 def htaccess_warnings(config: Config) -> Iterator[str]:

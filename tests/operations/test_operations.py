@@ -476,6 +476,27 @@ def test_root_follows_no_link_that_another_account_has_made(tmp_path: Path, targ
     LogFile(str(tmp_path / "link"), 1).close()
 
 
+def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
+    """Root would remove /dev/null, for example."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(StartError, match=r"Invalid argument \(pid-file\)"), pid_file(str(path)):
+        pass
+    assert path.exists()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("name", ["thread", "xswitch"])
+def test_root_is_warned_of_settings_that_others_can_write(start: Start, tmp_path: Path, name: str) -> None:
+    """Root has read them before it becomes the account of the workers."""
+    open_to_all(tmp_path)
+    file = tmp_path / "ewe.toml"
+    file.touch()
+    file.chmod(0o666)
+    server = start(name, "--config", str(file), "--user", "nobody")
+    server.wait_for_log("it is writable by others (mode 0666): who can write it decides what root runs")
+
+
 @pytest.mark.needs("root")
 def test_root_writes_no_pid_file_through_a_link_of_another_account(tmp_path: Path) -> None:
     open_to_all(tmp_path)

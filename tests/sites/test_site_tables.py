@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ewe import logger
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.config.site_tables import is_below, parse_gateway
@@ -14,6 +15,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts, parents
+from ewe.server.run import warn_of_sources
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -114,6 +116,17 @@ def test_each_site_has_its_settings(tmp_path: Path) -> None:
     one, two = read(text, tmp_path).each_site()
     assert (one.documentroot, one.indexes, two.documentroot) == ("one", False, "top")
     assert one.origin("documentroot").endswith("line 4")
+
+
+def test_a_document_root_in_cgi_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "warning", lines.append)
+    text = (
+        '[[site]]\nnames = "a"\n[[site]]\ncgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
+    )
+    warn_of_sources(read(text, tmp_path))
+    [line] = lines
+    assert line.startswith("the document root /srv/programs/pages lies in cgi-path /srv/programs: ")
 
 
 def test_tables_of_a_pyproject(tmp_path: Path) -> None:
