@@ -18,9 +18,9 @@ def mount_of(proc: str, controller: str = "") -> str:
     try:
         with open(f"{proc}/self/mountinfo", encoding="utf-8") as file:
             for line in file:
-                # proc(5) describes the fields; \040 is a space.
-                before, _, after = line.partition(" - ")
-                kind, _, options = after.split()[:3]
+                # proc(5) describes the fields; \040 is a space. A field may be empty: the source of some tmpfs.
+                before, _, after = line.rstrip("\n").partition(" - ")
+                kind, _, options = after.split(" ")[:3]
                 if kind == ("cgroup" if controller else "cgroup2") and (
                     not controller or controller in options.split(",")
                 ):

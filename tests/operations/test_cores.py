@@ -36,7 +36,8 @@ def cgroup(proc: Path, version: int, own: str, limits: dict[str, str]) -> None:
     mount = proc.parent / "cg"
     number, controller, kind = (0, "", "cgroup2") if version == 2 else (4, "cpu,cpuacct", "cgroup")
     (proc / "self" / "cgroup").write_text(f"9:memory:/x\n{number}:{controller}:{own}\n")
-    (proc / "self" / "mountinfo").write_text(f"1 2 0:3 / {mount} rw - {kind} x rw,{controller}\n")
+    others = "1 2 0:2 / /tmp rw - tmpfs  rw\n"  # its source is the empty text
+    (proc / "self" / "mountinfo").write_text(f"{others}1 2 0:3 / {mount} rw - {kind} x rw,{controller}\n")
     for directory, limit in limits.items():
         at = mount / directory
         at.mkdir(parents=True, exist_ok=True)
