@@ -197,15 +197,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
     Raises ConfigError; SystemExit after --help.
     """
-    parser, known = command_line()
-    _check_flags(argv, known)
+    parser = command_line()
+    _check_flags(argv, parser._option_string_actions)
     options, words = parser.parse_known_args(argv, argparse.Namespace(given={}))
     options.words = [options.word, *words] if hasattr(options, "word") else words
     return options
 
 
-def command_line() -> tuple[argparse.ArgumentParser, list[str]]:
-    """Return the parser of the command line, and the names of its options."""
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     from ewe.processors import base
 
     parser = _Parser(
@@ -223,21 +223,20 @@ def command_line() -> tuple[argparse.ArgumentParser, list[str]]:
         metavar="port or directory",
         help="a port, the same as --port; a directory whose files to serve, and no programs; or both",
     )
-    known = _add_general(parser)
+    _add_general(parser)
     for title, settings in groups().items():
         group = parser.add_argument_group(title)
         for flag, model in base.FLAGS.items() if title == "model" else ():
             group.add_argument(
                 flag, action=_Set, nargs=0, dest="concurrency", const=model, help=f"--model {model}"
             )
-            known.append(flag)
         for setting in settings:
-            known += _add_setting(group, setting)
-    return parser, known
+            _add_setting(group, setting)
+    return parser
 
 
-def _add_general(parser: argparse.ArgumentParser) -> list[str]:
-    """Add the options that do not set a setting; return their names."""
+def _add_general(parser: argparse.ArgumentParser) -> None:
+    """Add the options that do not set a setting."""
     group = parser.add_argument_group("general")
     group.add_argument(
         "--config",
@@ -264,20 +263,10 @@ def _add_general(parser: argparse.ArgumentParser) -> list[str]:
         "-h", "--help", action=_Help, nargs="?", const="", metavar="WHAT",
         help="print a screen of help and end; WHAT: all, or what the options concern, such as tls",
     )  # fmt: skip
-    return [
-        "--config",
-        "--explain",
-        "--check-config",
-        "--print-config",
-        *(f"--{command.option}" for command in COMMANDS),
-        "--version",
-        "-h",
-        "--help",
-    ]
 
 
-def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
-    """Add a setting's flags; return their names."""
+def _add_setting(group: Any, setting: Setting[Any]) -> None:
+    """Add a setting's flags."""
     flags = [f"--{key}" for key in setting.keys]
     metavar = setting.kind.metavar
     switch = setting.kind is BOOL
@@ -294,7 +283,6 @@ def _add_setting(group: Any, setting: Setting[Any]) -> list[str]:
         metavar=None if switch else metavar,
         help=f"{setting.help} [{default};{_TIE}{setting.variable}]".replace("%", "%%"),
     )
-    return flags
 
 
 def _check_flags(argv: list[str], known: Collection[str]) -> None:

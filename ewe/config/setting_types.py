@@ -222,16 +222,9 @@ def choice(*names: str, numbered: bool = False) -> Kind[str]:
     return Kind("|".join(names), f"{', '.join(names[:-1])} or {names[-1]}{numbers}", read)
 
 
-_BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "0"), False
+)
 
 
 def _boolean(raw: object) -> bool:

@@ -23,10 +23,8 @@ from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
 from ewe.config.setting import Key, Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
+from ewe.config.sources import Given
 from ewe.config.table_kinds import TableKind
-
-Given = tuple[str, object, str, str]  # as in sources.py: key, raw value, how an error begins, origin
-
 
 Settings = Mapping[str, Setting[Any]]
 

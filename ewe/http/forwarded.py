@@ -108,7 +108,7 @@ def parse_node(node: str) -> tuple[str, int] | None:
     if match is None or address is None:
         return None
     port = int(match[3] or 0)
-    return str(address), port if port <= 65535 else 0
+    return str(address), port if port <= MAX_PORT else 0
 
 
 def x_forwarded(addresses: str, schemes: str, hosts: str, ports: str) -> list[Hop]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+# The manager ignores these signals; it handles HUP.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ProcessHandle(Protocol):
@@ -149,16 +151,8 @@ def prepare() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     except AttributeError:
         pass  # only Linux has prctl(2); on other systems a program outlives a manager that was killed
-    # The manager ignores the first five, and handles HUP (ProgramManager.run()). A program would inherit an ignored
-    # signal, even over exec(2).
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGHUP,
-    ):
+    # A program would inherit an ignored signal, even over exec(2).
+    for number in (*IGNORED, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

@@ -47,7 +47,7 @@ from ewe.gateway.programs import StderrLog
 from ewe.server import children
 from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
 from ewe.server.daemon_program import DaemonProgram, needs_daemon, write_settings
-from ewe.server.kept_programs import CommandProgram, KeptProgram, missing_programs
+from ewe.server.kept_programs import IGNORED, CommandProgram, KeptProgram, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -127,7 +127,7 @@ class ProgramManager:
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
         try:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            for number in IGNORED:
                 signal.signal(number, signal.SIG_IGN)
             for program in self.programs:
                 program.preload()

@@ -80,12 +80,7 @@ if TYPE_CHECKING:
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 # Several of one of these signals have the same effect as one.
-ONCE = (
-    signal.SIGCHLD,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
+ONCE = (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
 HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["serial", "fork", "prefork", "thread", "pool", "asyncio"]
 
 
-COMMAND_LINE = cli.command_line()[1]
+COMMAND_LINE = list(cli.command_line()._option_string_actions)
 
 
 class UnknownModel(ValueError):
