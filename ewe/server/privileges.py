@@ -16,13 +16,16 @@ def become(user: str | None, group: str | None) -> None:
     if user is None and group is None:
         return
     account, number = look_up(user, group)
-    if account is None:
-        os.setgroups([number])
-    else:
-        os.initgroups(account.pw_name, number)
-    os.setgid(number)
-    if account is not None:
-        os.setuid(account.pw_uid)
+    try:
+        if account is None:
+            os.setgroups([number])
+        else:
+            os.initgroups(account.pw_name, number)
+        os.setgid(number)
+        if account is not None:
+            os.setuid(account.pw_uid)
+    except OSError as reason:  # such as EPERM, in a container without the capability SETUID
+        raise StartError(f"root cannot become {user or group}: {reason.strerror} (user, group)") from None
 
 
 def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | None, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -23,6 +24,7 @@ from support.server import MODELS, ROOT, Server, Start, run_command, wait_until,
 from support.wire import read_response
 
 from ewe.log_files import LogFile, changeable
+from ewe.server.privileges import become
 from ewe.server.run import StartError, pid_file
 from ewe.server.systemd import notify
 
@@ -583,6 +585,18 @@ def test_an_unknown_user_is_one_line(tmp_path: Path) -> None:
     done = run_command(tmp_path, "0", "--user", "no-such-user")
     assert done.returncode == 1
     assert done.stderr.startswith("ewe: ") and done.stderr.count("\n") == 1 and "user" in done.stderr
+
+
+def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "initgroups", refuse)
+    with pytest.raises(
+        StartError, match=r"root cannot become nobody: Operation not permitted \(user, group\)"
+    ):
+        become("nobody", None)
 
 
 def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
