@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-# The manager ignores these signals; it handles HUP.
+# The manager ignores these signals. Manager.run() then handles USR1, and HUP.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 

@@ -205,6 +205,12 @@ class ProcessorFactory:
             self.programs.restart(self.config)
         return True
 
+    def reopen_logs(self) -> None:
+        """USR1: open the logs again, also those of the program manager."""
+        logger.reopen_logs()
+        if self.programs is not None:
+            self.programs.reopen_logs()
+
     def report_applications(self) -> None:
         """Log which applications were imported again after HUP, and why others were not."""
         if self.config.reload or not (names := self.site.application_names):

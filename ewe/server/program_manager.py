@@ -111,8 +111,8 @@ class ProgramManager:
     def start(self) -> None:
         """Fork the manager. This process, and the processes that it forks later, keep the lifeline open."""
         lifeline, self.lifeline_writer = os.pipe()
-        # HUP stays blocked until the manager, and this process (run.serve()), have their handlers.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        # HUP and USR1 stay blocked until the manager, and this process (run.serve()), have their handlers.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1))
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.lifeline_writer)
@@ -151,10 +151,19 @@ class ProgramManager:
                 write_settings(config, self.daemon.settings)
         except OSError as reason:
             logger.errors.error(f"cannot write {reason.filename!r}: {reason.strerror} (database)")
-        if self.pid and self.has_ended():
+        if self.pid and not self.signal(signal.SIGHUP):
             logger.errors.error("the program manager has ended; restart ewe (fastcgi-start, database)")
-        elif self.pid:
-            os.kill(self.pid, signal.SIGHUP)
+
+    def reopen_logs(self) -> None:
+        """USR1: have the manager open its logs again. It writes the messages of the programs."""
+        self.signal(signal.SIGUSR1)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the manager; return whether it runs. Only its parent process can."""
+        runs = self.pid != 0 and not self.has_ended()
+        if runs:
+            os.kill(self.pid, number)
+        return runs
 
     def has_ended(self) -> bool:
         """Return whether the manager has ended. Its process id may then belong to another process."""
@@ -303,9 +312,10 @@ class Manager:
         """Run until the server has ended, then end all processes."""
         reader, writer = nonblocking_pipe()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends select()
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends poll()
         signal.signal(signal.SIGHUP, self.on_reload)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
+        signal.signal(signal.SIGUSR1, lambda number, frame: logger.reopen_logs())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR1))
         while True:
             if self.restarting:
                 self.restart()

@@ -211,7 +211,7 @@ class Supervisor:
         """Do what a signal asks for: reopen the logs, reload, change the number of workers, or stop."""
         if number in (signal.SIGUSR1, signal.SIGUSR2):
             if number == signal.SIGUSR1:
-                logger.reopen_logs()
+                self.factory.reopen_logs()
                 self.signal_xswitch(number)
             else:
                 logger.errors.tell(

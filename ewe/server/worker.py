@@ -173,7 +173,7 @@ class Worker:
 
     def on_reopen(self, number: int, frame: object) -> None:
         """USR1: reopen the logs."""
-        logger.reopen_logs()
+        self.factory.reopen_logs()
         self.processor.signalled(signal.SIGUSR1)
 
     def on_reload(self, number: int, frame: object) -> None:

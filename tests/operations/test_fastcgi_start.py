@@ -198,6 +198,26 @@ def test_the_manager_waits_while_an_old_process_ends_its_request() -> None:
     assert young.program.hidden and manager.seconds_to_next_action()
 
 
+@pytest.mark.parametrize("name", ["thread", "prefork"])
+def test_messages_of_programs_are_in_the_new_log_after_a_rotation(
+    start: Start, name: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "errors.log"
+    server = start(name, "--logfile", str(log), "--fastcgi-start", "/app=sleep 1000")
+    wait_until(lambda: running(server, "sleep") != set(), 20)
+    log.rename(tmp_path / "errors.1")
+    server.process.send_signal(signal.SIGUSR1)
+    wait_until(log.exists, 20)
+
+    def is_told() -> bool:
+        for pid in running(server, "sleep"):  # the manager may open the log a moment later than the server
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return "was ended by signal 9; starting another" in log.read_text()
+
+    wait_until(is_told, 20)
+
+
 def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
