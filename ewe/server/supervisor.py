@@ -383,18 +383,23 @@ class Supervisor:
             self.status = ABORTED
 
     def replace(self, worker: WorkerProcess, code: int) -> None:
-        """Plan a new worker for the slot of one that has ended. If workers die young there, the wait grows."""
+        """Plan a new worker for the slot of one that has served and has ended."""
+        if code == STOPPED:
+            self.slots[worker.slot].plan_at_once()
+            logger.errors.debug(f"{worker.name} (pid {worker.pid}) retired")
+        else:
+            self.replace_dead(worker, code)
+
+    def replace_dead(self, worker: WorkerProcess, code: int) -> None:
+        """Plan a new worker for the slot of one that has died. If workers die young there, the wait grows.
+
+        A worker that ends before it serves has died with each exit status: a module may call os._exit(0).
+        """
         if worker.failure:
             logger.errors.error(worker.failure)
-        slot = self.slots[worker.slot]
-        ended = f"{worker.name} (pid {worker.pid})"
-        if code == STOPPED:
-            slot.plan_at_once()
-            logger.errors.debug(f"{ended} retired")
-        else:
-            seconds = slot.plan_after_death(worker.born)
-            wait = f" in {seconds:g} s" if seconds else ""
-            logger.errors.error(f"{ended} {how_ended(code)}; starting another{wait}")
+        seconds = self.slots[worker.slot].plan_after_death(worker.born)
+        wait = f" in {seconds:g} s" if seconds else ""
+        logger.errors.error(f"{worker.name} (pid {worker.pid}) {how_ended(code)}; starting another{wait}")
 
     # Changes: the next generation replaces the workers
 

@@ -185,6 +185,12 @@ def test_a_first_worker_that_ends_without_a_report_is_replaced(supervisor: Rehea
     assert log == ["worker 1 (pid 101) ended with status 3; starting another in 0.25 s"]
 
 
+def test_a_worker_that_ends_before_it_serves_has_died(supervisor: Rehearsal, log: list[str]) -> None:
+    """Otherwise a module that calls os._exit(0) would have the supervisor fork without a pause."""
+    supervisor.ends(101, STOPPED)
+    assert log == ["worker 1 (pid 101) ended with status 0; starting another in 0.25 s"]
+
+
 def test_one_in_the_place_of_a_dead_one_may_fail_without_ending_the_server(
     serving: Rehearsal, log: list[str]
 ) -> None:
