@@ -56,7 +56,7 @@ class CountRange(int):
         return self.most > int(self)
 
     def shifted(self, difference: int) -> CountRange:
-        """Return the range with both ends moved; the range itself if nobody would be left at its lower end."""
+        """Return the range with both ends moved; the range itself if its lower end would be 0."""
         least = int(self) + difference
         return CountRange(least, self.most + difference) if least >= 1 else self
 

@@ -79,7 +79,7 @@ def origin(hops: list[Hop], trusted: Networks) -> Origin:
     reported = hops[-1] if hops else Hop()
     for hop in reversed(hops):
         node = parse_node(hop.node)
-        if node is None:  # such as "unknown": nobody beyond it can be trusted
+        if node is None:  # such as "unknown": no host beyond it can be trusted
             break
         reported, client = hop, node
         address, _ = client

@@ -13,9 +13,9 @@ whose start is planned, count as idle: it will take a client soon. Two kinds of 
 debugger or SIGSTOP may have stopped them: one that says that it is idle, although a client has waited for HOLD_S,
 and one that has not reported START_S after its fork. The second may also hang in an import.
 
-Possible failures: during a change of workers (HUP) and during a stop, nobody looks. On a machine without a free
-processor, a new worker may need seconds to begin. If clients have waited for HOLD_S, the workers therefore let go
-of kept connections as if no more could start. growth.py lists the others.
+Possible failures: during a change of workers (HUP) and during a stop, the supervisor does not look. On a machine
+without a free processor, a new worker may need seconds to begin. If clients have waited for HOLD_S, the workers
+therefore let go of kept connections as if no more could start. growth.py lists the others.
 
 Read next: ewe/processors/growth.py, seats.py; supervisor.py.
 """

@@ -83,7 +83,7 @@ class Worker:
         self.supervised = lifeline >= 0
         if self.supervised and factory.config.retire:
             self.processor.retire_after(factory.config.retire)
-        # A supervisor may also have one worker, as beside X-Switch: nobody takes turns with it.
+        # A supervisor may also have one worker, as beside X-Switch: no other takes turns with it.
         takes_turns = factory.workers > 1 and self.processor.connection_limit > 1
         self.listener = self.processor.listener = Listener(sockets, lifeline, takes_turns)
         self.began = time.monotonic()

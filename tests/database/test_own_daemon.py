@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import web
@@ -19,6 +20,7 @@ from support.server import Server, Start, run_command, wait_until
 from ewe.config.settings import Config
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
+from ewe.server import processor_factory
 from ewe.server.daemon_program import write_settings
 
 ONE = "/ask/?SELECT n FROM numbers"
@@ -180,6 +182,18 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: s
     assert checked.returncode == (1 if start_says else 0), checked.stderr
     if start_says:
         assert start_says in run_command(tmp_path, "--database", f"log={place}", "0").stderr
+
+
+def test_a_change_that_fails_gives_the_daemon_its_old_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_factory, "open_logs_or_fail", lambda config: None)
+    restarted: list[Config] = []
+    old, new = (object.__new__(processor_factory.ProcessorFactory) for _ in range(2))
+    for factory, database in ((old, "log=a.db"), (new, "log=b.db")):
+        factory.config = Config(database=[database])
+        factory.programs = SimpleNamespace(restart=restarted.append)  # type: ignore[assignment]
+    new.undo_renewal(old)
+    new.undo_renewal(old)  # the databases are the same by now
+    assert restarted == [old.config]
 
 
 def test_the_settings_of_the_daemon_are_written_through_no_link(tmp_path: Path) -> None:
