@@ -26,8 +26,8 @@ front. ewe.sites.location bounds the length of a path that is matched.
 Without a loop, too, there may be too many ways: a? thirty times, and then thirty times a. ways() counts them for
 texts of one repeated character. longest_text() is shorter for a pattern with many ways.
 
-A back reference counts as another copy of its group. What the test does not see: patterns of more than
-MAX_POSITIONS.
+A back reference counts as another copy of its group. A pattern of more than MAX_POSITIONS, or one for which the
+search takes more than MAX_PAIRS, counts as harmless.
 """
 
 from __future__ import annotations

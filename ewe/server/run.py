@@ -104,7 +104,8 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
         raise StartError(reason)
     from ewe.server.xswitch_process import XSwitchProcess
 
-    xswitch_process = XSwitchProcess(config)
+    with sockets_in_temporary_directory():
+        xswitch_process = XSwitchProcess(config)
     Owner.account = owner_of(xswitch_process.user, config.group)
     if xswitch_process.user:
         load_all()
@@ -148,11 +149,21 @@ def started_programs(config: Config, user: str | None) -> Iterator[ProgramManage
         return
     from ewe.server.program_manager import ProgramManager
 
-    manager = ProgramManager(config, user)
+    with sockets_in_temporary_directory():
+        manager = ProgramManager(config, user)
     try:
         yield manager
     finally:
         manager.close()
+
+
+@contextmanager
+def sockets_in_temporary_directory() -> Iterator[None]:
+    """Raise StartError for an OSError: a container may have no /tmp, and a socket's path is short (unix(7))."""
+    try:
+        yield
+    except OSError as reason:
+        raise StartError(f"no sockets in a temporary directory: {reason} (TMPDIR)") from None
 
 
 def with_programs(

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
 
+from ewe.config.settings import Config
 from ewe.log_files import LogFile, changeable
 from ewe.server.privileges import become
-from ewe.server.run import StartError, pid_file
+from ewe.server.run import StartError, pid_file, serve_with_xswitch, started_programs
 from ewe.server.systemd import notify
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -597,6 +599,24 @@ def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.Mon
         StartError, match=r"root cannot become nobody: Operation not permitted \(user, group\)"
     ):
         become("nobody", None)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: serve_with_xswitch(Config(concurrency="xswitch"), None),
+        lambda: started_programs(Config(fastcgi_start=["/app=sleep 1"]), None).__enter__(),
+    ],
+)
+def test_a_system_without_a_temporary_directory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, begin: Callable[[], object]
+) -> None:
+    def refuse(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(StartError, match=r"No usable temporary directory found \(TMPDIR\)"):
+        begin()
 
 
 def test_a_unix_socket_outlives_a_worker(start: Start, tmp_path: Path) -> None:
