@@ -417,7 +417,7 @@ def check_location(location: LocationTable) -> None:
         return
     kind = parse_gateway(values["gateway"][0])[0]
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
-    if kind in ("wsgi", "asgi", "http", "https") and files:
+    if kind in WITHOUT_FILES and files:
         raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")
     if kind in ("wsgi", "asgi") and location.kind != "prefix":
         raise ConfigError(

@@ -60,9 +60,8 @@ class ProcessorFactory:
         self.xswitch_process = xswitch_process
         self.model = model_named(config.concurrency)
         self.serves_in_one = False
-        self.supervised = (
-            True  # decided below; until then open_logs_and_build_site() must not import applications
-        )
+        # Decided below. Until then open_logs_and_build_site() must not import applications.
+        self.supervised = True
         self.closed: list[str] = []  # closed_python_warnings() of the workers' account
         self.open_logs_and_build_site(config)
         in_processes = self.model.supervised and self.model.many_processes

@@ -74,10 +74,8 @@ class ProgramManager:
         self.pid = 0
         self.owner = os.getpid()
         commands = [parse_program(each) for each in config.fastcgi_start]
-        if missing := missing_programs(config):
-            raise StartError(missing[0])
-        if missing := [*lacking_for(config, DaemonProgram.setting)]:
-            raise StartError(missing[0])
+        for reason in (*missing_programs(config), *lacking_for(config, DaemonProgram.setting)):
+            raise StartError(reason)
         self.daemon: DaemonProgram | None = None
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
         self.programs: list[KeptProgram] = [
@@ -101,8 +99,8 @@ class ProgramManager:
 
         Raises StartError if a package or a file that a database needs is missing.
         """
-        if missing := [*lacking_for(config, DaemonProgram.setting)]:
-            raise StartError(missing[0])
+        for reason in lacking_for(config, DaemonProgram.setting):
+            raise StartError(reason)
         config = config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
         if self.daemon is not None and needs_daemon(config):
             config = config.replace("database", dbd=self.daemon.address)

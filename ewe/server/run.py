@@ -27,7 +27,7 @@ from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.gateway.protected_sources import is_in
-from ewe.log_files import Owner, followed
+from ewe.log_files import Owner, followed, is_same
 from ewe.processors.base import UnknownModel, model_named
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
@@ -405,7 +405,7 @@ def open_locked(path: str) -> int:
         file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flag, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_same(file, path):
+            if is_same(path, file):
                 return file
         except (BlockingIOError, PermissionError):
             other = os.read(file, 20).decode("ascii", "replace").strip()
@@ -417,14 +417,6 @@ def open_locked(path: str) -> int:
             os.close(file)
             raise
         os.close(file)  # the server that held the lock has just ended and removed the file: try again
-
-
-def is_same(file: int, path: str) -> bool:
-    """Return whether a path still names this open file."""
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
