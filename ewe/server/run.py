@@ -319,11 +319,11 @@ def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     where = " ".join(url(sock, "https" if speaks_tls(config, sock) else "http") for sock in sockets)
     description, workers = factory.description, factory.workers
     count = f", {workers} workers" if workers > 1 and "processes" not in description else ""
-    # One write() only: print() writes the line end separately, and a reader of the log could see half a line.
-    sys.stderr.write(
-        f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n{other_urls_line(where)}"
-    )
-    sys.stderr.flush()
+    line = f"ewe: {where} ({description}{count}; pid {os.getpid()}; Ctrl-C stops)\n"
+    with suppress(OSError):  # the disk is full, or the reader of a pipe has gone: ewe serves all the same
+        # One write() only: print() writes the line end separately, and a reader of the log could see half a line.
+        sys.stderr.write(line + other_urls_line(where))
+        sys.stderr.flush()
     if config.open and (shown := re.search(r"\bhttps?://\S+", where)):
         open_browser(shown[0].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"))
 

@@ -152,3 +152,9 @@ def test_the_banner_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     factory.site.tls = None
     banner([], factory)
     assert len(written) == 1 and written[0].endswith("Ctrl-C stops)\n")
+
+
+def test_a_banner_that_cannot_be_written_stops_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error may be a file on a full disk, or a pipe without a reader."""
+    monkeypatch.setattr(sys, "stderr", Mock(flush=Mock(side_effect=OSError)))
+    banner([], Mock(words="serial", workers=1))
