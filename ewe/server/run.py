@@ -94,7 +94,6 @@ def serve_alone(factory: ProcessorFactory) -> int:
         warn_of_root(config, sockets)
         for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
             logger.errors.warning(warning)
-        warn_of_sources(config)
         return run(factory, sockets)
 
 
@@ -289,6 +288,7 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.ignored
     config = factory.config
+    warn_of_sources(config)
     public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
     for warning in (
