@@ -353,7 +353,7 @@ class Manager:
         """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
         moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
         moments += [each.deadline for each in self.processes() if each.deadline]
-        # Of an old process that still ends its request, this moment has passed: select() would not wait.
+        # The processes in `leaving` do not count: their moment has passed, and poll() would not wait.
         moments += [
             slot.process.started_at + YOUNG_S
             for slot in self.slots
