@@ -48,8 +48,13 @@ class Networks:
         for name in names:
             if name == UNIX:
                 self.unix = True
-            else:
-                self.networks.append(ip_network(name))
+                continue
+            network = ip_network(name)
+            address = network.network_address
+            # A client's address in ::ffff:0:0/96 counts as the IPv4 address (parse_ip), as does a network in it.
+            if network.prefixlen >= 96 and plain(address) is not address:
+                network = ip_network((plain(address), network.prefixlen - 96))
+            self.networks.append(network)
         # A client's address -> whether the set contains it. Most requests come from an address seen before.
         self.known: BoundedDict[str, bool] = BoundedDict(MAX_ADDRESSES)
 

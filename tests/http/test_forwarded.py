@@ -22,6 +22,8 @@ def test_networks_hold_addresses_networks_and_unix() -> None:
     for outside in ("11.0.0.1", "fe80::1", "", "unknown", "10.0.0", "10.0.0.1 ", "unix", "1" * 100):
         assert outside not in TRUSTED
     assert "unix:" not in Networks(["127.0.0.1"])
+    mapped = Networks(["::ffff:192.0.2.1", "::ffff:10.1.0.0/112"])
+    assert "192.0.2.1" in mapped and "10.1.2.3" in mapped and "10.2.0.0" not in mapped
     assert str(parse_ip("::ffff:192.0.2.1")) == "192.0.2.1"
     with pytest.raises(ValueError):
         Networks(["10.0.0.1/8"])
