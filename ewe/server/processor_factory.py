@@ -16,14 +16,13 @@ from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
-from ewe.config.setting_types import parse_address
 from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server import systemd
 from ewe.server.access import closed_python
 from ewe.sites import make_site
 from ewe.streams import descriptors
-from ewe.streams.listener import StartError
+from ewe.streams.listener import StartError, socket_names
 
 if TYPE_CHECKING:
     from ewe.config.count_range import CountRange
@@ -264,7 +263,7 @@ def open_logs(config: Config) -> None:
         from ewe.http.virtual_hosts import Host
 
         for table, site_config in zip(config.sites, config.each_site(), strict=True):
-            host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
+            host = Host(table.names, socket_names(table.listen))
             sites.append((host, site_config.access_log, site_config.log_format))
     logger.open_logs(config.logfile, config.loglevel, config.access_log, config.log_format, sites)
 

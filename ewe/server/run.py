@@ -36,7 +36,7 @@ from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import HANDLED, Worker
 from ewe.streams import descriptors
-from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, url
+from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, socket_names, url
 
 if TYPE_CHECKING:
     import socket
@@ -264,7 +264,7 @@ def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
     """Return whether a site's address is heard by a socket that is `opened`: another could not be bound there."""
     from ewe.http.virtual_hosts import Host, hears
 
-    site = Host((), (parse_address(address)[1:],))
+    site = Host((), socket_names([address]))
     return any(hears(site, name) for name in opened)
 
 
@@ -273,7 +273,7 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
     from ewe.http.virtual_hosts import Host, hears
 
     sites = config.each_site()
-    listen = [tuple(parse_address(each)[1:] for each in table.listen) for table in config.sites] or [()]
+    listen = [socket_names(table.listen) for table in config.sites] or [()]
     here = [
         site_config
         for site_config, at in zip(sites, listen, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ewe.config.setting_types import parse_address
 from ewe.features.plan import ServerPlan
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.virtual_hosts import Host, VirtualHosts
@@ -13,6 +12,7 @@ from ewe.site import Site
 from ewe.sites.build import SiteBuilder
 from ewe.sites.certificates import Built, Certificates, PlainAddresses
 from ewe.sites.routes import Hosts
+from ewe.streams.listener import socket_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def several(config: Config, **how: Any) -> Site:
     for table, site_config in zip(config.sites, config.each_site(), strict=True):
         context = certificates.context_of(site_config, table)
         site_config = site_config.replace("its context is made", tls="off", tls_cert=None)
-        host = Host(table.names, tuple(parse_address(each)[1:] for each in table.listen))
+        host = Host(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
     built = [

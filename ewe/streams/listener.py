@@ -462,3 +462,15 @@ def server_name(sock: socket.socket) -> tuple[str, int]:
     """Return the (address, port) on which a socket listens; ("localhost", 80) for a Unix socket."""
     name = sock.getsockname()
     return ("localhost", 80) if sock.family == socket.AF_UNIX else (name[0], name[1])
+
+
+def socket_names(addresses: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Return the server_name() of each TCP socket at these addresses, such as 127.0.0.1 for localhost."""
+    found: list[tuple[str, int]] = []
+    for _, host, port in map(parse_address, addresses):
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found += [(str(where[0]), port) for *_, where in infos]
+        except (OSError, UnicodeError):  # open_sockets() fails for this reason
+            found.append((host, port))
+    return tuple(dict.fromkeys(found))

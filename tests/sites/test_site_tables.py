@@ -182,6 +182,16 @@ def test_virtual_hosts() -> None:
     assert named.choose("c", here) == 1
 
 
+def test_listen_may_name_a_host(tmp_path: Path) -> None:
+    """A connection has the numbers of its address."""
+    text = f'documentroot = "{tmp_path}"\n' + "".join(
+        f'[[site]]\nlisten = "{address}"\n' for address in ("localhost:80", "[0:0:0:0:0:0:0:1]:81")
+    )
+    hosts = VirtualHosts([(each.host, each) for each in make_site(read(text, tmp_path)).built])
+    for number, server in enumerate((("127.0.0.1", 80), ("::1", 81))):
+        assert hosts.choose("a.example", server) is hosts.all[number][1]
+
+
 # Files that are never sent. There is no server: the test asks the site itself.
 
 
