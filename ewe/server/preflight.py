@@ -144,6 +144,8 @@ def failing_files(config: Config) -> Iterator[str]:
                 yield f"cannot write {path!r}: {error.strerror} ({setting})"
         elif path not in ("-", "off") and (reason := unwritable(path)):
             yield f"cannot write {path!r}: {reason} ({setting})"
+        elif setting == "pid-file" and os.path.exists(path) and not os.path.isfile(path):
+            yield f"cannot write {path!r}: it is not a regular file; name another (pid-file)"
 
 
 def unwritable(path: str) -> str:

@@ -22,8 +22,9 @@ KEY = "-----BEGIN PRIVATE KEY-----\nnone\n-----END PRIVATE KEY-----\n"
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A directory with a document root, a file that is no directory and a bad certificate."""
+    """A directory with a document root, a file that is no directory, a named pipe and a bad certificate."""
     (tmp_path / "htdocs").mkdir(exist_ok=True)  # `start` may have made it
+    os.mkfifo(tmp_path / "fifo")
     (tmp_path / "file").touch()
     (tmp_path / "bad.pem").write_text(KEY)
     return tmp_path
@@ -48,6 +49,7 @@ def site(tmp_path: Path) -> Path:
         (("--logfile", "nowhere/log"), "(logfile)"),
         (("--access-log", "htdocs"), "is a directory; name a file in it (access-log)"),
         (("--pid-file", "nowhere/pid"), "(pid-file)"),
+        (("--pid-file", "fifo"), "it is not a regular file; name another (pid-file)"),
     ],
 )
 def test_what_would_stop_a_start(site: Path, options: tuple[str, ...], said: str) -> None:
