@@ -91,7 +91,8 @@ class ProgramManager:
             self.programs.append(self.daemon)
         if user is not None and os.geteuid() == 0:
             account = pwd.getpwnam(user)
-            for name in (".", *os.listdir(self.directory)):
+            # The directory is the last: its new owner could put a link to any file into the place of the next one.
+            for name in (*os.listdir(self.directory), "."):
                 os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:

@@ -20,8 +20,9 @@ from support import web
 from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
+from ewe.config.settings import Config
 from ewe.server.kept_programs import CommandProgram
-from ewe.server.program_manager import Manager, ProgramProcess, hint_about_package
+from ewe.server.program_manager import Manager, ProgramManager, ProgramProcess, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -216,6 +217,15 @@ def test_messages_of_programs_are_in_the_new_log_after_a_rotation(
         return "was ended by signal 9; starting another" in log.read_text()
 
     wait_until(is_told, 20)
+
+
+def test_root_gives_the_directory_of_the_sockets_away_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new owner could put a link to any file into the place of a socket, and root would give that file away."""
+    given: list[str] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda path, *_: given.append(os.path.basename(path)))
+    ProgramManager(Config(fastcgi_start=["/app=sleep 1", ".php=sleep 1"]), "root").close()
+    assert sorted(given[:-1]) == ["0", "1"] and given[-1] == "."
 
 
 def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:
