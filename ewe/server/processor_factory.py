@@ -253,7 +253,8 @@ class ProcessorFactory:
         if kept:
             names = ", ".join(name.replace("_", "-") for name in kept)
             logger.errors.warning(f"{names}: a change needs a restart")
-        return fresh.replace("before the reload", **kept)
+        # With the old `port` or `host` alone, the configuration would have no `bind` (Config._read_source).
+        return fresh.replace("before the reload", **kept | {"bind": self.config.bind})
 
 
 def open_logs(config: Config) -> None:

@@ -15,11 +15,13 @@ Read next: ewe/server/supervisor.py, which reads them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from ewe.streams.descriptors import nonblocking_pipe
 
 MAX_LINE_BYTES = 2000  # bytes of a line; PIPE_BUF is 4096 on Linux
+LINE = re.compile(rb"([0-9]{1,10}) ([a-z]+) ?(.*)")  # process id, word, text
 
 
 class Reports:
@@ -51,7 +53,7 @@ class Reports:
         except BlockingIOError:
             pass
         *lines, self.unread = self.unread.split(b"\n")
-        for line in lines:
-            # With the space, a line without a text (`ready`) has three parts, too.
-            pid, word, text = (line.decode("utf-8", "surrogateescape") + " ").split(" ", 2)
-            yield int(pid), word, text.rstrip()
+        # An application that writes to a wrong descriptor may hit this pipe: its bytes must not end the supervisor.
+        for match in map(LINE.fullmatch, lines):
+            if match is not None:
+                yield int(match[1]), match[2].decode(), match[3].decode("utf-8", "surrogateescape")

@@ -24,9 +24,11 @@ from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_response
 
+from ewe import logger
 from ewe.config.settings import Config
 from ewe.log_files import LogFile, changeable
 from ewe.server.privileges import become
+from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.run import StartError, pid_file, serve_with_xswitch, started_programs
 from ewe.server.systemd import notify
 
@@ -116,6 +118,18 @@ def test_reload_fails_no_request(start: Start, variant: str, tmp_path: Path) -> 
         wait_until(lambda: not before & set(children(server.pid)), 20, server.log)
     assert server.stop() == 0, server.log()
     assert "Traceback" not in server.log()
+
+
+def test_a_port_that_needs_a_restart_leaves_bind_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(logger.errors, "warning", warnings.append)
+    factory = object.__new__(ProcessorFactory)
+    factory.supervised, factory.serves_in_one = True, False
+    factory.config = Config(bind=["127.0.0.1:5000"])
+    for _ in range(2):
+        factory.config = factory.with_fixed_settings(Config(bind=["127.0.0.1:5000"], port=4001))
+    assert factory.config.bind == ("127.0.0.1:5000",)
+    assert warnings == 2 * ["port: a change needs a restart"]
 
 
 def test_a_bad_configuration_is_refused(start: Start, model: str, tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ def test_a_report_is_one_line() -> None:
     """The line after a line feed would begin with no process id, and would end the supervisor."""
     reports = Reports()
     reader = os.dup(reports.reader)
+    os.write(reports.writer, b"of an application\n\n1\n")  # to a descriptor that it has not opened
     reports.send("no such\nmodule", ["/home/a\nb"])
     reports.reader = reader
     pid = os.getpid()
