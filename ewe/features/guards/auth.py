@@ -99,24 +99,34 @@ AUTH = TableKind(
 class Auth(Middleware):
     """Let those pass who know a name and its password."""
 
-    def __init__(self, realm: str, by: Htpasswd | PasswordCommand, remember: float = REMEMBERED_S) -> None:
+    def __init__(
+        self,
+        realm: str,
+        by: Htpasswd | PasswordCommand,
+        remember: float = REMEMBERED_S,
+        shared: SharedTable | None = None,
+    ) -> None:
         """by: checks passwords. remember: seconds for which a right password is not checked again.
 
-        Raises OSError if the system gives no shared memory.
+        shared: stores the counters and the digests; None: a new table. Raises OSError if the system gives no shared
+        memory.
         """
         quoted_realm = realm.replace("\\", "\\\\").replace('"', '\\"')
         self.fields = (("WWW-Authenticate", f'Basic realm="{quoted_realm}", charset="UTF-8"'),)
         self.by = by
         self.remember = remember
-        self.table = SharedTable()
+        self.table = shared or SharedTable()
         self.client_failures = Rate(1 / CLIENT_INTERVAL_S, CLIENT_BURST, self.table)
         self.user_failures = Rate(1 / USER_INTERVAL_S, USER_BURST, self.table)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], bounds: Bounds | None = None) -> Auth:
+    def from_table(
+        cls, table: Mapping[str, Any], bounds: Bounds | None = None, shared: SharedTable | None = None
+    ) -> Auth:
         """Return the log-in of the settings; reads the htpasswd file. Raises ValueError, OSError.
 
-        table: the table that AUTH has read. bounds: of the htpasswd file; None: those of the server.
+        table: the table that AUTH has read. bounds: of the htpasswd file; None: those of the server. shared: see
+        Auth.
         """
         if ("file" in table) == ("command" in table):
             raise ValueError(f"give either file or command: {AUTH.expected}")
@@ -131,7 +141,7 @@ class Auth(Middleware):
             from ewe.features.guards.auth_command import PasswordCommand
 
             by = PasswordCommand(table["command"], table.get("timeout", TIMEOUT_S))
-        return cls(table["realm"], by, table.get("remember", REMEMBERED_S))
+        return cls(table["realm"], by, table.get("remember", REMEMBERED_S), shared)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Answer who has logged in, else 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
