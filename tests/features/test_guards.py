@@ -219,6 +219,29 @@ def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPat
         ask(guard, Request("GET", "/", (1, 1), (("authorization", "Basic YTpi"),)))
 
 
+def test_a_password_that_no_pipe_can_hold_reaches_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to a full pipe would wait without end: nothing reads before the program is started."""
+    guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
+
+    class Right:
+        status = 0
+
+        async def receive(self) -> bytes:
+            return b""
+
+    lines: list[bytes] = []
+
+    def start(
+        io: Stream, command: object, environment: object, directory: str, stdin: int, *_: object
+    ) -> Right:
+        lines.append(os.read(stdin, 1 << 20))
+        return Right()
+
+    monkeypatch.setattr(programs, "start", start)
+    assert log_in(guard, "ada", "x" * 200_000) == 0
+    assert lines == [b"ada\n" + b"x" * 200_000 + b"\n"]
+
+
 def test_expires() -> None:
     guard = made("expires", {"text/html": "0s", "image/*": "30d", "default": "1h"})
     for kind, age in (("text/html; charset=utf-8", 0), ("image/png", 2592000), ("a/b", 3600)):

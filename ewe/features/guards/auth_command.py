@@ -19,9 +19,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from ewe.config.defaults import SEARCH_PATH
 from ewe.features.guards.client import client_of
 from ewe.gateway import programs
 from ewe.gateway.scripts import Script
+from ewe.gateway.spool import memory_file, write
 from ewe.http.status import HTTPError
 from ewe.streams.descriptors import EXHAUSTED
 
@@ -44,7 +46,7 @@ class PasswordCommand:
     async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError (500, 502, 504), OSError, Disconnected."""
         environment = {
-            b"PATH": os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"),
+            b"PATH": os.environb.get(b"PATH", SEARCH_PATH.encode()),
             b"REMOTE_ADDR": client_of(io).encode("latin-1", "replace"),
             b"REQUEST_METHOD": request.method.encode("latin-1"),
             b"REQUEST_URI": request.target.encode("latin-1"),
@@ -52,20 +54,18 @@ class PasswordCommand:
         file = self.command[0]
         label = f"auth: {file}"
         script = Script(file=file, name=label, path_info="")
-        reader, writer = os.pipe()  # the program's standard input
+        # Not a pipe: a write to a full pipe waits, and a large max-field allows a password that fills one.
+        stdin = memory_file("ewe-password")
         try:
-            # A head is shorter than the 64 KB that a pipe takes at once, so this never waits.
-            os.write(writer, b"%b\n%b\n" % (name, password))
-        finally:
-            os.close(writer)
-        try:
-            program = programs.start(io, self.command, environment, "/", reader, script, self.timeout)
+            write(stdin, b"%b\n%b\n" % (name, password))
+            os.lseek(stdin, 0, os.SEEK_SET)
+            program = programs.start(io, self.command, environment, "/", stdin, script, self.timeout)
         except OSError as reason:
             if reason.errno in EXHAUSTED:
                 raise
             raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
-            os.close(reader)
+            os.close(stdin)
         late = HTTPError(504, f"{label}: took longer than {self.timeout:g} s (timeout)")
         deadline = time.monotonic() + self.timeout
         try:
