@@ -207,6 +207,24 @@ def test_a_response_is_closed_if_its_error_page_fails(failure: Exception) -> Non
     assert body.closed == 1
 
 
+def test_an_error_page_has_no_fields_of_the_body_that_it_replaces() -> None:
+    """A proxy's 404 may be compressed, and the page is not: the client could not decode it."""
+    of_404 = (
+        ("Content-Type", "text/plain"), ("content-encoding", "gzip"), ("ETag", '"1"'), ("Allow", "GET"),
+        ("Set-Cookie", "a=b"), ("Content-Language", "en"),
+    )  # fmt: skip
+    of_page = (("Content-Type", "text/html"), ("Content-Language", "de"), ("ETag", '"2"'))
+    pages = made("error-pages", {"404": "/page"})
+    guard = pages.around(
+        Inner(Response(404, of_404, b"compressed")), Inner(Response(200, of_page, b"<p>none"))
+    )
+    response = run(guard.respond(Request("GET", "/", (1, 1)), io_of()))
+    assert (response.status, response.body) == (404, b"<p>none")
+    assert response.fields == (
+        ("Content-Type", "text/html"), ("Content-Language", "de"), ("Allow", "GET"), ("Set-Cookie", "a=b"),
+    )  # fmt: skip
+
+
 def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error goes on to the conversation, which answers 503: the command has not failed."""
     guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
