@@ -179,6 +179,7 @@ def test_a_view_comes_back_from_its_query(schema: Schema) -> None:
         ("after=[{}]", "does not name a row"),
         ("after=[[1]]", "does not name a row"),
         ("after=[99999999999999999999]", "does not name a row"),
+        ('after=[{"float":' + "9" * 400 + "}]", "does not name a row"),
         ("sort=price&after=[1]", "does not name a row"),
         ("before=" + "[" * 2000, "does not name a row"),
         ("column=%ff&op=eq&value=1", "not UTF-8"),
@@ -343,6 +344,7 @@ def test_a_row_with_null_in_its_key_has_no_page(database: DatabaseConnection, sc
         ("SELECT ':a', \":b\", [:c], `:d` -- :e\n, /* :f */ :g", ["g"]),
         ("SELECT 'it''s :a', x::int, y[1:2]", []),
         ("SELECT 1 /* :open", []),
+        ("SELECT [:open", []),
     ],
 )
 def test_the_parameters_of_a_statement_become_fields(sql: str, names: list[str]) -> None:

@@ -262,7 +262,7 @@ def values_in(text: str) -> list[Value] | None:
     """Return the values of a text that cursor_text() has written; None if the text has another form."""
     try:
         values: Any = json.loads(text, object_hook=from_json)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return values if isinstance(values, list) and all(map(is_value, values)) else None
 
