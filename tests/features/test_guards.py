@@ -461,6 +461,21 @@ def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hides_authorization({**said, b"HTTP_AUTHORIZATION": b"passed on"})
 
 
+def test_the_same_wrong_password_at_once_counts_once(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser sends an old password with many requests. All of them begin before the first check has ended."""
+    left = [auth.CLIENT_BURST + 5]
+
+    def check(stored: str, password: bytes) -> bool:
+        if left[0]:
+            left[0] -= 1
+            assert log_in(guard, "ada", "old") == 401
+        return password == b"secret"
+
+    monkeypatch.setattr(htpasswd, "check", check)
+    assert log_in(guard, "ada", "old") == 401 and left == [0]
+    assert log_in(guard, "ada", "secret") == 0
+
+
 def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -190,15 +190,17 @@ class Auth(Middleware):
         else:
             right = False
         now = time.monotonic()
-        if not right:
-            self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
-            self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         with self.table.locked():
+            # Another request with this password may have been checked at the same time.
+            is_counted = self.table.get(wrong_key) > now
             if right:
                 self.table.put(owner_key, now + LOGGED_IN_S)
                 self.table.put(right_key, now + self.remember)
             else:
                 self.table.put(wrong_key, now + min(self.remember, WRONG_PASSWORD_S))
+        if not right and not is_counted:
+            self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
+            self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         return right
 
 

@@ -200,7 +200,7 @@ class Htpasswd:
     def use(self, users: dict[bytes, PasswordEntry]) -> None:
         """Use these users from now on."""
         self.users = users
-        self.decoy = max((user.hash for user in users.values()), key=cost_of, default="")
+        self.decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
 
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed. Raises HTTPError(500) if it cannot be read."""
