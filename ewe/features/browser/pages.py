@@ -503,11 +503,8 @@ def columns_details(trail: PageTrail, table: Table) -> str:
 def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     """Return the row of a column: name, type, constraints, keys."""
     facts = ["not null"] if column.not_null else []
-    facts += (
-        [f"default {column.filled_by}" if column.filled_by != "computed" else "computed"]
-        if column.filled_by
-        else []
-    )
+    if column.filled_by:
+        facts.append("computed" if column.filled_by == "computed" else f"default {column.filled_by}")
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
