@@ -225,6 +225,13 @@ def test_an_error_page_has_no_fields_of_the_body_that_it_replaces() -> None:
     )  # fmt: skip
 
 
+def test_the_name_of_an_error_page_may_have_any_letters() -> None:
+    page = Inner(Response(200, (), b"none"))
+    guard = made("error-pages", {"404": "/größe.html?lang=de"}).around(Inner(Response(404)), page)
+    assert run(guard.respond(Request("GET", "/", (1, 1)), io_of())).body == b"none"
+    assert page.seen is not None and (page.seen.path, page.seen.query) == ("/größe.html", "lang=de")
+
+
 def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error goes on to the conversation, which answers 503: the command has not failed."""
     guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
@@ -313,6 +320,8 @@ BAD = [
     ("expires", "99y", "at most 10y"),
     ("cache-control", "a\nb", "in one line"),
     ("cache-control", "", "directives"),
+    ("error-pages", {"404": "/<none>"}, "a path, such as"),
+    ("error-pages", {"404": "/50%"}, "a path, such as"),
     ("limit-rate", "0", "for each second"),
     ("limit-rate", "fast", "a size in bytes"),
     ("auth", {"realm": "x"}, "either file or command"),

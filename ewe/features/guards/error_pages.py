@@ -7,7 +7,9 @@ as it was.
 
 from __future__ import annotations
 
+from string import punctuation
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ewe import logger
 from ewe.config.setting_types import Kind, whole
@@ -17,6 +19,7 @@ from ewe.features.declaration import Feature, StepKey
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import parse_target
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -33,10 +36,15 @@ STATUS = b"REDIRECT_STATUS"
 
 
 def _page(raw: object) -> str:
-    """Return the path of an error page. Raises ValueError."""
+    """Return the path of an error page as the target of a request. Raises ValueError."""
     if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or " " in raw:
         raise ValueError(raw)
-    return raw
+    target = quote(raw, safe=punctuation)  # encodes the ö of /größe.html
+    try:
+        parse_target(Request("GET", target, (1, 1)))
+    except HTTPError:
+        raise ValueError(raw) from None
+    return target
 
 
 PAGES = TableKind(
