@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.browsing import check_paging, listing_of, run, schema_in
 
+from ewe.config.settings import Config
 from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
 from ewe.features.browser.asking import Asking
-from ewe.features.browser.feature import key_in_query, value_of_key
+from ewe.features.browser.feature import Browser, key_in_query, value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
 from ewe.features.browser.statements import BoundStatement
@@ -30,6 +31,8 @@ from ewe.features.browser.urls import (
     values_in,
     view_of,
 )
+from ewe.features.databases.asking import Databases
+from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run as complete
 
@@ -192,6 +195,14 @@ def test_a_query_that_cannot_be_is_refused_in_words(schema: Schema, query: str, 
     with pytest.raises(BadRequest) as refused:
         view_of(schema.tables["goods"], query)
     assert words in refused.value.cause
+
+
+def test_the_path_of_the_browser_may_have_any_letters() -> None:
+    """The field Location can only have those of Latin-1, and the paths of URLs only those of ASCII."""
+    browser = Browser(Config(browser="/日本"), Databases(Config()))
+    response = complete(browser.respond(Request("GET", "/", (1, 1), path="/日本"), None))  # type: ignore[arg-type]
+    assert response is not None and response.encoded()
+    assert response.get("location") == "/%E6%97%A5%E6%9C%AC/"
 
 
 # ---------------------------------------------------------------------------------------------------------

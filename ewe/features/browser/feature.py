@@ -30,6 +30,7 @@ from ewe.gateway.own_names import misdirected
 from ewe.http.conditional import status_by_conditions
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -73,7 +74,8 @@ class Browser:
     """Answers below one path with pages about the site's databases."""
 
     def __init__(self, config: Config, databases: Databases) -> None:
-        self.base = (config.browser or "").rstrip("/") + "/"
+        self.path = (config.browser or "").rstrip("/") + "/"
+        self.base = percent_encode(self.path)  # for links
         self.hosts = config.names
         self.names = [name for name in databases.names if name not in config[settings.HIDDEN]]
         self.editable = {parse_table(each) for each in config[settings.EDIT]}
@@ -88,11 +90,11 @@ class Browser:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for a path below the base; None for other paths. Raises HTTPError, Disconnected."""
         path = request.path
-        if not path.startswith(self.base):
-            return moved(self.base) if path == self.base[:-1] else None
+        if not path.startswith(self.path):
+            return moved(self.base) if path == self.path[:-1] else None
         if (refused := misdirected(request, io, self.hosts)) is not None:
             return refused
-        parts = path[len(self.base) :].split("/")
+        parts = path[len(self.path) :].split("/")
         trail = PageTrail(self.base, parts[0] if parts[0] in self.names else "")
         try:
             return await self.answer(request, parts, io)
