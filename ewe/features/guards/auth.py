@@ -97,7 +97,7 @@ AUTH = TableKind(
 
 
 class Auth(Middleware):
-    """Let those pass who know a name and its password."""
+    """Asks for a name and its password."""
 
     def __init__(
         self,
@@ -144,7 +144,10 @@ class Auth(Middleware):
         return cls(table["realm"], by, table.get("remember", REMEMBERED_S), shared)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer who has logged in, else 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
+        """Return the inner handler's response if the password is right, else a 401.
+
+        Raises HTTPError: 429, and 500, 502, 504 of a command.
+        """
         given = request.values.get("authorization")
         credentials = parse_basic(given) if given is not None else None
         if credentials is None:

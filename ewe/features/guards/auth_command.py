@@ -2,15 +2,15 @@
 
     auth = { realm = "Members", command = ["/usr/local/bin/check-ldap", "--group", "staff"] }
 
-The program gets two lines on standard input, the name and the password, both UTF-8. Arguments and environment of a
-process can be read by other users of the machine, so neither holds a password. The exit status decides:
+The program gets two lines on standard input, the name and the password, both UTF-8. Other users of the machine can
+read the arguments of a process, and perhaps its environment, so neither holds a password. The exit status decides:
 
     0        right
     1        wrong
     other    the program has failed: the client gets 500, and the error log the status
 
-What it prints is dropped; standard error goes to ewe's error log. A program that takes longer than `timeout` is
-killed (504). Its environment has PATH, REMOTE_ADDR, REQUEST_METHOD and REQUEST_URI.
+Its standard output is dropped; its standard error goes to ewe's error log. A program that takes longer than
+`timeout` is killed (504). Its environment has PATH, REMOTE_ADDR, REQUEST_METHOD and REQUEST_URI.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RIGHT, WRONG = 0, 1  # exit statuses
 
 
 class PasswordCommand:
-    """Asks a program."""
+    """Asks a program whether a password is right."""
 
     def __init__(self, command: tuple[str, ...], timeout: float) -> None:
         """command: an absolute path, and arguments. timeout: seconds that the program may take."""

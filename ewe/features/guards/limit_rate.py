@@ -41,7 +41,7 @@ MAX_PAUSE_S = 1.0  # seconds that one wait may take; a client that has closed it
 
 
 class LimitRate(Middleware):
-    """Slow responses down."""
+    """Slows responses down."""
 
     def __init__(self, rate: int) -> None:
         """rate: bytes a second."""
