@@ -27,6 +27,7 @@ Source: the "session affinity" of FastCGI, in "Performance of RDBMS-WWW Interfac
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ewe.http.target import percent_encode
 
@@ -45,12 +46,8 @@ class Affinity:
     """
 
     def __init__(self, name: str, where: str, addresses: Sequence[UpstreamAddress]) -> None:
-        if where.startswith("/"):
-            self.name, self.path = name, percent_encode(where)
-        else:
-            from urllib.parse import quote
-
-            self.name, self.path = name + quote(where, safe=""), "/"
+        self.name = name if where.startswith("/") else name + quote(where, safe="")
+        self.path = percent_encode(where) if where.startswith("/") else "/"
         self.addresses = addresses
 
     def preferred(self, request: Request) -> UpstreamAddress | None:
