@@ -385,8 +385,9 @@ def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, sch
     no_markup_of_others(pages.databases_page(place, [known]))
     no_markup_of_others(pages.database_page(place, known, {EVIL: EVIL}, True, EVIL))
     statement = statements.row_of(schema, table, [1])
+    row = dict(zip(rows.columns, rows.rows[0], strict=True))
     no_markup_of_others(
-        pages.row_page(place, schema, table, rows, [], {}, statement, editable=True, editor=True)
+        pages.row_page(place, schema, table, row, [], {}, statement, editable=True, editor=True)
     )
     no_markup_of_others(pages.edit_page(place, table, {EVIL: EVIL}, EVIL, {"v." + EVIL: EVIL}))
     no_markup_of_others(pages.delete_page(place, table, {EVIL: EVIL}, EVIL))

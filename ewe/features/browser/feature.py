@@ -20,7 +20,7 @@ from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Known, PageTrail, Rows, StatementResult, TableListing
+from ewe.features.browser.pages import Known, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
@@ -412,11 +412,10 @@ class Browser:
             raise
         if not rows.rows:
             raise HTTPError(404, f"The table {name} has no such row.")
-        if action == "row":
-            return self.reply(
-                request, await self.row_text(trail, schema, table, rows, statement, editable, io)
-            )
         row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
+        if action == "row":
+            text = await self.row_text(trail, schema, table, row, statement, editable, io)
+            return self.reply(request, text)
         change = self.edit if action == "edit" else self.delete
         return await change(request, trail, schema, table, key, row, io)
 
@@ -425,13 +424,12 @@ class Browser:
         trail: PageTrail,
         schema: Schema,
         table: Table,
-        rows: Rows,
+        row: dict[str, Value],
         statement: BoundStatement,
         editable: bool,
         io: Stream,
     ) -> str:
-        """Return the page of one row, with the rows that refer to it."""
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
+        """Return the page of one row, with the rows that refer to it. row: column -> value."""
         referring: list[tuple[Any, int | None]] = []
         for key in schema.referring.get(table.name, ()):
             values = [row.get(name) for name in key.other_columns]
@@ -445,7 +443,7 @@ class Browser:
         values_by_key = [(key, [row[key.columns[0]]]) for key in table.foreign if len(key.columns) == 1]
         labels = await self.asking.labels(trail.database, schema, values_by_key, io)
         return pages.row_page(
-            trail, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
+            trail, schema, table, row, referring, labels, statement, editable=editable, editor=self.editor
         )
 
     async def insert(

@@ -663,7 +663,7 @@ def row_page(
     trail: PageTrail,
     schema: Schema,
     table: Table,
-    rows: Rows,
+    row: dict[str, Value],
     referring: list[tuple[ForeignKey, int | None]],
     labels: dict[str, dict[Value, str]],
     statement: BoundStatement,
@@ -672,7 +672,6 @@ def row_page(
     editor: bool,
 ) -> str:
     """Return the page of one row: its values, the rows to which it refers, and the rows that refer to it."""
-    row = dict(zip(rows.columns, rows.rows[0], strict=True))
     key = [row[name] for name in table.key]
     title = plain(row[table.label_column]) if table.label_column else ", ".join(map(plain, key))
     body = [f"<h1>{shown(title[:200])}<small>{shown(table.name)}</small></h1>"]
@@ -681,7 +680,7 @@ def row_page(
         body.append(f'<p class="links"><a href="{edit}">Edit</a><a href="{delete}">Delete</a></p>')
     lines = [
         f'<tr><th scope="row">{shown(name)}<td class="text">{value_of(trail, schema, table, row, name, labels)}'
-        for name in rows.columns
+        for name in row
     ]
     rows_html = "\n".join(lines)
     body.append(f'<div class="scroll"><table><tbody>\n{rows_html}\n</tbody></table></div>')
