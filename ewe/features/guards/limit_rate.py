@@ -132,7 +132,7 @@ class BodySource(Source):
     """Bytes and parts of files, as a Source."""
 
     def __init__(self, body: bytes | tuple[bytes | Region, ...]) -> None:
-        self.left = [body] if isinstance(body, bytes) else list(body)
+        self.left: list[bytes | Region] = [body] if isinstance(body, bytes) else list(body)
         self.length = body_size(body)
 
     async def receive(self) -> bytes:
