@@ -485,6 +485,20 @@ def test_the_same_wrong_password_at_once_counts_once(guard: Auth, monkeypatch: p
     assert log_in(guard, "ada", "secret") == 0
 
 
+def test_a_client_that_leaves_before_the_answer_is_counted(guard: Auth) -> None:
+    """A check takes up to seconds of a processor, also if nobody waits for its result."""
+
+    class Leaving(Stream):
+        async def call(self, *_: object, **__: object) -> Any:
+            raise Disconnected
+
+    request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="),))
+    for _ in range(auth.CLIENT_BURST):
+        with pytest.raises(Disconnected):
+            ask(guard, request, Leaving(("192.0.2.1", 5000), ("127.0.0.1", 80), None))  # type: ignore[arg-type]
+    assert log_in(guard, "ada", "secret") == 429
+
+
 def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -7,19 +7,20 @@ A browser that gets a 401 asks its user, and sends name and password with every 
 has to be checked each time, and a good hash is slow on purpose. respond() therefore checks in this order:
 
     credentials ─▶ this client has failed too often?      ─▶ 429
-                ─▶ were they right a minute ago?          ─▶ go on          (what nearly all requests are)
+                ─▶ were they right a minute ago?          ─▶ go on          (nearly all requests)
                 ─▶ this name was guessed at too often?    ─▶ 429
                 ─▶ check the hash, or ask the program     ─▶ go on, or 401
 
 - **The check does not hold an event loop**: it is a call (Stream.call), made in a thread there.
-- **What is remembered** is a digest with a random key, of client, name, password and the stored hash, for
+- **ewe remembers a digest** with a random key, of client, name, password and the stored hash, for
   `remember` (a minute). A changed hash is another digest. The key of a digest has the client's address in it, so an
   attacker elsewhere learns nothing from how fast an answer comes.
 - **The same wrong password again**, from the same client, counts once in WRONG_PASSWORD_S: a browser may send an
   old password with thirty requests at once.
-- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_INTERVAL_S. A name may fail USER_BURST
-  times from all clients together, then once in USER_INTERVAL_S. The failures of others do not hold up a client that
-  has logged in under this name within LOGGED_IN_S (a day), so no attacker can lock the owner out.
+- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_INTERVAL_S. A client that leaves before
+  the answer has failed, too. A name may fail USER_BURST times from all clients together, then once in
+  USER_INTERVAL_S. The failures of others do not hold up a client that has logged in under this name within
+  LOGGED_IN_S (a day), so no attacker can lock the owner out.
 - All processes share the counters and the digests (gateway/shared_table.py), in bounded memory.
 
 Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-authorization = true` (see
@@ -51,6 +52,7 @@ from ewe.features.guards.request_rate import too_many
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
+from ewe.streams.base import Disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,12 +188,17 @@ class Auth(Middleware):
             raise too_many(
                 wait, f"too many failed log-ins of {name.decode('utf-8', 'replace')[:64]!r} (auth)"
             )
-        if not isinstance(self.by, Htpasswd):
-            right = await self.by.check(request, io, name, password)
-        elif stored and len(password) <= MAX_PASSWORD_BYTES:
-            right = await io.call(check, stored, password) and known
-        else:
-            right = False
+        try:
+            if not isinstance(self.by, Htpasswd):
+                right = await self.by.check(request, io, name, password)
+            elif stored and len(password) <= MAX_PASSWORD_BYTES:
+                right = await io.call(check, stored, password) and known
+            else:
+                right = False
+        except Disconnected:
+            # The check has taken its time: a client that always leaves must not have any number of checks.
+            self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
+            raise
         now = time.monotonic()
         with self.table.locked():
             # Another request with this password may have been checked at the same time.
