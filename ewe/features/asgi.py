@@ -229,18 +229,14 @@ class ApplicationBody(Source):
             self.more = False
             raise HTTPError(500, f"{self.feature.application.text} failed")
         piece, self.more = item
-        self.size += len(piece) + CALL_COST_BYTES
+        pieces, total = [piece], len(piece)
         items = self.call.channel.items
-        if self.more and items and type(items[0]) is tuple:
-            pieces = [piece]
-            total = len(piece)
-            while self.more and items and type(items[0]) is tuple and total < MAX_JOINED_BYTES:
-                piece, self.more = items.popleft()
-                pieces.append(piece)
-                total += len(piece)
-                self.size += len(piece) + CALL_COST_BYTES
-            piece = b"".join(pieces)
-        self.piece = piece
+        while self.more and total < MAX_JOINED_BYTES and items and type(items[0]) is tuple:
+            piece, self.more = items.popleft()
+            pieces.append(piece)
+            total += len(piece)
+        self.size += total + CALL_COST_BYTES * len(pieces)
+        self.piece = b"".join(pieces)
 
     async def close(self) -> None:
         """Tell the application that its response has ended, unless it has sent the last piece itself."""
