@@ -194,11 +194,6 @@ class Homes(Middleware):
         except ConfigError as reason:
             found.fault = str(reason)
             return found
-        except OSError as reason:
-            if reason.errno in EXHAUSTED:
-                raise
-            found.fault = reason.strerror or FILE
-            return found
         try:
             about = file_version(os.fstat(descriptor))
             if known is not None and known.identities == (
@@ -258,9 +253,7 @@ class Homes(Middleware):
         found.passwords = version_of_file(home.static.root, name)
         try:
             descriptor = open_user_file(os.path.join(home.static.root, name), name, home.static.owner)
-        except OSError as reason:
-            if reason.errno in EXHAUSTED:
-                raise
+        except FileNotFoundError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
         path = name_of(descriptor)  # the path of the checked file, even if another file gets its name later
         try:
@@ -286,7 +279,8 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
     """Open a regular file that belongs to a user or to root; return its descriptor.
 
     name: the file's name, for messages. owner: the user's id; None: the file must be root's. Raises ConfigError for
-    any other file, for a symbolic link, and for a file that the server may not read; else OSError.
+    any other file, for a symbolic link, and for a file that cannot be read; FileNotFoundError; OSError if the
+    server has no descriptor left.
     """
     not_regular = f"{name} is not a regular file of the user"
     try:
@@ -298,7 +292,9 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
             raise ConfigError(not_regular) from None
         if reason.errno == errno.EACCES:
             raise ConfigError(f"{name} may not be read by the server: chmod a+r {name}") from None
-        raise
+        if reason.errno in EXHAUSTED or isinstance(reason, FileNotFoundError):
+            raise
+        raise ConfigError(f"{name}: {reason.strerror}") from None
     about = os.fstat(descriptor)
     if stat.S_ISREG(about.st_mode) and about.st_uid in (owner, 0):
         return descriptor
