@@ -19,7 +19,7 @@ from ewe.features.declaration import Feature, StepKey
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
-from ewe.http.target import parse_target
+from ewe.http.target import PATH, QUERY
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
@@ -40,10 +40,9 @@ def _page(raw: object) -> str:
     if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or " " in raw:
         raise ValueError(raw)
     target = quote(raw, safe=punctuation)  # encodes the ö of /größe.html
-    try:
-        parse_target(Request("GET", target, (1, 1)))
-    except HTTPError:
-        raise ValueError(raw) from None
+    path, _, query = target.partition("?")
+    if PATH.fullmatch(path) is None or QUERY.fullmatch(query) is None:
+        raise ValueError(raw)
     return target
 
 
