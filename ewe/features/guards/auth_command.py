@@ -66,6 +66,7 @@ class PasswordCommand:
             raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
             os.close(stdin)
+        program.exit_timeout_s = self.timeout
         late = HTTPError(504, f"{label}: took longer than {self.timeout:g} s (timeout)")
         deadline = time.monotonic() + self.timeout
         try:
@@ -78,5 +79,7 @@ class PasswordCommand:
             if program.status is None:
                 program.end()
         if program.status not in (RIGHT, WRONG):
+            if time.monotonic() > deadline:
+                raise late
             raise HTTPError(500, f"{label}: {program.how_it_ended()}; 0 means right, 1 means wrong")
         return program.status == RIGHT
