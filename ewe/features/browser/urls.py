@@ -42,7 +42,7 @@ MAX_ROWS = 1000  # on one page
 MAX_FILTERS = 20  # of one page; each makes its statement slower
 MAX_FACETS = 5  # of one page; each is a statement that counts
 MAX_VALUES = 1000  # of all filters “is one of” of one page; a statement takes 4,096 parameters
-MAX_PARAMETERS = 200  # of a query string
+MAX_PARAMETERS = 200  # of a query string, or of a form
 MAX_OFFSET = 10_000_000  # rows before a page of a table without a key; the database has to skip them
 # Each operator of a filter: its text for people, and whether it takes a value
 OPERATORS = {
@@ -153,7 +153,9 @@ def parameters_of(query: str | None) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
     except ValueError:
-        raise BadRequest(f"The address is not UTF-8, or has more than {MAX_PARAMETERS} parameters.") from None
+        raise BadRequest(
+            f"The address, or the form, is not UTF-8, or has more than {MAX_PARAMETERS} parameters."
+        ) from None
 
 
 def view_of(table: Table, query: str | None) -> View:
