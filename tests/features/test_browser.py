@@ -15,7 +15,7 @@ from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
 from ewe.features.browser.asking import Asking
-from ewe.features.browser.feature import Browser, key_in_query, value_of_key
+from ewe.features.browser.feature import Browser, form_of, key_in_query, value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
 from ewe.features.browser.statements import BoundStatement
@@ -32,7 +32,7 @@ from ewe.features.browser.urls import (
     view_of,
 )
 from ewe.features.databases.asking import Databases
-from ewe.http.messages import Request
+from ewe.http.messages import BodyReader, Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run as complete
 
@@ -203,6 +203,18 @@ def test_the_path_of_the_browser_may_have_any_letters() -> None:
     response = complete(browser.respond(Request("GET", "/", (1, 1), path="/日本"), None))  # type: ignore[arg-type]
     assert response is not None and response.encoded()
     assert response.get("location") == "/%E6%97%A5%E6%9C%AC/"
+
+
+def test_a_form_has_room_for_the_columns_of_a_wide_table() -> None:
+    class Form(BodyReader):
+        pieces = ["&".join(f"v.c{number}=&null.c{number}=1" for number in range(1600)).encode()]
+
+        async def receive(self) -> bytes:
+            return self.pieces.pop() if self.pieces else b""
+
+    request = Request("POST", "/", (1, 1), (("content-type", "application/x-www-form-urlencoded"),))
+    request.body = Form()
+    assert len(complete(form_of(request))) == 3200
 
 
 # ---------------------------------------------------------------------------------------------------------

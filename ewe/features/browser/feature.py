@@ -49,6 +49,7 @@ FIELDS = (
 )
 EXPORTS = {"csv": ("CSV", "text/csv; charset=utf-8"), "json": ("JSON", "application/json")}
 MAX_FORM_BYTES = 1 << 20  # of the form that changes a row: its values come in one piece
+MAX_FORM_FIELDS = 4000  # of this form: two for each column, and SQLite allows 2,000 columns
 EDITS = ("insert", "edit", "delete")
 READS = ("GET", "HEAD")
 # The title and the text for visitors, for each kind of error. The database's own message goes to the log.
@@ -594,7 +595,7 @@ async def form_of(request: Request) -> dict[str, str]:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         raise BadRequest("The form is not encoded as a browser does it.") from None
-    fields = dict(urls.parameters_of(text))
+    fields = dict(urls.parameters_of(text, MAX_FORM_FIELDS))
     if any("\0" in value for value in fields.values()):
         raise BadRequest("A field cannot hold the character NUL.")
     return {name: with_line_feeds(value) for name, value in fields.items()}

@@ -42,7 +42,7 @@ MAX_ROWS = 1000  # on one page
 MAX_FILTERS = 20  # of one page; each makes its statement slower
 MAX_FACETS = 5  # of one page; each is a statement that counts
 MAX_VALUES = 1000  # of all filters “is one of” of one page; a statement takes 4,096 parameters
-MAX_PARAMETERS = 200  # of a query string, or of a form
+MAX_PARAMETERS = 200  # of a query string
 MAX_OFFSET = 10_000_000  # rows before a page of a table without a key; the database has to skip them
 # Each operator of a filter: its text for people, and whether it takes a value
 OPERATORS = {
@@ -148,13 +148,13 @@ def query_of(parameters: Iterable[tuple[str, str]]) -> str:
     return "?" + "&".join(pairs) if pairs else ""
 
 
-def parameters_of(query: str | None) -> list[tuple[str, str]]:
-    """Return the parameters of a query or of a form, in order. Raises BadRequest."""
+def parameters_of(query: str | None, most: int = MAX_PARAMETERS) -> list[tuple[str, str]]:
+    """Return the parameters of a query or of a form, in order. Raises BadRequest, also for more than `most`."""
     try:
-        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
+        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=most, errors="strict")
     except ValueError:
         raise BadRequest(
-            f"The address, or the form, is not UTF-8, or has more than {MAX_PARAMETERS} parameters."
+            f"The address, or the form, is not UTF-8, or has more than {most} parameters."
         ) from None
 
 
