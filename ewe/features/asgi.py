@@ -23,6 +23,7 @@ from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
 from ewe.http.status import BODILESS_STATUSES, HTTPError
+from ewe.http.target import path_of_target
 from ewe.registry import load_application
 from ewe.streams.base import CALL_COST_BYTES, Timeout
 from ewe.streams.descriptors import EXHAUSTED
@@ -153,14 +154,11 @@ class ASGI:
 
 def of_request(request: Request, variables: dict[bytes, bytes]) -> dict[str, Any]:
     """Return the part of a scope that depends on the request, and on the variables of the exchange."""
-    target = request.target
-    if not target.startswith("/"):  # the absolute form, http://host/path
-        target = "/" + target.partition("://")[2].partition("/")[2]
     found: dict[str, Any] = {
         "http_version": "1.1" if request.version == (1, 1) else "1.0",
         "method": request.method,
         "path": request.path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
-        "raw_path": target.partition("?")[0].encode("latin-1"),
+        "raw_path": path_of_target(request.target).encode("latin-1"),
         "query_string": (request.query or "").encode("latin-1"),
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields],
     }
@@ -184,8 +182,9 @@ def file_response(head: ApplicationHead, error_prefix: str) -> Response:
         if reason.errno in EXHAUSTED:
             raise
         raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: {reason.strerror}") from None
-    size, mode = os.fstat(file).st_size, os.fstat(file).st_mode
-    if not stat.S_ISREG(mode) or head.length not in (None, size):
+    about = os.fstat(file)
+    size = about.st_size
+    if not stat.S_ISREG(about.st_mode) or head.length not in (None, size):
         os.close(file)
         raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: no file of Content-Length bytes")
     return Response(head.status, head.fields, (Region(file, 0, size),), release=lambda: os.close(file))
@@ -230,18 +229,14 @@ class ApplicationBody(Source):
             self.more = False
             raise HTTPError(500, f"{self.feature.application.text} failed")
         piece, self.more = item
-        self.size += len(piece) + CALL_COST_BYTES
+        pieces, total = [piece], len(piece)
         items = self.call.channel.items
-        if self.more and items and type(items[0]) is tuple:
-            pieces = [piece]
-            total = len(piece)
-            while self.more and items and type(items[0]) is tuple and total < MAX_JOINED_BYTES:
-                piece, self.more = items.popleft()
-                pieces.append(piece)
-                total += len(piece)
-                self.size += len(piece) + CALL_COST_BYTES
-            piece = b"".join(pieces)
-        self.piece = piece
+        while self.more and total < MAX_JOINED_BYTES and items and type(items[0]) is tuple:
+            piece, self.more = items.popleft()
+            pieces.append(piece)
+            total += len(piece)
+        self.size += total + CALL_COST_BYTES * len(pieces)
+        self.piece = b"".join(pieces)
 
     async def close(self) -> None:
         """Tell the application that its response has ended, unless it has sent the last piece itself."""

@@ -51,6 +51,7 @@ from ewe.gateway.spool import EMPTY
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import path_of_target
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -117,10 +118,7 @@ class Authorizers(Middleware):
 def readings(request: Request) -> Iterator[str]:
     """Yield the paths as which a program may interpret the target of a request. The first is ewe's own."""
     yield request.path
-    target = request.target.partition("?")[0]
-    if not target.startswith("/"):
-        target = "/" + target.partition("://")[2].partition("/")[2]  # absolute-form
-    once = unquote(target, errors="surrogateescape")
+    once = unquote(path_of_target(request.target), errors="surrogateescape")
     for text in (once, unquote(once, errors="surrogateescape")):
         for each in (text, PARAMETERS.sub("", text)):
             path = SLASHES.sub("/", each)

@@ -35,19 +35,18 @@ Read next: ewe.http.codings (the coders), ewe.http.negotiation (the choice).
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, TypeVar
 
 from ewe.bounded import BoundedDict
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
+from ewe.features.guards.limit_rate import BodySource
 from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
 from ewe.http.messages import (
     FileResponse,
     KeptResponse,
-    Region,
     Request,
     Response,
     Source,
@@ -302,12 +301,8 @@ class Encoded(Source):
         self.streams = streams
         self.left = plain.length  # bytes of the plain body that are still to come; None if unknown
         self.live = isinstance(plain.body, Source)  # a piece comes when a program writes it
-        self.pieces: list[bytes | Region] = []
-        self.part = memoryview(b"")
-        if isinstance(plain.body, bytes):
-            self.part = memoryview(plain.body)
-        elif isinstance(plain.body, tuple):
-            self.pieces = [*plain.body]
+        self.source = plain.body if isinstance(plain.body, Source) else BodySource(plain.body)
+        self.part = memoryview(b"")  # the bytes of a piece that are not encoded yet
         self.ended = False
         streams.add(self)
 
@@ -341,7 +336,7 @@ class Encoded(Source):
     async def next_part(self) -> bytes:
         """Return at most PART_BYTES of the plain body; b"" at its end."""
         if not self.part:
-            self.part = memoryview(await self.next_piece())
+            self.part = memoryview(await self.source.receive())
         if self.left is not None:
             if len(self.part) > self.left:
                 self.part = self.part[: self.left]
@@ -349,25 +344,6 @@ class Encoded(Source):
             self.left -= min(len(self.part), PART_BYTES)
         part, self.part = bytes(self.part[:PART_BYTES]), self.part[PART_BYTES:]
         return part
-
-    async def next_piece(self) -> bytes:
-        """Return the next piece of the plain body; b"" at its end."""
-        if isinstance(self.plain.body, Source):
-            return await self.plain.body.receive()
-        while self.pieces:
-            piece = self.pieces.pop(0)
-            if isinstance(piece, bytes):
-                if piece:
-                    return piece
-                continue
-            data = os.pread(piece.file, min(piece.count, PART_BYTES), piece.offset)
-            if data and len(data) < piece.count:
-                self.pieces.insert(
-                    0, Region(piece.file, piece.offset + len(data), piece.count - len(data), piece.owner)
-                )
-            if data:
-                return data
-        return b""
 
 
 def around(plan: Plan, config: Config) -> Compression:

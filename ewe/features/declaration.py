@@ -132,23 +132,13 @@ class Feature:
     ) -> None:
         self.name = name
         self.settings = tuple(settings)
-        self.provide, self.protected, self.mounts, self.once, self.wrap = (
-            provide,
-            protected,
-            mounts,
-            once,
-            wrap,
-        )
+        self.provide, self.protected = provide, protected
+        self.mounts, self.once, self.wrap = mounts, once, wrap
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.needs, self.notes, self.start_warnings = (
-            ends_processes,
-            needs,
-            notes,
-            start_warnings,
-        )
-        self.measures = measures
+        self.ends_processes, self.measures = ends_processes, measures
+        self.needs, self.notes, self.start_warnings = needs, notes, start_warnings
         self.late = tuple(late)
 
 

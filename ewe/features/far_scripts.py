@@ -60,8 +60,8 @@ class FarNames:
         self.extensions: set[str] = set()
         for name, engine in engines.items():
             extensions = engine.get("extensions", ENGINE_EXTENSIONS.get(name, ()))
-            extensions = map(str, extensions) if isinstance(extensions, list | tuple) else ()
-            (self.extensions.update if name in far else self.extensions.difference_update)(extensions)
+            own = set(map(str, extensions)) if isinstance(extensions, list | tuple) else set()
+            self.extensions = self.extensions | own if name in far else self.extensions - own
 
     def is_any_far(self) -> bool:
         """Return whether any script can be on another machine."""

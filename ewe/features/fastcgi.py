@@ -40,11 +40,9 @@ CODECS = {
 
 
 def features(config: Config, static: Static, limits: RequestLimits) -> Iterator[FastCGI]:
-    """Yield a handler for each extension and each path in the settings fastcgi, scgi and uwsgi, in this order; /
-    last.
+    """Yield the handlers of the settings fastcgi, scgi and uwsgi, in this order; that of the path / comes last.
 
-    If an extension or a path occurs more than once, it has several addresses. Extensions and paths with the same
-    addresses share the connections, and so their limit. Raises ValueError for an invalid address.
+    Raises ValueError for an invalid address.
     """
     found: list[FastCGI] = []
     for setting, named in (("fastcgi", config.fastcgi), ("scgi", config.scgi), ("uwsgi", config.uwsgi)):
@@ -59,7 +57,7 @@ def of_protocol(
     """Yield the handlers of one setting, one for each extension or path. Raises ValueError.
 
     named: the values of the setting, such as ".php=unix:/run/php.sock". Values with the same extension or path name
-    the upstreams of one handler. Handlers with the same upstreams share their connections.
+    the addresses of one handler. Handlers with the same addresses share the connections, and so their limit.
     """
     connections: dict[tuple[str, ...], Connections] = {}
     upstreams: dict[str, list[str]] = {}  # extension or path -> addresses
@@ -89,6 +87,16 @@ def connections_of(
         raise ValueError(f"{reason} ({setting})") from None
 
 
+def affinity_of(config: Config, where: str, connections: Connections) -> Affinity | None:
+    """Return the affinity of clients to addresses, if the settings ask for it and there are several addresses.
+
+    where: names the upstream, see Affinity.
+    """
+    if config.fastcgi_affinity is None or len(connections.addresses) < 2:
+        return None
+    return Affinity(config.fastcgi_affinity, where, connections.addresses)
+
+
 class FastCGI:
     """Passes requests for one extension, or for all paths below one path, to an upstream."""
 
@@ -102,9 +110,7 @@ class FastCGI:
         self.config = config
         self.static = static
         self.limits = limits
-        self.affinity: Affinity | None = None
-        if config.fastcgi_affinity is not None and len(connections.addresses) > 1:
-            self.affinity = Affinity(config.fastcgi_affinity, where, connections.addresses)
+        self.affinity = affinity_of(config, where, connections)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError."""
@@ -189,12 +195,12 @@ def files(location: LocationPlan) -> Iterator[Mount]:
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
     """Return the Runner that passes requests to the upstream of a location. Raises ValueError."""
-    config, plan = location.config, location.plan
+    config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
-    affinity = None
-    if config.fastcgi_affinity is not None and len(connections.addresses) > 1:
-        affinity = Affinity(config.fastcgi_affinity, location.table.what, connections.addresses)
+    # A pattern may begin with a slash, too, but no cookie can have it as its path.
+    where = f"~{table.what}" if table.kind == "pattern" else table.what
+    affinity = affinity_of(config, where, connections)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         return await ask(connections, request, io, script, root, config, limits, affinity)

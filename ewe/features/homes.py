@@ -29,6 +29,7 @@ import stat
 import time
 import tomllib
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ewe.bounded import BoundedDict
@@ -41,13 +42,15 @@ from ewe.features.declaration import Feature
 from ewe.features.guards.auth import AUTH, Auth
 from ewe.features.guards.error_pages import PAGES, ErrorPages
 from ewe.features.guards.headers import HEADERS, Headers
-from ewe.features.guards.htpasswd import Bounds
+from ewe.features.guards.htpasswd import Bounds, load_libraries
 from ewe.features.static import file_version
 from ewe.features.users import Users
+from ewe.gateway.shared_table import SharedTable
 from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
 from ewe.http.status import HTTPError
 from ewe.http.target import remove_dot_segments
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -105,12 +108,12 @@ class HomeSettings:
 
 
 class WithoutSettings(First):
-    """The directories of users, without the middlewares of their settings. It answers with error pages' files."""
+    """The directories of users without the middlewares of their settings, for the files of error pages."""
 
     async def respond(self, request: Request, io: Stream) -> Response:
-        """Return the response of the users' handler. Raises HTTPError, also for a local redirect (Reroute).
+        """Return the response of the users' handler. Raises HTTPError, also for a local redirect.
 
-        An error page takes the place of one response. A redirect would begin another request.
+        An error page replaces one response, but a local redirect would begin another request.
         """
         try:
             return await super().respond(request, io)
@@ -122,8 +125,10 @@ class Homes(Middleware):
     """The directories of users, with their settings."""
 
     def __init__(self, users: Users, inner: Handler | None = None) -> None:
-        """inner: the content cache around `users`; None if there is none."""
+        """inner: the content cache around `users`; None if there is none. Raises OSError without shared memory."""
         self.users = users
+        # Made before the fork, so that all processes count the failed log-ins together. Each user has a part.
+        self.log_ins = SharedTable()
         self.inner = First([inner or users])
         self.site = WithoutSettings([users])
         self.settings_by_user: BoundedDict[str, HomeSettings] = BoundedDict(MAX_USERS)
@@ -176,15 +181,18 @@ class Homes(Middleware):
         return settings
 
     def read(self, home: Home, known: HomeSettings | None) -> HomeSettings:
-        """Return the present settings of a user's file; `known` if the files are unchanged."""
+        """Return the present settings of a user's file; `known` if the files are unchanged.
+
+        Raises OSError if the server has no descriptor left: that is no fault of the file.
+        """
         directory, owner = home.static.root, home.static.owner
         found = HomeSettings()
         try:
             descriptor = open_user_file(os.path.join(directory, FILE), FILE, owner)
         except FileNotFoundError:
             return found
-        except (OSError, ConfigError) as reason:
-            found.fault = reason.strerror or FILE if isinstance(reason, OSError) else str(reason)
+        except ConfigError as reason:
+            found.fault = str(reason)
             return found
         try:
             about = file_version(os.fstat(descriptor))
@@ -204,11 +212,7 @@ class Homes(Middleware):
             self.read_keys_of_user(found, tomllib.loads(data.decode()), home)
         except UnicodeDecodeError:
             found.fault = f"{FILE} is not UTF-8 text"
-        except (
-            ValueError,
-            RecursionError,
-            OSError,
-        ) as reason:  # from the TOML parser, or from read_keys_of_user()
+        except (ValueError, RecursionError) as reason:  # from the TOML parser, or from read_keys_of_user()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
         found.identities = (about, found.passwords)
         return found
@@ -241,18 +245,23 @@ class Homes(Middleware):
                 found.auth = self.auth(found, value, label, home)
 
     def auth(self, found: HomeSettings, table: dict[str, str], label: str, home: Home) -> Auth:
-        """Return the log-in of a directory. The password file must be beside .ewe.toml. Raises ConfigError."""
+        """Return the log-in of a directory. The password file must be beside .ewe.toml.
+
+        Raises ConfigError; OSError if the server has no descriptor left.
+        """
         found.password_file = name = table["file"]
         found.passwords = version_of_file(home.static.root, name)
         try:
             descriptor = open_user_file(os.path.join(home.static.root, name), name, home.static.owner)
-        except OSError as reason:
+        except FileNotFoundError as reason:
             raise ConfigError(f"{label} {name}: {reason.strerror}") from None
         path = name_of(descriptor)  # the path of the checked file, even if another file gets its name later
         try:
-            made = Auth.from_table({**table, "file": path}, PASSWORDS)
-        except ValueError as reason:
+            made = Auth.from_table({**table, "file": path}, PASSWORDS, self.log_ins.part(home.name.encode()))
+        except (ValueError, OSError) as reason:
             os.close(descriptor)
+            if isinstance(reason, OSError):
+                raise
             raise ConfigError(f"{label} {reason}".replace(path, name)) from None
         weakref.finalize(made.by, os.close, descriptor)  # all copies of the middleware share made.by
         return made
@@ -270,7 +279,8 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
     """Open a regular file that belongs to a user or to root; return its descriptor.
 
     name: the file's name, for messages. owner: the user's id; None: the file must be root's. Raises ConfigError for
-    any other file, for a symbolic link, and for a file that the server may not read; else OSError.
+    any other file, for a symbolic link, and for a file that cannot be read; FileNotFoundError; OSError if the
+    server has no descriptor left.
     """
     not_regular = f"{name} is not a regular file of the user"
     try:
@@ -282,7 +292,9 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
             raise ConfigError(not_regular) from None
         if reason.errno == errno.EACCES:
             raise ConfigError(f"{name} may not be read by the server: chmod a+r {name}") from None
-        raise
+        if reason.errno in EXHAUSTED or isinstance(reason, FileNotFoundError):
+            raise
+        raise ConfigError(f"{name}: {reason.strerror}") from None
     about = os.fstat(descriptor)
     if stat.S_ISREG(about.st_mode) and about.st_uid in (owner, 0):
         return descriptor
@@ -299,11 +311,21 @@ def version_of_file(directory: str, name: str) -> object:
 
 
 def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Wrap the handler of users' directories in Homes, so that a log-in comes before the content cache."""
+    """Wrap the handler of users' directories in Homes, so that a log-in comes before the content cache.
+
+    Raises ValueError if the system gives no shared memory.
+    """
     inside = handler
     while isinstance(inside, Middleware):
         inside = inside.inner
-    return Homes(inside, handler) if isinstance(inside, Users) else handler
+    if not isinstance(inside, Users):
+        return handler
+    with suppress(ImportError):
+        load_libraries()  # now: without root, a worker may not be allowed to read Python's directories
+    try:
+        return Homes(inside, handler)
+    except OSError as reason:
+        raise ValueError(f"{reason.strerror} (userdir-settings)") from None
 
 
 FEATURE = Feature("homes", settings=("userdir_settings",), wrap=wrap)

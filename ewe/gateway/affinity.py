@@ -16,8 +16,8 @@ Possible failures:
 - A client sends a value that ewe has not set. If an address has this number, the request goes there, as it could
   in turn. Any other value counts as no cookie.
 - Two responders use the same name. Their cookies have different paths; browsers send the longest path first
-  (RFC 6265 section 5.4), and the first one counts. A responder for an extension has no path, so its cookie has the
-  extension in its name.
+  (RFC 6265 section 5.4), and the first one counts. A responder for an extension, or for a pattern, has no path, so
+  its cookie has them in its name.
 - A request that must go elsewhere, because the responder has refused it or is dead, moves the client there.
 
 Source: the "session affinity" of FastCGI, in "Performance of RDBMS-WWW Interfaces under Heavy Workload", sections
@@ -27,6 +27,9 @@ Source: the "session affinity" of FastCGI, in "Performance of RDBMS-WWW Interfac
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +39,15 @@ if TYPE_CHECKING:
 
 
 class Affinity:
-    """The cookie of one responder. name: the setting. where: the extension or path that the responder answers."""
+    """The cookie of one responder.
+
+    name: the setting. where: the path, the extension or the pattern of the paths that the responder answers. The
+    characters that a cookie may not contain are percent-encoded; a browser compares its path with an encoded one.
+    """
 
     def __init__(self, name: str, where: str, addresses: Sequence[UpstreamAddress]) -> None:
-        self.name = name if where.startswith("/") else name + where
-        self.path = where if where.startswith("/") else "/"
+        self.name = name if where.startswith("/") else name + quote(where, safe="")
+        self.path = percent_encode(where) if where.startswith("/") else "/"
         self.addresses = addresses
 
     def preferred(self, request: Request) -> UpstreamAddress | None:

@@ -17,7 +17,8 @@ Possible failures, and where each is prevented:
 
 - The program exits, but a child that it left behind keeps its output open: the end of the output never comes. The
   pidfd reports the exit. From the exit on, the output may be silent for EXIT_TIMEOUT_S only.
-- The program closes its output and does not exit. It has EXIT_TIMEOUT_S, then its group is killed (wait).
+- The program closes its output and does not exit. It has EXIT_TIMEOUT_S, then its group is killed (wait). A program
+  that answers by its exit status has longer: exit_timeout_s.
 - The program writes to standard error without end. MAX_ERROR_LINES lines are logged, the others counted
   (StderrLog).
 - The client leaves. The poller raises Disconnected. The group gets SIGTERM, and SIGKILL after TERM_TO_KILL_S.
@@ -138,8 +139,11 @@ class StderrLog:
 class RunningProgram(GatewaySource):
     """A running program, which is the body of its response: receive() reads its standard output.
 
-    Its standard error goes to the log meanwhile.
+    Its standard error goes to the log meanwhile. exit_timeout_s: seconds that it may take to exit after the end of
+    its output; None: EXIT_TIMEOUT_S.
     """
+
+    exit_timeout_s: float | None = None
 
     def __init__(self, io: Stream, pid: int, output: int, error: int, script: Script, timeout: float) -> None:
         """io: the client's connection. pid: the leader of the program's process group. script: names the program.
@@ -241,16 +245,15 @@ class RunningProgram(GatewaySource):
         return self.error_open
 
     async def wait(self) -> int | None:
-        """Wait up to EXIT_TIMEOUT_S for the exit, after the output has ended; then kill the rest of the group.
+        """Wait up to exit_timeout_s for the exit, after the output has ended; then kill the rest of the group.
 
         Return the exit status (-N: signal N), None if the program itself had to be killed.
         """
         since = time.monotonic()
-        while self.exit_descriptor not in (
-            ready := await self.ready(self.exit_descriptor, since, EXIT_TIMEOUT_S)
-        ):
+        limit = EXIT_TIMEOUT_S if self.exit_timeout_s is None else self.exit_timeout_s
+        while self.exit_descriptor not in (ready := await self.ready(self.exit_descriptor, since, limit)):
             if not ready:
-                logger.errors.warning(f"{self.name}: ended {EXIT_TIMEOUT_S:g} s after it closed its output")
+                logger.errors.warning(f"{self.name}: ended {limit:g} s after it closed its output")
                 self.reap()
                 return None
         return self.reap()

@@ -33,6 +33,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from hashlib import blake2b
 from mmap import mmap
 from struct import Struct
@@ -46,7 +47,12 @@ BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel allocates memory only for the
 
 
 class SharedTable:
-    """Keys and their times, in memory that this process shares with the processes that it forks."""
+    """Keys and their times, in memory that this process shares with the processes that it forks.
+
+    whole: of a part(), the table that closes the file; None: this table closes it.
+    """
+
+    whole: SharedTable | None = None
 
     def __init__(self, buckets: int = BUCKETS) -> None:
         """Make an empty table. Raises OSError."""
@@ -57,6 +63,13 @@ class SharedTable:
         os.ftruncate(self.file, buckets * BUCKET)
         self.memory = mmap(self.file, buckets * BUCKET)
         self.lock = threading.Lock()
+
+    def part(self, name: bytes) -> SharedTable:
+        """Return a table in the same memory, whose keys differ from those of this table and of other parts."""
+        part = copy(self)
+        part.secret = self.digest(b"part", name)
+        part.whole = self
+        return part
 
     def digest(self, *parts: bytes) -> bytes:
         """Return the digest of a key that has several parts."""

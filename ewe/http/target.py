@@ -126,6 +126,12 @@ def remove_dot_segments(path: str) -> str:
     return "/" + "/".join(kept) + ("/" if ends_in_slash else "")
 
 
+def path_of_target(target: str) -> str:
+    """Return the path of a target as sent, without its query; "/" for an absolute form without a path."""
+    path = target.partition("?")[0]
+    return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
+
+
 def has_encoded_slash(path: str) -> bool:
     """Return whether a path, or a target, contains %2F."""
     return "%2F" in path or "%2f" in path
@@ -146,9 +152,7 @@ def with_decoded_slashes(path: str) -> str:
 
 def with_kept_slashes(target: str) -> str:
     """Return the path of a target, percent-decoded except for its encoded slashes."""
-    match = ABSOLUTE.fullmatch(target)
-    path = (match[2] if match is not None else target).partition("?")[0]
-    return unescape(KEPT_SLASH.sub("%252F", path))
+    return unescape(KEPT_SLASH.sub("%252F", path_of_target(target)))
 
 
 def unescape(text: str) -> str:

@@ -21,8 +21,9 @@ from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 
 from ewe.config.settings import Config
-from ewe.features.asgi import file_response
+from ewe.features.asgi import file_response, of_request
 from ewe.gateway.asgi import ApplicationHead
+from ewe.http.messages import Request
 
 SUPPORT = ROOT / "tests" / "support"
 LIVE = [model for model in MODELS if model != "fork"]  # their processes outlive a connection
@@ -79,6 +80,14 @@ def test_a_scope_says_all_of_a_request(bare: Callable[..., Server], model_or_loo
         shown = httpx.Response(200, content=said).json()
         assert (shown["raw_path"], shown["http_version"]) == (raw, "1.0"), target
         assert shown["path"] in ("/bare/show", "/bare/show/\N{REPLACEMENT CHARACTER}"), target
+
+
+@pytest.mark.parametrize(
+    ("target", "raw"),
+    [("/a%20b?/c", b"/a%20b"), ("http://h/a?x", b"/a"), ("http://h?x=/foo", b"/"), ("http://h", b"/")],
+)
+def test_the_raw_path_is_that_of_the_target(target: str, raw: bytes) -> None:
+    assert of_request(Request("GET", target, (1, 1)), {})["raw_path"] == raw
 
 
 def test_bodies_in_and_out(bare: Callable[..., Server], model_or_loop: str) -> None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.browsing import check_paging, listing_of, run, schema_in
 
+from ewe.config.settings import Config
 from ewe.database.drivers import Database, DatabaseConnection, connect
 from ewe.database.protocol import Value
 from ewe.features.browser import pages, statements
 from ewe.features.browser.asking import Asking
-from ewe.features.browser.feature import key_in_query, value_of_key
+from ewe.features.browser.feature import Browser, form_of, key_in_query, value_of_key
 from ewe.features.browser.pages import PageTrail, Rows, StatementResult
 from ewe.features.browser.schema import SQLITE, ForeignKey, Schema, schema_of
 from ewe.features.browser.statements import BoundStatement
@@ -30,6 +31,8 @@ from ewe.features.browser.urls import (
     values_in,
     view_of,
 )
+from ewe.features.databases.asking import Databases
+from ewe.http.messages import BodyReader, Request
 from ewe.http.status import HTTPError
 from ewe.streams.blocking import run as complete
 
@@ -179,6 +182,7 @@ def test_a_view_comes_back_from_its_query(schema: Schema) -> None:
         ("after=[{}]", "does not name a row"),
         ("after=[[1]]", "does not name a row"),
         ("after=[99999999999999999999]", "does not name a row"),
+        ('after=[{"float":' + "9" * 400 + "}]", "does not name a row"),
         ("sort=price&after=[1]", "does not name a row"),
         ("before=" + "[" * 2000, "does not name a row"),
         ("column=%ff&op=eq&value=1", "not UTF-8"),
@@ -191,6 +195,26 @@ def test_a_query_that_cannot_be_is_refused_in_words(schema: Schema, query: str, 
     with pytest.raises(BadRequest) as refused:
         view_of(schema.tables["goods"], query)
     assert words in refused.value.cause
+
+
+def test_the_path_of_the_browser_may_have_any_letters() -> None:
+    """The field Location can only have those of Latin-1, and the paths of URLs only those of ASCII."""
+    browser = Browser(Config(browser="/日本"), Databases(Config()))
+    response = complete(browser.respond(Request("GET", "/", (1, 1), path="/日本"), None))  # type: ignore[arg-type]
+    assert response is not None and response.encoded()
+    assert response.get("location") == "/%E6%97%A5%E6%9C%AC/"
+
+
+def test_a_form_has_room_for_the_columns_of_a_wide_table() -> None:
+    class Form(BodyReader):
+        pieces = ["&".join(f"v.c{number}=&null.c{number}=1" for number in range(1600)).encode()]
+
+        async def receive(self) -> bytes:
+            return self.pieces.pop() if self.pieces else b""
+
+    request = Request("POST", "/", (1, 1), (("content-type", "application/x-www-form-urlencoded"),))
+    request.body = Form()
+    assert len(complete(form_of(request))) == 3200
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -343,6 +367,7 @@ def test_a_row_with_null_in_its_key_has_no_page(database: DatabaseConnection, sc
         ("SELECT ':a', \":b\", [:c], `:d` -- :e\n, /* :f */ :g", ["g"]),
         ("SELECT 'it''s :a', x::int, y[1:2]", []),
         ("SELECT 1 /* :open", []),
+        ("SELECT [:open", []),
     ],
 )
 def test_the_parameters_of_a_statement_become_fields(sql: str, names: list[str]) -> None:
@@ -372,8 +397,9 @@ def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, sch
     no_markup_of_others(pages.databases_page(place, [known]))
     no_markup_of_others(pages.database_page(place, known, {EVIL: EVIL}, True, EVIL))
     statement = statements.row_of(schema, table, [1])
+    row = dict(zip(rows.columns, rows.rows[0], strict=True))
     no_markup_of_others(
-        pages.row_page(place, schema, table, rows, [], {}, statement, editable=True, editor=True)
+        pages.row_page(place, schema, table, row, [], {}, statement, editable=True, editor=True)
     )
     no_markup_of_others(pages.edit_page(place, table, {EVIL: EVIL}, EVIL, {"v." + EVIL: EVIL}))
     no_markup_of_others(pages.delete_page(place, table, {EVIL: EVIL}, EVIL))

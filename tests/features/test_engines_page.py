@@ -24,6 +24,8 @@ from ewe.config.messages import ConfigError
 from ewe.features import engines
 from ewe.features.engines import pages
 from ewe.features.engines.feature import ACTIONS, TOKEN_S, EnginesPage, action_done
+from ewe.http.messages import Request
+from ewe.streams.blocking import run
 
 SETTINGS = """\
 [[site]]
@@ -75,6 +77,14 @@ def test_a_token_is_the_visitors_own_and_ends() -> None:
     now = int(time.time())
     for seconds, valid in ((TOKEN_S - 60, True), (TOKEN_S + 1, False), (-60, False)):
         assert here.is_token(here.signed(f"{now - seconds:x}", b"alice"), b"alice") is valid
+
+
+def test_the_prefix_may_have_any_letters() -> None:
+    """The field Location can only have those of Latin-1, and the paths of URLs only those of ASCII."""
+    here = EnginesPage("/日本", ["root"], None, ())  # type: ignore[arg-type]
+    response = run(here.respond(Request("GET", "/", (1, 1), path="/日本"), None))  # type: ignore[arg-type]
+    assert response is not None and response.encoded()
+    assert response.get("location") == "/%E6%97%A5%E6%9C%AC/"
 
 
 def test_a_location_without_a_log_in_or_beside_users_pages_is_refused() -> None:

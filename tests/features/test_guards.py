@@ -207,6 +207,31 @@ def test_a_response_is_closed_if_its_error_page_fails(failure: Exception) -> Non
     assert body.closed == 1
 
 
+def test_an_error_page_has_no_fields_of_the_body_that_it_replaces() -> None:
+    """A proxy's 404 may be compressed, and the page is not: the client could not decode it."""
+    of_404 = (
+        ("Content-Type", "text/plain"), ("content-encoding", "gzip"), ("ETag", '"1"'), ("Allow", "GET"),
+        ("Set-Cookie", "a=b"), ("Content-Language", "en"),
+    )  # fmt: skip
+    of_page = (("Content-Type", "text/html"), ("Content-Language", "de"), ("ETag", '"2"'))
+    pages = made("error-pages", {"404": "/page"})
+    guard = pages.around(
+        Inner(Response(404, of_404, b"compressed")), Inner(Response(200, of_page, b"<p>none"))
+    )
+    response = run(guard.respond(Request("GET", "/", (1, 1)), io_of()))
+    assert (response.status, response.body) == (404, b"<p>none")
+    assert response.fields == (
+        ("Content-Type", "text/html"), ("Content-Language", "de"), ("Allow", "GET"), ("Set-Cookie", "a=b"),
+    )  # fmt: skip
+
+
+def test_the_name_of_an_error_page_may_have_any_letters() -> None:
+    page = Inner(Response(200, (), b"none"))
+    guard = made("error-pages", {"404": "/größe.html?lang=de"}).around(Inner(Response(404)), page)
+    assert run(guard.respond(Request("GET", "/", (1, 1)), io_of())).body == b"none"
+    assert page.seen is not None and (page.seen.path, page.seen.query) == ("/größe.html", "lang=de")
+
+
 def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error goes on to the conversation, which answers 503: the command has not failed."""
     guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
@@ -217,6 +242,29 @@ def test_a_command_for_which_no_descriptor_is_left(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(programs, "start", none_left)
     with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
         ask(guard, Request("GET", "/", (1, 1), (("authorization", "Basic YTpi"),)))
+
+
+def test_a_password_that_no_pipe_can_hold_reaches_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to a full pipe would wait without end: nothing reads before the program is started."""
+    guard = made("auth", {"realm": "Members", "command": ["/bin/true"]})
+
+    class Right:
+        status = 0
+
+        async def receive(self) -> bytes:
+            return b""
+
+    lines: list[bytes] = []
+
+    def start(
+        io: Stream, command: object, environment: object, directory: str, stdin: int, *_: object
+    ) -> Right:
+        lines.append(os.read(stdin, 1 << 20))
+        return Right()
+
+    monkeypatch.setattr(programs, "start", start)
+    assert log_in(guard, "ada", "x" * 200_000) == 0
+    assert lines == [b"ada\n" + b"x" * 200_000 + b"\n"]
 
 
 def test_expires() -> None:
@@ -272,6 +320,8 @@ BAD = [
     ("expires", "99y", "at most 10y"),
     ("cache-control", "a\nb", "in one line"),
     ("cache-control", "", "directives"),
+    ("error-pages", {"404": "/<none>"}, "a path, such as"),
+    ("error-pages", {"404": "/50%"}, "a path, such as"),
     ("limit-rate", "0", "for each second"),
     ("limit-rate", "fast", "a size in bytes"),
     ("auth", {"realm": "x"}, "either file or command"),
@@ -418,6 +468,35 @@ def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
         lines = passed_fields(request, hides_authorization=hides_authorization(variables))
         assert any("Authorization" in line for line in lines) == passes
     assert not hides_authorization({**said, b"HTTP_AUTHORIZATION": b"passed on"})
+
+
+def test_the_same_wrong_password_at_once_counts_once(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser sends an old password with many requests. All of them begin before the first check has ended."""
+    left = [auth.CLIENT_BURST + 5]
+
+    def check(stored: str, password: bytes) -> bool:
+        if left[0]:
+            left[0] -= 1
+            assert log_in(guard, "ada", "old") == 401
+        return password == b"secret"
+
+    monkeypatch.setattr(htpasswd, "check", check)
+    assert log_in(guard, "ada", "old") == 401 and left == [0]
+    assert log_in(guard, "ada", "secret") == 0
+
+
+def test_a_client_that_leaves_before_the_answer_is_counted(guard: Auth) -> None:
+    """A check takes up to seconds of a processor, also if nobody waits for its result."""
+
+    class Leaving(Stream):
+        async def call(self, *_: object, **__: object) -> Any:
+            raise Disconnected
+
+    request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="),))
+    for _ in range(auth.CLIENT_BURST):
+        with pytest.raises(Disconnected):
+            ask(guard, request, Leaving(("192.0.2.1", 5000), ("127.0.0.1", 80), None))  # type: ignore[arg-type]
+    assert log_in(guard, "ada", "secret") == 429
 
 
 def test_guessing(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:

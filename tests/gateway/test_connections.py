@@ -6,15 +6,18 @@ import math
 import socket
 from collections.abc import Coroutine, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.memory import MemoryStream
 
+from ewe.config.settings import Config
+from ewe.features import fastcgi
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.connections import Connections
 from ewe.gateway.upstream import Upstream
-from ewe.http.messages import Request
+from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected
 from ewe.streams.blocking import run
@@ -187,6 +190,42 @@ def test_the_cookie_that_ewe_sets() -> None:
     assert field == ("Set-Cookie", "ewe=2; Path=/app; HttpOnly; SameSite=Lax")
     field = Affinity("ewe", ".php", addresses).field(addresses[0], "https")
     assert field == ("Set-Cookie", "ewe.php=1; Path=/; HttpOnly; SameSite=Lax; Secure")
+
+
+@pytest.mark.parametrize(
+    ("where", "begin"),
+    [
+        ("/日;本", "ewe=1; Path=/%E6%97%A5%3B%E6%9C%AC;"),
+        (".é", "ewe.%C3%A9=1; Path=/;"),
+        (r"^/(?=a).*; \.php$", r"ewe%5E%2F%28%3F%3Da%29.%2A%3B%20%5C.php%24=1; Path=/;"),
+    ],
+)
+def test_a_cookie_has_no_character_that_ends_it(where: str, begin: str) -> None:
+    """A pattern of a location has such characters, and a field of a response can only have those of Latin-1."""
+    addresses = Connections(["unix:/a", "unix:/b"], keeps=False).addresses
+    affinity = Affinity("ewe", where, addresses)
+    name, value = affinity.field(addresses[0], "http")
+    assert value.startswith(begin) and Response(200, ((name, value),)).encoded()
+    request = Request("GET", "/", (1, 1), (("cookie", value.partition(";")[0]),))
+    assert affinity.preferred(request) is addresses[0]
+
+
+def test_a_pattern_is_no_path_of_a_cookie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser would send the cookie to no URL, and each request would go to the next address in turn."""
+    asked: list[Any] = []
+
+    async def ask(*arguments: object) -> None:
+        asked.append(arguments[-1])
+
+    monkeypatch.setattr(fastcgi, "ask", ask)
+    location: Any = SimpleNamespace(
+        config=Config(fastcgi_affinity="ewe"),
+        plan=SimpleNamespace(limits=None, static=SimpleNamespace(root="/")),
+        table=SimpleNamespace(kind="pattern", what="/shop/[0-9]+"),
+    )
+    runner = fastcgi.gateway(location, "fastcgi", ("unix:/a", "unix:/b"))
+    run(runner.run(None, None, None))  # type: ignore[arg-type]
+    assert asked[0].path == "/" and asked[0].name.startswith("ewe~")
 
 
 def test_who_comes_later_does_not_overtake(paths: list[str]) -> None:

@@ -16,7 +16,9 @@ from support.daemon import FEATURE, Daemon
 from support.server import MODELS, Start, wait_until
 
 from ewe.config.settings import Config
-from ewe.features.databases.asking import Databases
+from ewe.database.protocol import DatabaseError
+from ewe.features.databases.asking import Databases, ResultSource
+from ewe.streams.blocking import run
 
 NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT %d) SELECT n FROM c"
 
@@ -73,6 +75,26 @@ def test_a_client_that_leaves_ends_its_statement(start: Start, daemon: Daemon, t
     wait_until(lambda: daemon.status()["running"] == 1, 5, str(daemon.status()))
     client.close()
     wait_until(lambda: daemon.status()["running"] == 0, 5)
+
+
+def test_a_peer_that_is_no_daemon_answers_before_it_has_the_statement() -> None:
+    """For example, a web server is at the address of the daemon."""
+
+    class Peer:
+        def send(self, data: memoryview) -> int:
+            return 0
+
+        async def exchange(self, outgoing: memoryview, seconds: float) -> tuple[memoryview, bytes]:
+            return outgoing, b"HTTP/1.1 400 Bad Request\r\n"
+
+    class ToPeer:
+        async def open(self, io: object, must_be_new: bool) -> Peer:
+            return Peer()
+
+    result = ResultSource(ToPeer(), None, b"a statement", 1.0, writes=False)  # type: ignore[arg-type]
+    with pytest.raises(DatabaseError, match="a frame of") as refused:
+        run(result.begin())
+    assert refused.value.kind == "MESSAGE"
 
 
 @pytest.mark.parametrize(

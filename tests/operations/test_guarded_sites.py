@@ -99,6 +99,28 @@ def test_what_guards_do(server: Server, tmp_path: Path) -> None:
     assert "Traceback" not in server.log()
 
 
+def test_a_command_that_closes_its_output_has_its_timeout(start: Start, tmp_path: Path) -> None:
+    """Many scripts begin by closing it, or by sending it elsewhere. Their exit status is the answer."""
+    check = write_program(
+        tmp_path / "check",
+        "#!/bin/sh\nread name; read password\nexec >&- 2>&-\n"
+        '[ "$name" = dan ] && exec sleep 60\nsleep 1; [ "$password" = secret ]\n',
+    )
+    locations = "".join(
+        f'[[site.location]]\nprefix = "{prefix}"\n'
+        f'auth = {{ realm = "x", command = "{check}", timeout = "{timeout}" }}\n'
+        for prefix, timeout in (("/hangs", "600ms"), ("/", "60s"))
+    )
+    (tmp_path / "ewe.toml").write_text("[[site]]\n" + locations)
+    constants = {"ewe.gateway.programs.EXIT_TIMEOUT_S": 0.3}
+    server = start("pool", "--config", str(tmp_path / "ewe.toml"), constants=constants)
+    statuses = {
+        (path, name): web.get(server.url + path, auth=(name, password)).status_code
+        for path, name, password in (("", "ada", "secret"), ("", "eve", "wrong"), ("hangs", "dan", "secret"))
+    }
+    assert statuses == {("", "ada"): 200, ("", "eve"): 401, ("hangs", "dan"): 504}
+
+
 def members(server: Server, client: web.Client) -> None:
     """A log-in, the variables of the program, and the responses to wrong passwords."""
     asked = client.get("/cgi-bin/members")

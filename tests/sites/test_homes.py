@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
@@ -15,6 +16,8 @@ import pytest
 
 from ewe.config.settings import Config
 from ewe.features import homes
+from ewe.features.guards import htpasswd
+from ewe.features.guards.auth import CLIENT_BURST
 from ewe.features.homes import Homes
 from ewe.features.users import Users
 from ewe.gateway.protected_sources import ProtectedSources
@@ -118,11 +121,69 @@ def test_a_log_in(root: Path) -> None:
     (root / ".passwords").write_bytes(ADA)
     (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
     assert ask("a.txt").status == 401
-    right = "Authorization: Basic " + b64encode(b"ada:lovelace").decode()
-    wrong = "Authorization: Basic " + b64encode(b"ada:byron").decode()
+    right, wrong = credentials("lovelace"), credentials("byron")
     assert (ask("a.txt", wrong).status, ask("a.txt", right).body) == (401, b"for ada")
     (root / ".passwords").write_bytes(ADA.replace(b"ada:", b"bob:"))
     assert ask("a.txt", right).status == 401
+
+
+def credentials(password: str) -> str:
+    return "Authorization: Basic " + b64encode(f"ada:{password}".encode()).decode()
+
+
+def test_a_change_of_the_settings_forgets_no_failed_log_in(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counters belong to Homes, which is made before the fork: all processes share them for the same reason."""
+    monkeypatch.setattr(htpasswd, "check", lambda stored, password: password == b"lovelace")
+    ask = asker(root)
+    (root / "a.txt").write_text("for ada")
+    (root / ".passwords").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
+    statuses = {ask("a.txt", credentials(f"guess {number}")).status for number in range(CLIENT_BURST)}
+    assert statuses == {401}
+    (root / ".ewe.toml").write_text('auth = { realm = "Still mine", file = ".passwords" }\n')
+    response = ask("a.txt", credentials("lovelace"))
+    assert response.status == 429, response.cause
+
+
+def test_libraries_are_loaded_before_a_user_asks_for_a_log_in(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later, a worker without root may not be allowed to read the directory of the libraries."""
+    loaded: list[bool] = []
+    monkeypatch.setattr(homes, "load_libraries", lambda: loaded.append(True))
+    make_site(Config(userdir=root.name, min_uid=0, userdir_settings=True))
+    assert loaded
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_moment_without_descriptors_is_no_fault_of_the_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """nth: the call of open() that fails: for the settings, for the passwords, or in Htpasswd."""
+    ask = asker(root)
+    (root / "a.txt").write_text("for ada")
+    assert ask("a.txt").status == 200
+    (root / ".passwords").write_bytes(ADA)
+    (root / ".ewe.toml").write_text('auth = { realm = "Mine", file = ".passwords" }\n')
+    opened: list[int] = []
+    open_file = os.open
+
+    def open_but_one(*arguments: Any, **more: Any) -> int:
+        if len(opened) == nth - 1:
+            monkeypatch.setattr(os, "open", open_file)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        opened.append(open_file(*arguments, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", open_but_one)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        ask("a.txt")
+    for descriptor in opened:
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(descriptor)
+    assert (ask("a.txt").status, ask("a.txt", credentials("lovelace")).body) == (401, b"for ada")
 
 
 def test_files_that_have_not_changed_are_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ visitor writes a whole statement, which the daemon runs on a read-only connectio
     statements.py   the SQL for a page of rows, a count, the most frequent values, one row, a change of a row
     pages.py        rows to HTML
     style.py        the style sheet
-    feature.py      the feature: asks the daemon, and chooses the status after a failure
+    asking.py       sends statements to the daemon, with limits of time, rows and bytes
+    feature.py      the handler: chooses the page for a path, and the status after a failure
+    settings.py     the settings of the browser, except its path
 
 Read next: urls.py.
 """

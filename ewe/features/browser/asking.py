@@ -17,7 +17,14 @@ from ewe.bounded import TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
 from ewe.features.browser.pages import Facet, Known, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
-from ewe.features.browser.statements import BoundStatement, count_of, counts_of, facet_of, statement_of_labels
+from ewe.features.browser.statements import (
+    FACET_VALUES,
+    BoundStatement,
+    count_of,
+    counts_of,
+    facet_of,
+    statement_of_labels,
+)
 from ewe.features.browser.urls import View
 from ewe.features.databases.asking import Databases, ResultSource, from_json
 
@@ -144,7 +151,7 @@ class Asking:
     ) -> Facet:
         """Return the most frequent values of a column, among the rows that the filters of `view` select."""
         statement = facet_of(schema, table, view, column)
-        found = await self.rows_or_none(database, statement, io, 100, FACET_S)
+        found = await self.rows_or_none(database, statement, io, FACET_VALUES + 1, FACET_S)
         values = None if found is None else [(value, int(str(count))) for value, count in found]
         return Facet(column, values)
 

@@ -20,7 +20,7 @@ from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Known, PageTrail, Rows, StatementResult, TableListing
+from ewe.features.browser.pages import Known, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
@@ -30,6 +30,7 @@ from ewe.gateway.own_names import misdirected
 from ewe.http.conditional import status_by_conditions
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -48,6 +49,7 @@ FIELDS = (
 )
 EXPORTS = {"csv": ("CSV", "text/csv; charset=utf-8"), "json": ("JSON", "application/json")}
 MAX_FORM_BYTES = 1 << 20  # of the form that changes a row: its values come in one piece
+MAX_FORM_FIELDS = 4000  # of this form: two for each column, and SQLite allows 2,000 columns
 EDITS = ("insert", "edit", "delete")
 READS = ("GET", "HEAD")
 # The title and the text for visitors, for each kind of error. The database's own message goes to the log.
@@ -73,7 +75,8 @@ class Browser:
     """Answers below one path with pages about the site's databases."""
 
     def __init__(self, config: Config, databases: Databases) -> None:
-        self.base = (config.browser or "").rstrip("/") + "/"
+        self.path = (config.browser or "").rstrip("/") + "/"
+        self.base = percent_encode(self.path)  # for links
         self.hosts = config.names
         self.names = [name for name in databases.names if name not in config[settings.HIDDEN]]
         self.editable = {parse_table(each) for each in config[settings.EDIT]}
@@ -88,11 +91,11 @@ class Browser:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for a path below the base; None for other paths. Raises HTTPError, Disconnected."""
         path = request.path
-        if not path.startswith(self.base):
-            return moved(self.base) if path == self.base[:-1] else None
+        if not path.startswith(self.path):
+            return moved(self.base) if path == self.path[:-1] else None
         if (refused := misdirected(request, io, self.hosts)) is not None:
             return refused
-        parts = path[len(self.base) :].split("/")
+        parts = path[len(self.path) :].split("/")
         trail = PageTrail(self.base, parts[0] if parts[0] in self.names else "")
         try:
             return await self.answer(request, parts, io)
@@ -410,11 +413,10 @@ class Browser:
             raise
         if not rows.rows:
             raise HTTPError(404, f"The table {name} has no such row.")
-        if action == "row":
-            return self.reply(
-                request, await self.row_text(trail, schema, table, rows, statement, editable, io)
-            )
         row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
+        if action == "row":
+            text = await self.row_text(trail, schema, table, row, statement, editable, io)
+            return self.reply(request, text)
         change = self.edit if action == "edit" else self.delete
         return await change(request, trail, schema, table, key, row, io)
 
@@ -423,13 +425,12 @@ class Browser:
         trail: PageTrail,
         schema: Schema,
         table: Table,
-        rows: Rows,
+        row: dict[str, Value],
         statement: BoundStatement,
         editable: bool,
         io: Stream,
     ) -> str:
-        """Return the page of one row, with the rows that refer to it."""
-        row = dict(zip(rows.columns, rows.rows[0], strict=True))  # column -> value, of the only row
+        """Return the page of one row, with the rows that refer to it. row: column -> value."""
         referring: list[tuple[Any, int | None]] = []
         for key in schema.referring.get(table.name, ()):
             values = [row.get(name) for name in key.other_columns]
@@ -443,7 +444,7 @@ class Browser:
         values_by_key = [(key, [row[key.columns[0]]]) for key in table.foreign if len(key.columns) == 1]
         labels = await self.asking.labels(trail.database, schema, values_by_key, io)
         return pages.row_page(
-            trail, schema, table, rows, referring, labels, statement, editable=editable, editor=self.editor
+            trail, schema, table, row, referring, labels, statement, editable=editable, editor=self.editor
         )
 
     async def insert(
@@ -594,7 +595,7 @@ async def form_of(request: Request) -> dict[str, str]:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         raise BadRequest("The form is not encoded as a browser does it.") from None
-    fields = dict(urls.parameters_of(text))
+    fields = dict(urls.parameters_of(text, MAX_FORM_FIELDS))
     if any("\0" in value for value in fields.values()):
         raise BadRequest("A field cannot hold the character NUL.")
     return {name: with_line_feeds(value) for name, value in fields.items()}

@@ -503,11 +503,8 @@ def columns_details(trail: PageTrail, table: Table) -> str:
 def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     """Return the row of a column: name, type, constraints, keys."""
     facts = ["not null"] if column.not_null else []
-    facts += (
-        [f"default {column.filled_by}" if column.filled_by != "computed" else "computed"]
-        if column.filled_by
-        else []
-    )
+    if column.filled_by:
+        facts.append("computed" if column.filled_by == "computed" else f"default {column.filled_by}")
     keys = [f"primary key{f' ({column.key})' if len(table.key) > 1 else ''}"] if column.key else []
     for key in table.foreign:
         if column.name in key.columns:
@@ -666,7 +663,7 @@ def row_page(
     trail: PageTrail,
     schema: Schema,
     table: Table,
-    rows: Rows,
+    row: dict[str, Value],
     referring: list[tuple[ForeignKey, int | None]],
     labels: dict[str, dict[Value, str]],
     statement: BoundStatement,
@@ -675,7 +672,6 @@ def row_page(
     editor: bool,
 ) -> str:
     """Return the page of one row: its values, the rows to which it refers, and the rows that refer to it."""
-    row = dict(zip(rows.columns, rows.rows[0], strict=True))
     key = [row[name] for name in table.key]
     title = plain(row[table.label_column]) if table.label_column else ", ".join(map(plain, key))
     body = [f"<h1>{shown(title[:200])}<small>{shown(table.name)}</small></h1>"]
@@ -684,7 +680,7 @@ def row_page(
         body.append(f'<p class="links"><a href="{edit}">Edit</a><a href="{delete}">Delete</a></p>')
     lines = [
         f'<tr><th scope="row">{shown(name)}<td class="text">{value_of(trail, schema, table, row, name, labels)}'
-        for name in rows.columns
+        for name in row
     ]
     rows_html = "\n".join(lines)
     body.append(f'<div class="scroll"><table><tbody>\n{rows_html}\n</tbody></table></div>')

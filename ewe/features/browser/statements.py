@@ -24,7 +24,7 @@ DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
 COMPARISONS = {"eq": "=", "ne": "<>", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 # The parts of a statement that are not parameters (strings, names, comments, casts), and then a parameter
 PARAMETER = re.compile(
-    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \[[^\]]*\] | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
+    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \[[^\]]*(?:\]|\Z) | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | ::
       | (?<![\w:]):(?P<name>[A-Za-z_]\w*)""",
     re.VERBOSE | re.DOTALL,
 )

@@ -148,12 +148,14 @@ def query_of(parameters: Iterable[tuple[str, str]]) -> str:
     return "?" + "&".join(pairs) if pairs else ""
 
 
-def parameters_of(query: str | None) -> list[tuple[str, str]]:
-    """Return the parameters of a query or of a form, in order. Raises BadRequest."""
+def parameters_of(query: str | None, most: int = MAX_PARAMETERS) -> list[tuple[str, str]]:
+    """Return the parameters of a query or of a form, in order. Raises BadRequest, also for more than `most`."""
     try:
-        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict")
+        return parse_qsl(query or "", keep_blank_values=True, max_num_fields=most, errors="strict")
     except ValueError:
-        raise BadRequest(f"The address is not UTF-8, or has more than {MAX_PARAMETERS} parameters.") from None
+        raise BadRequest(
+            f"The address, or the form, is not UTF-8, or has more than {most} parameters."
+        ) from None
 
 
 def view_of(table: Table, query: str | None) -> View:
@@ -262,7 +264,7 @@ def values_in(text: str) -> list[Value] | None:
     """Return the values of a text that cursor_text() has written; None if the text has another form."""
     try:
         values: Any = json.loads(text, object_hook=from_json)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return values if isinstance(values, list) and all(map(is_value, values)) else None
 

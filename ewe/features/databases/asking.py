@@ -67,13 +67,10 @@ class ResultTable(NamedTuple):
 
 
 class Databases:
-    """The databases that a site's features may use. names: the names in the setting `database`, in its order.
-
-    Raises ValueError for contradictory settings, and for an invalid address.
-    """
+    """The databases that a site's features may use. names: the names in the setting `database`, in its order."""
 
     def __init__(self, config: Config) -> None:
-        """Read the settings of databases. Raises ValueError, which names the setting."""
+        """Raises ValueError, which names the setting, for contradictory settings and for an invalid address."""
         databases = [parse_database(each) for each in config.database]
         self.names = tuple(name for name, _, _ in databases)
         self.key = config.dbd_key or ""
@@ -191,6 +188,8 @@ class ResultSource(Source):
                 outgoing, data = await upstream.exchange(outgoing, self.silence_timeout_s)
                 if data is not None:
                     self.feed(data)
+        except ProtocolError as error:
+            raise DatabaseError("MESSAGE", str(error)) from None
         except Timeout:
             count_timeout("upstream")
             raise DatabaseError(

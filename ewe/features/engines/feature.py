@@ -43,6 +43,7 @@ from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.features.base import Explanation
@@ -84,7 +85,8 @@ class EnginesPage:
 
         connections: to X-Switch. hosts: the names of the sites.
         """
-        self.base = prefix + "/"
+        self.path = prefix + "/"
+        self.base = percent_encode(self.path)  # for links
         self.administrators = frozenset(name.encode() for name in administrators)
         self.connections = connections
         self.hosts = hosts
@@ -92,7 +94,7 @@ class EnginesPage:
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return a page, or the redirect after a form. Raises HTTPError."""
-        if request.path + "/" == self.base:
+        if request.path + "/" == self.path:
             return Response(308, (("Location", self.base), *TEXT), self.base.encode())
         if (refused := misdirected(request, io, self.hosts)) is not None:
             return refused
@@ -101,7 +103,7 @@ class EnginesPage:
         visitor = io.variables.get(b"REMOTE_USER", b"")
         if not visitor:
             raise HTTPError(403, "engines: no log-in says who the visitor is (auth)")
-        name = request.path.removeprefix(self.base)
+        name = request.path.removeprefix(self.path)
         if name in ACTIONS:
             allow(request, "POST")
             return await self.act(name, visitor, request, io)

@@ -3,8 +3,8 @@
     allow = ["192.0.2.0/24", "2001:db8::/32", "unix"]
     deny = ["192.0.2.66"]
 
-The order in the file does not matter. An address that is in `deny` is refused. If there is an `allow`,
-an address that is not in it is refused. A refusal is a 403.
+The order in the file does not matter. A client is refused with 403 if its address is in `deny`, or if there is an
+`allow` without its address.
 
 An IPv4 client of a socket that listens on :: has a mapped address (::ffff:192.0.2.1); it is matched as IPv4. "unix"
 stands for the clients of Unix sockets.
@@ -61,26 +61,26 @@ NETWORKS = list_of(
 
 
 class Deny(Middleware):
-    """Refuse some clients, by their addresses (setting `deny`)."""
+    """Refuses the clients of some networks (setting `deny`)."""
 
     def __init__(self, networks: tuple[str, ...]) -> None:
         self.networks = Networks(networks)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer the other clients. Raises HTTPError(403)."""
+        """Return the inner handler's response for a client of another network. Raises HTTPError(403)."""
         if client_of(io) in self.networks:
             raise HTTPError(403, "the client's address is in deny")
         return await self.inner.respond(request, io)
 
 
 class Allow(Middleware):
-    """Refuse all other clients (setting `allow`)."""
+    """Refuses all clients except those of some networks (setting `allow`)."""
 
     def __init__(self, networks: tuple[str, ...]) -> None:
         self.networks = Networks(networks)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer these clients. Raises HTTPError(403)."""
+        """Return the inner handler's response for a client of these networks. Raises HTTPError(403)."""
         if client_of(io) not in self.networks:
             raise HTTPError(403, "the client's address is not in allow")
         return await self.inner.respond(request, io)

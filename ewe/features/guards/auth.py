@@ -7,19 +7,20 @@ A browser that gets a 401 asks its user, and sends name and password with every 
 has to be checked each time, and a good hash is slow on purpose. respond() therefore checks in this order:
 
     credentials ─▶ this client has failed too often?      ─▶ 429
-                ─▶ were they right a minute ago?          ─▶ go on          (what nearly all requests are)
+                ─▶ were they right a minute ago?          ─▶ go on          (nearly all requests)
                 ─▶ this name was guessed at too often?    ─▶ 429
                 ─▶ check the hash, or ask the program     ─▶ go on, or 401
 
 - **The check does not hold an event loop**: it is a call (Stream.call), made in a thread there.
-- **What is remembered** is a digest with a random key, of client, name, password and the stored hash, for
+- **ewe remembers a digest** with a random key, of client, name, password and the stored hash, for
   `remember` (a minute). A changed hash is another digest. The key of a digest has the client's address in it, so an
   attacker elsewhere learns nothing from how fast an answer comes.
 - **The same wrong password again**, from the same client, counts once in WRONG_PASSWORD_S: a browser may send an
   old password with thirty requests at once.
-- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_INTERVAL_S. A name may fail USER_BURST
-  times from all clients together, then once in USER_INTERVAL_S. The failures of others do not hold up a client that
-  has logged in under this name within LOGGED_IN_S (a day), so no attacker can lock the owner out.
+- **Guessing**: a client may fail CLIENT_BURST times, then once in CLIENT_INTERVAL_S. A client that leaves before
+  the answer has failed, too. A name may fail USER_BURST times from all clients together, then once in
+  USER_INTERVAL_S. The failures of others do not hold up a client that has logged in under this name within
+  LOGGED_IN_S (a day), so no attacker can lock the owner out.
 - All processes share the counters and the digests (gateway/shared_table.py), in bounded memory.
 
 Programs get REMOTE_USER and AUTH_TYPE. They get the field Authorization only with `pass-authorization = true` (see
@@ -51,6 +52,7 @@ from ewe.features.guards.request_rate import too_many
 from ewe.gateway.shared_table import Rate, SharedTable
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
+from ewe.streams.base import Disconnected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,26 +99,36 @@ AUTH = TableKind(
 
 
 class Auth(Middleware):
-    """Let those pass who know a name and its password."""
+    """Asks for a name and its password."""
 
-    def __init__(self, realm: str, by: Htpasswd | PasswordCommand, remember: float = REMEMBERED_S) -> None:
+    def __init__(
+        self,
+        realm: str,
+        by: Htpasswd | PasswordCommand,
+        remember: float = REMEMBERED_S,
+        shared: SharedTable | None = None,
+    ) -> None:
         """by: checks passwords. remember: seconds for which a right password is not checked again.
 
-        Raises OSError if the system gives no shared memory.
+        shared: stores the counters and the digests; None: a new table. Raises OSError if the system gives no shared
+        memory.
         """
         quoted_realm = realm.replace("\\", "\\\\").replace('"', '\\"')
         self.fields = (("WWW-Authenticate", f'Basic realm="{quoted_realm}", charset="UTF-8"'),)
         self.by = by
         self.remember = remember
-        self.table = SharedTable()
+        self.table = shared or SharedTable()
         self.client_failures = Rate(1 / CLIENT_INTERVAL_S, CLIENT_BURST, self.table)
         self.user_failures = Rate(1 / USER_INTERVAL_S, USER_BURST, self.table)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], bounds: Bounds | None = None) -> Auth:
+    def from_table(
+        cls, table: Mapping[str, Any], bounds: Bounds | None = None, shared: SharedTable | None = None
+    ) -> Auth:
         """Return the log-in of the settings; reads the htpasswd file. Raises ValueError, OSError.
 
-        table: the table that AUTH has read. bounds: of the htpasswd file; None: those of the server.
+        table: the table that AUTH has read. bounds: of the htpasswd file; None: those of the server. shared: see
+        Auth.
         """
         if ("file" in table) == ("command" in table):
             raise ValueError(f"give either file or command: {AUTH.expected}")
@@ -131,10 +143,13 @@ class Auth(Middleware):
             from ewe.features.guards.auth_command import PasswordCommand
 
             by = PasswordCommand(table["command"], table.get("timeout", TIMEOUT_S))
-        return cls(table["realm"], by, table.get("remember", REMEMBERED_S))
+        return cls(table["realm"], by, table.get("remember", REMEMBERED_S), shared)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer who has logged in, else 401. Raises HTTPError: 429, and 500, 502, 504 of a command."""
+        """Return the inner handler's response if the password is right, else a 401.
+
+        Raises HTTPError: 429, and 500, 502, 504 of a command.
+        """
         given = request.values.get("authorization")
         credentials = parse_basic(given) if given is not None else None
         if credentials is None:
@@ -173,22 +188,29 @@ class Auth(Middleware):
             raise too_many(
                 wait, f"too many failed log-ins of {name.decode('utf-8', 'replace')[:64]!r} (auth)"
             )
-        if not isinstance(self.by, Htpasswd):
-            right = await self.by.check(request, io, name, password)
-        elif stored and len(password) <= MAX_PASSWORD_BYTES:
-            right = await io.call(check, stored, password) and known
-        else:
-            right = False
-        now = time.monotonic()
-        if not right:
+        try:
+            if not isinstance(self.by, Htpasswd):
+                right = await self.by.check(request, io, name, password)
+            elif stored and len(password) <= MAX_PASSWORD_BYTES:
+                right = await io.call(check, stored, password) and known
+            else:
+                right = False
+        except Disconnected:
+            # The check has taken its time: a client that always leaves must not have any number of checks.
             self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
-            self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
+            raise
+        now = time.monotonic()
         with self.table.locked():
+            # Another request with this password may have been checked at the same time.
+            is_counted = self.table.get(wrong_key) > now
             if right:
                 self.table.put(owner_key, now + LOGGED_IN_S)
                 self.table.put(right_key, now + self.remember)
             else:
                 self.table.put(wrong_key, now + min(self.remember, WRONG_PASSWORD_S))
+        if not right and not is_counted:
+            self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
+            self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         return right
 
 

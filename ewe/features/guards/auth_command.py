@@ -2,15 +2,15 @@
 
     auth = { realm = "Members", command = ["/usr/local/bin/check-ldap", "--group", "staff"] }
 
-The program gets two lines on standard input, the name and the password, both UTF-8. Arguments and environment of a
-process can be read by other users of the machine, so neither holds a password. The exit status decides:
+The program gets two lines on standard input, the name and the password, both UTF-8. Other users of the machine can
+read the arguments of a process, and perhaps its environment, so neither holds a password. The exit status decides:
 
     0        right
     1        wrong
     other    the program has failed: the client gets 500, and the error log the status
 
-What it prints is dropped; standard error goes to ewe's error log. A program that takes longer than `timeout` is
-killed (504). Its environment has PATH, REMOTE_ADDR, REQUEST_METHOD and REQUEST_URI.
+Its standard output is dropped; its standard error goes to ewe's error log. A program that takes longer than
+`timeout` is killed (504). Its environment has PATH, REMOTE_ADDR, REQUEST_METHOD and REQUEST_URI.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from ewe.config.defaults import SEARCH_PATH
 from ewe.features.guards.client import client_of
 from ewe.gateway import programs
 from ewe.gateway.scripts import Script
+from ewe.gateway.spool import memory_file, write
 from ewe.http.status import HTTPError
 from ewe.streams.descriptors import EXHAUSTED
 
@@ -33,7 +35,7 @@ RIGHT, WRONG = 0, 1  # exit statuses
 
 
 class PasswordCommand:
-    """Asks a program."""
+    """Asks a program whether a password is right."""
 
     def __init__(self, command: tuple[str, ...], timeout: float) -> None:
         """command: an absolute path, and arguments. timeout: seconds that the program may take."""
@@ -44,7 +46,7 @@ class PasswordCommand:
     async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError (500, 502, 504), OSError, Disconnected."""
         environment = {
-            b"PATH": os.environb.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"),
+            b"PATH": os.environb.get(b"PATH", SEARCH_PATH.encode()),
             b"REMOTE_ADDR": client_of(io).encode("latin-1", "replace"),
             b"REQUEST_METHOD": request.method.encode("latin-1"),
             b"REQUEST_URI": request.target.encode("latin-1"),
@@ -52,20 +54,19 @@ class PasswordCommand:
         file = self.command[0]
         label = f"auth: {file}"
         script = Script(file=file, name=label, path_info="")
-        reader, writer = os.pipe()  # the program's standard input
+        # Not a pipe: a write to a full pipe waits, and a large max-field allows a password that fills one.
+        stdin = memory_file("ewe-password")
         try:
-            # A head is shorter than the 64 KB that a pipe takes at once, so this never waits.
-            os.write(writer, b"%b\n%b\n" % (name, password))
-        finally:
-            os.close(writer)
-        try:
-            program = programs.start(io, self.command, environment, "/", reader, script, self.timeout)
+            write(stdin, b"%b\n%b\n" % (name, password))
+            os.lseek(stdin, 0, os.SEEK_SET)
+            program = programs.start(io, self.command, environment, "/", stdin, script, self.timeout)
         except OSError as reason:
             if reason.errno in EXHAUSTED:
                 raise
             raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
-            os.close(reader)
+            os.close(stdin)
+        program.exit_timeout_s = self.timeout
         late = HTTPError(504, f"{label}: took longer than {self.timeout:g} s (timeout)")
         deadline = time.monotonic() + self.timeout
         try:
@@ -78,5 +79,7 @@ class PasswordCommand:
             if program.status is None:
                 program.end()
         if program.status not in (RIGHT, WRONG):
+            if time.monotonic() > deadline:
+                raise late
             raise HTTPError(500, f"{label}: {program.how_it_ended()}; 0 means right, 1 means wrong")
         return program.status == RIGHT

@@ -1,13 +1,15 @@
 """Error pages of a site's own: `error-pages = { 404 = "/404.html", 503 = "/busy.html" }`.
 
-The page is what the site answers for that path: a file, or what a program says. The status stays, and so do the
-fields that belong to it (Allow, Retry-After, WWW-Authenticate ...). If the page itself cannot be had, the client
-gets ewe's.
+The page is the site's answer for that path, of a file or of a program. The status stays, and so do the fields that
+belong to it (Allow, Retry-After, WWW-Authenticate ...). If the site has no such page, the client gets the response
+as it was.
 """
 
 from __future__ import annotations
 
+from string import punctuation
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from ewe import logger
 from ewe.config.setting_types import Kind, whole
@@ -17,21 +19,31 @@ from ewe.features.declaration import Feature, StepKey
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.http.target import PATH, QUERY
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
-# Fields that describe ewe's own page, or the file of the site's page
-OF_PAGE = frozenset({"content-type", "x-content-type-options"})
+# Fields of the response that describe its body, which the page replaces (RFC 9110 section 8; RFC 9530)
+OF_BODY = frozenset({
+    "accept-ranges", "content-digest", "content-disposition", "content-encoding", "content-language",
+    "content-location", "content-md5", "content-type", "digest", "etag", "last-modified", "repr-digest",
+    "x-content-type-options",
+})  # fmt: skip
+# Fields of the page that are not for a response with another status
 OF_FILE = frozenset({"etag", "last-modified", "accept-ranges", "location"})
 STATUS = b"REDIRECT_STATUS"
 
 
 def _page(raw: object) -> str:
-    """Return the path of an error page. Raises ValueError."""
+    """Return the path of an error page as the target of a request. Raises ValueError."""
     if not isinstance(raw, str) or not raw.startswith("/") or not raw.isprintable() or " " in raw:
         raise ValueError(raw)
-    return raw
+    target = quote(raw, safe=punctuation)  # encodes the ö of /größe.html
+    path, _, query = target.partition("?")
+    if PATH.fullmatch(path) is None or QUERY.fullmatch(query) is None:
+        raise ValueError(raw)
+    return target
 
 
 PAGES = TableKind(
@@ -52,7 +64,7 @@ class ErrorPages(Middleware):
         response = await self.inner.respond(request, io)
         if response is None or (path := self.pages.get(response.status)) is None:
             return response
-        target = request.target.encode("latin-1")  # a page that is a program sees what the visitor asked for
+        target = request.target.encode("latin-1")  # a program that makes the page sees the visitor's target
         variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
         try:
             page = await respond_with(io.variables | variables, self.site, moved(request, path), io)
@@ -69,7 +81,7 @@ class ErrorPages(Middleware):
             status = page.status
             logger.errors.warning(f"page {path} of {response.status}: its answer is {status} (error-pages)")
             return response
-        of_response = [field for field in response.fields if field[0].lower() not in OF_PAGE]
+        of_response = [field for field in response.fields if field[0].lower() not in OF_BODY]
         of_page = [field for field in page.fields if field[0].lower() not in OF_FILE]
         cause = response.cause
         await response.close()

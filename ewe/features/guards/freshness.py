@@ -7,9 +7,9 @@
 `expires` writes Expires and Cache-Control: max-age, by the type of the response, as Apache's mod_expires does. The
 time counts from the request. `cache-control` writes its text, to which a max-age from `expires` is added.
 
-Both leave a response alone that has such fields already: a program knows better. Both are for good responses and
-redirects (STATUSES); an error page must not stay in a cache. A 304 gets what the 200 would have (RFC 9110 section
-15.4.5), its type taken from the path.
+Neither changes a response that has such fields already: its program knows better. Neither changes an error page,
+which must not stay in a cache (STATUSES). A 304 gets the fields of the 200 (RFC 9110 section 15.4.5); its path
+gives the type.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ DIRECTIVES = Kind(
 
 
 class Expires(Middleware):
-    """Say until when a response may be kept. lifetimes: seconds by type, by "image/*", and for "default"."""
+    """Writes how long a response may be kept. lifetimes: seconds by type, by "image/*", and for "default"."""
 
     def __init__(self, lifetimes: Mapping[str, int]) -> None:
         self.lifetimes = lifetimes
@@ -112,7 +112,7 @@ class Expires(Middleware):
 
 
 class CacheControl(Middleware):
-    """Write Cache-Control."""
+    """Writes Cache-Control."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -66,7 +66,7 @@ HEADERS = TableKind('{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"
 
 
 class Headers(Middleware):
-    """Change the fields of every response."""
+    """Changes the fields of every response."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         """table: the value of the setting, as HEADERS returns it. A field has a tuple of values, often only one."""

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from ewe import logger
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 CHECK_EVERY_S = 1.0  # seconds for which the file is not looked at again
 MAX_HTPASSWD_BYTES = 16 * 1024 * 1024  # bytes of the password file
@@ -157,7 +158,10 @@ class Htpasswd:
     """The users of a file, read again when it changes."""
 
     def __init__(self, path: str, bounds: Bounds = ANY) -> None:
-        """Read the file. Raises ValueError for a file or a line that cannot be used."""
+        """Read the file. Raises ValueError for a file or a line that cannot be used.
+
+        Raises OSError if the system has no descriptor left, as hash_of() and reload_if_changed() do.
+        """
         self.bounds = bounds
         try:
             load_libraries()
@@ -171,6 +175,8 @@ class Htpasswd:
         try:
             self.file_version, data = self.load()
         except OSError as reason:
+            if reason.errno in EXHAUSTED:
+                raise
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
         self.looked_at = time.monotonic()
@@ -194,7 +200,7 @@ class Htpasswd:
     def use(self, users: dict[bytes, PasswordEntry]) -> None:
         """Use these users from now on."""
         self.users = users
-        self.decoy = max((user.hash for user in users.values()), key=cost_of, default="")
+        self.decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
 
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed. Raises HTTPError(500) if it cannot be read."""
@@ -207,6 +213,8 @@ class Htpasswd:
                 self.complaints = 0
                 self.use(read(data, self.log_bad_line, self.bounds.cost))
         except OSError as reason:
+            if reason.errno in EXHAUSTED:
+                raise
             raise HTTPError(
                 500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
             ) from None

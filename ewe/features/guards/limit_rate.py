@@ -41,7 +41,7 @@ MAX_PAUSE_S = 1.0  # seconds that one wait may take; a client that has closed it
 
 
 class LimitRate(Middleware):
-    """Slow responses down."""
+    """Slows responses down."""
 
     def __init__(self, rate: int) -> None:
         """rate: bytes a second."""
@@ -132,29 +132,25 @@ class BodySource(Source):
     """Bytes and parts of files, as a Source."""
 
     def __init__(self, body: bytes | tuple[bytes | Region, ...]) -> None:
-        self.left = [body] if isinstance(body, bytes) else list(body)
+        self.left: list[bytes | Region] = [body] if isinstance(body, bytes) else list(body)
         self.length = body_size(body)
-        self.read_bytes = 0  # of the first region in `left`
 
     async def receive(self) -> bytes:
         """Return the next piece. Raises HTTPError if a file has become shorter."""
         while self.left:
-            first = self.left[0]
+            first = self.left.pop(0)
             if isinstance(first, bytes):
-                self.left.pop(0)
                 if first:
                     return first
-                continue
-            count = min(first.count - self.read_bytes, MAX_PIECE_BYTES)
-            if not count:
-                self.left.pop(0)
-                self.read_bytes = 0
-                continue
-            data = os.pread(first.file, count, first.offset + self.read_bytes)
-            if not data:
-                raise HTTPError(500, "the file has become shorter")
-            self.read_bytes += len(data)
-            return data
+            elif first.count:
+                data = os.pread(first.file, min(first.count, MAX_PIECE_BYTES), first.offset)
+                if not data:
+                    raise HTTPError(500, "the file has become shorter")
+                size = len(data)
+                if size < first.count:
+                    rest = Region(first.file, first.offset + size, first.count - size, first.owner)
+                    self.left.insert(0, rest)
+                return data
         return b""
 
 

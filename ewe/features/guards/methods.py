@@ -42,7 +42,7 @@ METHODS_ALLOWED = list_of("METHODS", 'a list of methods such as ["GET", "POST"]'
 
 
 class Methods(Middleware):
-    """Let some methods pass."""
+    """Refuses all methods except those of a list."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         with_head = dict.fromkeys(
@@ -52,13 +52,12 @@ class Methods(Middleware):
         self.allow = ("Allow", ", ".join(with_head))
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer a method of the list. Raises HTTPError: 405, or 501 for a method that is not known at all."""
+        """Return the inner handler's response. Raises HTTPError: 405, or 501 for a method that no RFC defines."""
         if request.method in self.names:
             return await self.inner.respond(request, io)
         if request.method not in METHODS:
             raise HTTPError(501, f"method {request.method!r} (methods)")
-        _, names = self.allow  # the field Allow
-        raise HTTPError(405, f"{request.method} is not among {names} (methods)", (self.allow,))
+        raise HTTPError(405, f"{request.method} is not among {self.allow[1]} (methods)", (self.allow,))
 
 
 MEANING = "the methods that are allowed; others are 405"

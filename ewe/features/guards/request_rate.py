@@ -47,7 +47,7 @@ RATE = TableKind(
 
 
 class RequestRate(Middleware):
-    """Refuse a client's requests above a rate."""
+    """Refuses a client's requests above a rate."""
 
     def __init__(self, table: Mapping[str, float]) -> None:
         """table: as RATE has read it. Raises OSError if the system gives no shared memory."""
@@ -57,7 +57,7 @@ class RequestRate(Middleware):
         self.description = f"{rate:g} a second, {burst:g} at once"
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Answer a client below the rate. Raises HTTPError(429).
+        """Return the inner handler's response for a client below the rate. Raises HTTPError(429).
 
         A request counts once, also if a rewrite leads it to a location with the same rate.
         """
