@@ -238,13 +238,15 @@ class SQLPages:
         descriptor = None if hidden(path) else self.static.open(name, for_program=True)
         if descriptor is None:
             raise HTTPError(404, f"{name} does not exist any more")
-        with open(descriptor, "rb", buffering=0) as file:
+        try:  # open(descriptor) would not close the descriptor of a directory
             file_status = os.fstat(descriptor)
             if not stat.S_ISREG(file_status.st_mode):
                 raise HTTPError(404, f"{name} is not a regular file")
             if file_status.st_size > MAX_PAGE_BYTES:
                 raise HTTPError(500, f"{name} is larger than {MAX_PAGE_BYTES} bytes")
-            data = file.read(MAX_PAGE_BYTES + 1) or b""
+            data = os.read(descriptor, MAX_PAGE_BYTES)
+        finally:
+            os.close(descriptor)
         try:
             return data.decode(), file_status
         except UnicodeDecodeError as error:

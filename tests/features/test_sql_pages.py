@@ -18,7 +18,7 @@ import pytest
 from support import web
 from support.daemon import ME, Daemon
 from support.memory import MemoryStream
-from support.proc import peak_memory
+from support.proc import open_files, peak_memory
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 from support.xswitch_client import account
@@ -458,6 +458,18 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
     assert response is not None and (response.status, response.cause) == (500, "pages from SQL need jinja2")
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
+
+
+def test_a_directory_in_place_of_a_layout_does_not_stay_open(tmp_path: Path) -> None:
+    """A user could otherwise take all descriptors of the server."""
+    layout = tmp_path / "_layout.sql.html"
+    layout.mkdir()
+    (tmp_path / "page.sql.html").write_text('---\n{% extends "_layout.sql.html" %}')
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, Asked(), Static(config))
+    response = run(pages.respond(Request("GET", "/page", (1, 1), path="/page"), MemoryStream([])))
+    assert response is not None and response.status == 500
+    assert str(layout) not in open_files(os.getpid()).values()
 
 
 @pytest.mark.needs("root")
