@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from ewe import logger
 from ewe.bounded import SETTLED_S, BoundedDict, TimedCache
@@ -448,8 +449,10 @@ class PageRequest:
             return self.page_for_error(query, error)
         fields = [("Content-Type", TYPES[layout]), *FIELDS]
         if layout == "CSV":
-            stem = percent_encode(self.file.rpartition("/")[2].removesuffix(SUFFIX))
-            fields.append(("Content-Disposition", f"attachment; filename*=UTF-8''{stem}.csv"))
+            file = self.file.rpartition("/")[2].removesuffix(SUFFIX) + ".csv"
+            # RFC 8187 section 3.2.1 allows fewer characters than a path
+            encoded = quote(file, safe="", errors="surrogateescape")
+            fields.append(("Content-Disposition", f"attachment; filename*=UTF-8''{encoded}"))
         return Response(200, fields, body)
 
     async def post(self) -> Response:

@@ -264,7 +264,7 @@ class DeclarationParser:
         except ValueError:
             query.time_limit_s = 0  # refused below
         if not MIN_SECONDS <= query.time_limit_s <= MAX_SECONDS:
-            raise PageError(self.line, f"time is a number of seconds, at least {MIN_SECONDS:g}")
+            raise PageError(self.line, f"time is a number of seconds, from {MIN_SECONDS:g} to {MAX_SECONDS}")
 
     post_time = query_time
 

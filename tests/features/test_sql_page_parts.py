@@ -94,6 +94,7 @@ def test_a_page_is_taken_apart() -> None:
         ("-- query: a\n-- rows: 00000000199999\nSELECT 1", 2, "1 to"),
         ("-- query: a\n-- rows: 000000001" + "0" * 9999 + "\nSELECT 1", 2, "1 to"),
         ("-- query: a\n-- time: nan\nSELECT 1", 2, "seconds"),
+        ("-- query: a\n-- time: 4000\nSELECT 1", 2, "from 0.01 to 3600"),
         ("-- query: a\n-- sort: a b c\nSELECT 1", 2, "list of columns"),
         ("-- query: a\n-- empty: 200\nSELECT 1", 2, "404"),
         ("-- query: a\nSELECT 1\n-- rows: 5", 3, "between `-- query: NAME` and its SQL"),
@@ -216,7 +217,7 @@ def test_what_is_required_must_be_given() -> None:
 
 @pytest.mark.parametrize("query", ["a=%ff", "&".join(f"a{n}=1" for n in range(1001))])
 def test_a_query_that_cannot_be_read_is_refused(query: str) -> None:
-    with pytest.raises(BadValue, match="^The query or the form "):
+    with pytest.raises(BadValue, match=r"^The query or the form "):
         fields_of(query)
 
 
@@ -285,6 +286,19 @@ def test_a_table_shows_text_as_text() -> None:
     assert '<td class="number">1' in table and "<td>2 bytes" in table
     assert re.findall(r"<th[^>]*>(?:<a[^>]*>)?([^<]+)", str(found.table(hide=[NASTY]))) == ["id", "title"]
     assert "Nothing was found." in found.__class__(found._page, BOOKS, found._choice, "", ["a"], []).table()
+
+
+def test_a_column_is_hidden_by_its_whole_name() -> None:
+    found = result(["id", "title"], [[1, "x"]])
+    for hide, heads in (("title", ["id"]), ("id, title", ["id", "title"]), (["title", "id"], [])):
+        table = str(found.table(hide=hide))
+        assert re.findall(r"<th(?: [^>]*)?>(?:<a[^>]*>)?(\w+)", table) == heads, hide
+
+
+def test_a_page_may_have_a_name_that_is_not_utf_8() -> None:
+    page = Page(Declarations(), "/b\udcfccher.sql.html", {}, "")
+    found = QueryResult(page, BOOKS, Choice(BOOKS, "", {}), "", ["a"], [])
+    assert found.csv == "b%FCcher.sql.csv?"
 
 
 def test_links_keep_what_the_visitor_has_chosen() -> None:

@@ -182,6 +182,20 @@ def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
     assert "(CAST(CAST(NULL AS BIGINT) AS BIGINT) IS NULL OR year >= CAST(NULL AS BIGINT))" in books.statement
 
 
+def test_the_file_name_of_an_export_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> bytes:
+        return b"title\r\n"
+
+    monkeypatch.setattr(Asked, "ask", ask)
+    (tmp_path / "a, 'b'=(c).sql.html").write_text(BOOKS)
+    config = Config(documentroot=str(tmp_path))
+    request = Request("GET", "/", (1, 1), path="/a, 'b'=(c).sql.csv")
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None
+    name = "a%2C%20%27b%27%3D%28c%29.csv"
+    assert response.get("content-disposition") == f"attachment; filename*=UTF-8''{name}"
+
+
 @pytest.mark.parametrize(
     ("redirect", "query", "location"),
     [
