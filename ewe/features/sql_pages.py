@@ -37,7 +37,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.static import FILE_CHECK_S, Static, file_version, hidden
 from ewe.gateway.connections import RETRY
-from ewe.http.conditional import tags
+from ewe.http.conditional import status_by_conditions
 from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.messages import METHODS, Request, Response
 from ewe.http.status import HTTPError
@@ -144,7 +144,7 @@ class SQLPages:
             where = f"{self.static.name(file)}, line {error.line}" if error.line else self.static.name(file)
             return self.failure(500, f"{where}: {error}")
         except BadValue as bad:
-            return failed_page(400, str(bad), f"{bad}. Please go back and correct it.")
+            return error_page(400, str(bad), text=f"{bad}. Please go back and correct it.")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the line about the page that answers. Raises HTTPError(403, 404)."""
@@ -174,9 +174,7 @@ class SQLPages:
     def failure(self, status: int, cause: str) -> Response:
         """Return the page of an error. With `development`, it shows the cause."""
         fields = RETRY if status == 503 else ()
-        if self.development:
-            return failed_page(status, cause, cause, fields)
-        return error_page(status, cause, fields)
+        return error_page(status, cause, fields, text=cause if self.development else "")
 
     # Path to file
 
@@ -364,8 +362,8 @@ class PageRequest:
                 except DatabaseError as error:
                     return self.page_for_error(query, error)
             if query.empty_status and asked and not rows:
-                return failed_page(
-                    query.empty_status, f"query {query.name} finds no row", "There is no such page."
+                return error_page(
+                    query.empty_status, f"query {query.name} finds no row", text="There is no such page."
                 )
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
             result.asked = asked
@@ -459,7 +457,8 @@ class PageRequest:
         """Run the statement that a form asks for, and redirect the visitor. Raises BadValue, HTTPError."""
         request, declarations = self.request, self.declarations
         if reason := cross_site(request):
-            return failed_page(403, reason, "This form was not sent from this site, so nothing was changed.")
+            text = "This form was not sent from this site, so nothing was changed."
+            return error_page(403, reason, text=text)
         if (request.get("content-type") or "").partition(";")[0].strip().lower() != FORM:
             raise HTTPError(415, f"a form must be {FORM}", (("Accept", FORM),))
         fields = await form(request)
@@ -475,7 +474,7 @@ class PageRequest:
             if error.kind == "STATEMENT" and any(
                 word in str(error) for word in ("constraint failed", "violates")
             ):
-                return failed_page(409, f"{post.name}: {error}", self.message_for(error))
+                return error_page(409, f"{post.name}: {error}", text=self.message_for(error))
             return self.page_for_error(post, error)
         row = dict(zip(table.columns, table.rows[0], strict=True)) if table.rows else {}
         return see_other(self.target(post, {**values, **row}))
@@ -543,14 +542,10 @@ def with_tag(request: Request, data: bytes) -> Response:
     """Return a page with an entity tag, so that a client need not fetch an unchanged page again."""
     tag = f'"{blake2b(data, digest_size=12).hexdigest()}"'
     fields = (("ETag", tag), *FIELDS)
-    if request.conditional:
-        matching = tags(request.values.get("if-match"))
-        if matching is not None and matching != ["*"] and tag not in matching:
-            return error_page(412, "the page has changed: it has another entity tag")
-        differing = tags(request.values.get("if-none-match"))
-        if differing and (differing == ["*"] or tag in (each.removeprefix("W/") for each in differing)):
-            return Response(304, fields)
-    return Response(200, (*HTML, *fields), data)
+    status = status_by_conditions(request, tag, None) if request.conditional else None
+    if status == 412:
+        return error_page(412, "the page has changed: it has another entity tag")
+    return Response(304, fields) if status == 304 else Response(200, (*HTML, *fields), data)
 
 
 def see_other(target: str) -> Response:
@@ -562,11 +557,6 @@ def see_other(target: str) -> Response:
         ("Cache-Control", "no-store"),
     )
     return Response(303, fields, page)
-
-
-def failed_page(status: int, cause: str, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Response:
-    """Return the page of an error. text: the explanation for the visitor. cause: for the log."""
-    return error_page(status, cause, fields, text=text)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
