@@ -163,6 +163,10 @@ class QueryResult:
         links: column -> URL with {column} for a row's value; None: no links. hide: columns left out, or the name of
         one. labels: column -> heading; None: the columns' own names. empty: the text without rows.
         """
+        links, labels = links or {}, labels or {}
+        # A template chooses the method get() of other objects, and no budget bounds a call from here.
+        if not (isinstance(links, dict) and isinstance(labels, dict)):
+            raise TypeError("links and labels must be dictionaries")
         if not self.asked:
             return Markup("")
         if not self._rows:
@@ -172,8 +176,8 @@ class QueryResult:
         shown = [(index, name) for index, name in enumerate(self.columns) if name not in hidden]
         if len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
             raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
-        heads = "".join(self._head(index, name, (labels or {}).get(name, name)) for index, name in shown)
-        patterns = [(links or {}).get(name) for _, name in shown]  # the URL of each column; None: no link
+        heads = "".join(self._head(index, name, labels.get(name, name)) for index, name in shown)
+        patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
         if any(patterns) or len(shown) < len(self.columns):
             rows, size = [], 0
             for row in self._rows:

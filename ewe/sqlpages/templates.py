@@ -227,6 +227,17 @@ class Environment(ImmutableSandboxedEnvironment):
         """Return the output of a block or macro: jinja2 calls this."""
         return join_output(parts)
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may get an attribute of an object: jinja2 calls this.
+
+        A method that can make a long text is not safe, even as a value: ewe's own code could call the value.
+        """
+        if isinstance(obj, TEXTS) and attr not in SAFE_TEXT_METHODS:
+            return False
+        if isinstance(obj, int) and attr == "to_bytes":
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
     # The names are jinja2's. The underscores keep them apart from the names of the keyword arguments in `kwargs`.
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call __obj, a function or method, for a template, and return its result; jinja2 calls this.
@@ -234,19 +245,14 @@ class Environment(ImmutableSandboxedEnvironment):
         Raises SecurityError, BudgetExceeded, and the exceptions of the function.
         """
         check_clock()
-        owner = getattr(__obj, "__self__", None)  # the object whose method is called
-        if isinstance(owner, TEXTS):
-            if __obj.__name__ not in SAFE_TEXT_METHODS:
-                raise SecurityError(f"a template may not call the method {__obj.__name__} of a text")
+        if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
             check_search_texts((*args, *kwargs.values()))
-        if isinstance(owner, int) and __obj.__name__ == "to_bytes":
-            raise SecurityError("a template may not call the method to_bytes of a number")
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
         return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
 
     def wrap_str_format(self, value: Any) -> None:
-        """Do nothing: SAFE_TEXT_METHODS does not have the method format(), because it can pad to any length."""
+        """Do nothing: is_safe_attribute() refuses the method format(), because it can pad to any length."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Calculate a + b and the like: jinja2 calls this for intercepted_binops. Return the result.

@@ -488,6 +488,21 @@ def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
     assert "MemoryError" not in str(error.value)
 
 
+@pytest.mark.parametrize("argument", ["labels", "links"])
+@pytest.mark.parametrize("function", ["'{0:>9}'.format", "'{0.__class__}'.format", "('a' * 9).rfind", "find"])
+def test_a_table_calls_no_function_of_a_template(argument: str, function: str) -> None:
+    """No check of the template's budget stands around such a call."""
+    text = "{% macro find(name) %}x{% endmacro %}"
+    text += f"{{{{ x.table({argument}=namespace(get={function})) }}}}"
+    with pytest.raises(PageError, match="links and labels must be dictionaries"):
+        render(text, x=result(["a"], [[1]]))
+
+
+def test_a_template_has_no_method_that_makes_a_long_text() -> None:
+    text = "{{ 'x'.format is defined }} {{ blob.ljust is defined }} {{ (1).to_bytes is defined }}"
+    assert render(text + " {{ 'x'.rfind is defined }}", blob=b"x") == "False False False True"
+
+
 def test_a_template_is_compiled_in_bounded_time() -> None:
     longest = "{{ 1 }}" * (templates.MAX_SOURCE_CHARS // 7)
     assert render(longest) == "1" * (templates.MAX_SOURCE_CHARS // 7)
