@@ -351,9 +351,7 @@ class PageRequest:
         for query in declarations.queries.values():
             prefix = f"{query.name}." if results else ""
             choice = Choice(query, prefix, self.url_fields)
-            asked = not query.needed_parameter or values.get(
-                query.needed_parameter, self.url_fields.get(query.needed_parameter)
-            ) not in (None, "")
+            asked = self.is_asked(query, values)
             columns: list[str] = []
             rows: list[list[Value]] = []
             if asked:
@@ -373,6 +371,11 @@ class PageRequest:
         data = body.encode("utf-8", "replace")
         await self.io.share(len(data))
         return with_tag(self.request, data)
+
+    def is_asked(self, query: Query, values: Mapping[str, Value]) -> bool:
+        """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
+        name = query.needed_parameter
+        return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return function(*arguments). The function compiles or renders a template.
