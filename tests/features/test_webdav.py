@@ -22,12 +22,13 @@ from ewe.config.settings import Config
 from ewe.features.languages import answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
-from ewe.features.webdav.tree import Tree
+from ewe.features.webdav.tree import Tree, refusal
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
+from ewe.streams.descriptors import EXHAUSTED
 
 SETTINGS = """\
 [[site]]
@@ -707,6 +708,12 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(upload, "write", full)
     assert put(tree_of(tmp_path, top="/x"), Body(lambda: b"x")) == 507 and not os.listdir(tmp_path)
+
+
+def test_a_system_without_descriptors_memory_or_threads_is_503() -> None:
+    for number in EXHAUSTED:
+        refused = refusal(OSError(number, os.strerror(number)), "/a")
+        assert (refused.status, refused.fields) == (503, (("Retry-After", "1"),)), refused.cause
 
 
 def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
