@@ -345,8 +345,10 @@ class PageRequest:
         declarations = self.declarations
         template = await self.call(self.pages.template, self.compiled, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
-        used = [name for query in declarations.queries.values() for name in query.parameters]
-        values = values_to_bind(used, declarations.parameters, self.url_fields)
+        read = [name for query in declarations.queries.values() for name in query.parameters]
+        # A template may use a parameter that no query uses.
+        read += [name for name, text in self.url_fields.items() if text and name in declarations.parameters]
+        values = values_to_bind(read, declarations.parameters, self.url_fields)
         results: dict[str, QueryResult] = {}
         for query in declarations.queries.values():
             prefix = f"{query.name}." if results else ""
@@ -365,8 +367,8 @@ class PageRequest:
                 )
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
             result.asked = asked
-        unused = {name: each.default for name, each in declarations.parameters.items() if name not in values}
-        variables = {**unused, **values, **results, "page": page, "results": results}
+        defaults = {name: each.default for name, each in declarations.parameters.items()}
+        variables = {**defaults, **values, **results, "page": page, "results": results}
         body = await self.call(template.render, variables)
         data = body.encode("utf-8", "replace")
         await self.io.share(len(data))

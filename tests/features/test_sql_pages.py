@@ -182,6 +182,24 @@ def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
     assert "(CAST(CAST(NULL AS BIGINT) AS BIGINT) IS NULL OR year >= CAST(NULL AS BIGINT))" in books.statement
 
 
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [("", 200, "x "), ("name=Bob&n=7", 200, "Bob 7"), ("name=&n=&id=", 200, "x "), ("n=a", 400, "n must be")],
+)
+def test_a_template_shows_a_parameter_that_no_query_uses(
+    tmp_path: Path, query: str, status: int, text: str
+) -> None:
+    (tmp_path / "hello.sql.html").write_text(
+        "-- parameter: name text = 'x'\n-- parameter: n integer\n-- parameter: id integer required\n"
+        "---\n<p>{{ name }} {{ n }}</p>"
+    )
+    config = Config(documentroot=str(tmp_path))
+    request = Request("GET", "/hello", (1, 1), path="/hello", query=query)
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None and response.status == status
+    assert isinstance(response.body, bytes) and f"<p>{text}" in response.body.decode()
+
+
 def test_the_file_name_of_an_export_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(*_: object) -> bytes:
         return b"title\r\n"
