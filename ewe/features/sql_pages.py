@@ -80,6 +80,8 @@ MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
 MAX_FORM_BYTES = 256 * 1024  # bytes of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
+# Bytes of their files together, and of the one that is added last. Declarations may take 50 times as much memory.
+MAX_COMPILED_BYTES = 4 << 20
 MAX_ENVIRONMENTS = 20  # directories of pages
 MAX_PATHS = 1000  # cached results of SQLPages.find()
 PAGE_CACHE_S = 1.0  # seconds that a cached result of SQLPages.find() is valid
@@ -97,13 +99,17 @@ HTML = (
 
 
 class CompiledPage:
-    """The contents of a page's file: its declarations, or its error. The template is compiled at its first use."""
+    """The contents of a page's file: its declarations, or its error. The template is compiled at its first use.
 
-    __slots__ = ("checked_at", "declarations", "error", "file_version", "template")
+    size: of the file, in bytes.
+    """
+
+    __slots__ = ("checked_at", "declarations", "error", "file_version", "size", "template")
 
     def __init__(self, file_status: os.stat_result, text: str) -> None:
         """file_status, text: of the file. A fault in the declarations is kept in `error`."""
         self.file_version = file_version(file_status)
+        self.size = file_status.st_size
         self.checked_at = time.monotonic()  # when the file was last compared with `file_version`
         self.template: PageTemplate | None = None
         self.error: PageError | None = None
@@ -228,6 +234,8 @@ class SQLPages:
             return cached
         compiled = CompiledPage(file_status, text)
         if time.time() - file_status.st_ctime > SETTLED_S:
+            if sum(each.size for each in list(self.compiled_pages.values())) > MAX_COMPILED_BYTES:
+                self.compiled_pages.clear()
             self.compiled_pages[path] = compiled
         return compiled
 

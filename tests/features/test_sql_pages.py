@@ -492,6 +492,23 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
 
 
+def test_the_compiled_pages_are_bounded_by_their_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could otherwise fill the memory of the server with 200 pages of a megabyte."""
+    monkeypatch.setattr(sql_pages, "MAX_COMPILED_BYTES", 2 * len(BOOKS) - 1)
+    for name in "abc":
+        (tmp_path / f"{name}.sql.html").write_text(BOOKS)
+    time.sleep(SETTLED_S * 1.5)
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, Asked(), Static(config))
+    kept = []
+    for name in "abc":
+        pages.compiled_page(f"/{name}.sql.html")
+        kept.append(len(pages.compiled_pages))
+    assert kept == [1, 2, 1]
+
+
 def test_a_directory_in_place_of_a_layout_does_not_stay_open(tmp_path: Path) -> None:
     """A user could otherwise take all descriptors of the server."""
     layout = tmp_path / "_layout.sql.html"
