@@ -141,7 +141,7 @@ class SQLPages:
         file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        compiled = self.compiled_page(file)
+        compiled = await self.call(io, self.compiled_page, file)
         try:
             if compiled.error is not None:
                 raise compiled.error
@@ -176,6 +176,15 @@ class SQLPages:
         if method not in METHODS:
             raise HTTPError(501, f"method {method!r} to a page from SQL")
         raise HTTPError(405, f"{method} to a page from SQL that declares no `-- post:`", (allow,))
+
+    async def call(self, io: Stream, function: Callable[..., T], *arguments: Any) -> T:
+        """Return function(*arguments). The function reads a page's file, or compiles or renders a template.
+
+        A user's declarations may take a second to read, and a user's template RENDER_TIMEOUT_S for each request.
+        Beside an event loop, an executor thread therefore makes the call, and the loop serves other clients
+        meanwhile. The site's own pages are trusted to be fast.
+        """
+        return await io.call(function, *arguments) if self.owner else function(*arguments)
 
     def failure(self, status: int, cause: str) -> Response:
         """Return the page of an error. With `development`, it shows the cause."""
@@ -351,7 +360,8 @@ class PageRequest:
     async def page(self) -> Response:
         """Run the queries and fill the template. Raises PageError, BadValue, HTTPError."""
         declarations = self.declarations
-        template = await self.call(self.pages.template, self.compiled, self.file)
+        pages = self.pages
+        template = await pages.call(self.io, pages.template, self.compiled, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
         read = [name for query in declarations.queries.values() for name in query.parameters]
         # A template may use a parameter that no query uses.
@@ -377,7 +387,7 @@ class PageRequest:
             result.asked = asked
         defaults = {name: each.default for name, each in declarations.parameters.items()}
         variables = {**defaults, **values, **results, "page": page, "results": results}
-        body = await self.call(template.render, variables)
+        body = await pages.call(self.io, template.render, variables)
         data = body.encode("utf-8", "replace")
         await self.io.share(len(data))
         return with_tag(self.request, data)
@@ -386,17 +396,6 @@ class PageRequest:
         """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
         name = query.needed_parameter
         return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
-
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return function(*arguments). The function compiles or renders a template.
-
-        A user's template may take RENDER_TIMEOUT_S for each request. Beside an event loop, an executor thread
-        therefore makes the call, and the loop serves other clients meanwhile. The site's own templates are trusted
-        to be fast.
-        """
-        if self.pages.owner:
-            return await self.io.call(function, *arguments)
-        return function(*arguments)
 
     async def rows(
         self, query: Query, sql: str, values: Mapping[str, Value]

@@ -11,8 +11,9 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import web
@@ -490,6 +491,32 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
     assert response is not None and (response.status, response.cause) == (500, "pages from SQL need jinja2")
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
+
+
+class Calling(MemoryStream):
+    """A stream that notes its calls, which an executor thread makes beside an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.called: list[str] = []
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        self.called.append(function.__name__)
+        return function(*arguments)
+
+
+@pytest.mark.parametrize(("owner", "called"), [("", []), ("alice", ["compiled_page", "template", "render"])])
+def test_a_users_page_is_read_and_made_by_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, called: list[str]
+) -> None:
+    """The declarations and the template of a user may take long, and would hold an event loop."""
+    monkeypatch.setattr(Asked, "names", ("~alice",))
+    (tmp_path / "page.sql.html").write_text("---\n<p>hello")
+    config = Config(documentroot=str(tmp_path))
+    io = Calling()
+    request = Request("GET", "/page", (1, 1), path="/page")
+    response = run(SQLPages(config, Asked(), Static(config), owner).respond(request, io))
+    assert response is not None and (response.status, io.called) == (200, called)
 
 
 def test_the_compiled_pages_are_bounded_by_their_sizes(
