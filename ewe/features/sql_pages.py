@@ -178,7 +178,7 @@ class SQLPages:
         raise HTTPError(405, f"{method} to a page from SQL that declares no `-- post:`", (allow,))
 
     async def call(self, io: Stream, function: Callable[..., T], *arguments: Any) -> T:
-        """Return function(*arguments). The function reads a page's file, or compiles or renders a template.
+        """Return function(*arguments). The function reads a page, or compiles or renders a template.
 
         A user's declarations may take a second to read, and a user's template RENDER_TIMEOUT_S for each request.
         Beside an event loop, an executor thread therefore makes the call, and the loop serves other clients
@@ -404,11 +404,11 @@ class PageRequest:
 
         The rows are those of the page, and one more if there is a next page.
         """
-        request = self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
+        request = await self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
         columns, rows, _ = await self.pages.databases.rows(request, self.io)
         return columns, rows
 
-    def daemon_request(
+    async def daemon_request(
         self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, max_rows: int | None
     ) -> ClientRequest:
         """Return the request to the daemon for a statement.
@@ -418,7 +418,8 @@ class PageRequest:
         parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
         if len(parameters) < len(statement.parameters):
             missing = [name for name in statement.parameters if name not in parameters]
-            sql = with_nulls(sql, {name: self.declarations.parameters[name].kind for name in missing})
+            kinds = {name: self.declarations.parameters[name].kind for name in missing}
+            sql = await self.pages.call(self.io, with_nulls, sql, kinds)
         return ClientRequest(
             self.database,
             sql,
@@ -451,7 +452,7 @@ class PageRequest:
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
-        request = self.daemon_request(query, sql, values, layout, max_rows=None)
+        request = await self.daemon_request(query, sql, values, layout, max_rows=None)
         request = replace(request, time_limit=None)
         try:
             body = await self.pages.databases.ask(request, self.io)
@@ -479,7 +480,7 @@ class PageRequest:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]
         values = values_to_bind(post.parameters, declarations.parameters, {**self.url_fields, **fields})
-        daemon_request = self.daemon_request(post, post.sql, values, layout="ROWS", max_rows=POST_ROWS)
+        daemon_request = await self.daemon_request(post, post.sql, values, layout="ROWS", max_rows=POST_ROWS)
         try:
             table = await self.pages.databases.rows(daemon_request, self.io, writes=True)
         except DatabaseError as error:

@@ -505,13 +505,15 @@ class Calling(MemoryStream):
         return function(*arguments)
 
 
-@pytest.mark.parametrize(("owner", "called"), [("", []), ("alice", ["compiled_page", "template", "render"])])
+@pytest.mark.parametrize(
+    ("owner", "called"), [("", []), ("alice", ["compiled_page", "template", "with_nulls", "render"])]
+)
 def test_a_users_page_is_read_and_made_by_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, called: list[str]
 ) -> None:
     """The declarations and the template of a user may take long, and would hold an event loop."""
     monkeypatch.setattr(Asked, "names", ("~alice",))
-    (tmp_path / "page.sql.html").write_text("---\n<p>hello")
+    (tmp_path / "page.sql.html").write_text("-- parameter: q\n-- query: a\nSELECT :q\n---\n<p>hello")
     config = Config(documentroot=str(tmp_path))
     io = Calling()
     request = Request("GET", "/page", (1, 1), path="/page")
