@@ -96,6 +96,7 @@ def test_a_page_is_taken_apart() -> None:
         ("-- query: a\n-- time: nan\nSELECT 1", 2, "seconds"),
         ("-- query: a\n-- time: 4000\nSELECT 1", 2, "from 0.01 to 3600"),
         ("-- query: a\n-- sort: a b c\nSELECT 1", 2, "list of columns"),
+        ("-- query: a\n-- sort: " + "a," * 2000 + "a\nSELECT 1", 2, "more than 2000 columns"),
         ("-- query: a\n-- empty: 200\nSELECT 1", 2, "404"),
         ("-- query: a\nSELECT 1\n-- rows: 5", 3, "between `-- query: NAME` and its SQL"),
         ("-- rows: 5\n-- query: a\nSELECT 1", 1, "between"),
