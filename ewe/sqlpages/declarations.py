@@ -37,6 +37,7 @@ MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
 MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
+MAX_ERROR_CHARS = 1000  # characters of a PageError's text
 MAX_SORT_COLUMNS = 2000  # SQLite sorts by no more; each request reads them all
 MAX_COMPARED_NAMES, MAX_COMPARED_CHARS = 200, 40  # names, and their characters, for "did you mean"
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
@@ -69,7 +70,8 @@ class PageError(Exception):
     """A page that cannot be used. The text is one line. line: in the file, from 1; 0: unknown."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(text)
+        """text: cut after MAX_ERROR_CHARS, since a word of the page, such as an unknown type, may be very long."""
+        super().__init__(text[:MAX_ERROR_CHARS])
         self.line = line
 
 

@@ -264,7 +264,7 @@ class QueryResult:
         for name in names:
             if name not in self.columns:
                 existing = ", ".join(self.columns) or "none, since the query was not run"
-                raise KeyError(f"{self._query.name} has no column {name!r}; there are: {existing}")
+                raise KeyError(f"{self._query.name} has no column {str(name)[:40]!r}; there are: {existing}")
             indexes.append(self.columns.index(name))
         return names, [[row[index] for row in self._rows] for index in indexes]
 

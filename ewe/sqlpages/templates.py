@@ -84,8 +84,11 @@ SAFE_TEXT_METHODS = frozenset({
     "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
-CONTAINERS = list, tuple, dict, set, frozenset
+VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
+CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, *VIEWS
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
+# Filters that make no text of their value, and take no longer for a long list than for a short one
+QUICK_FILTERS = frozenset({"length", "count", "first", "last", "default", "d"})
 # Filters that process all items in one call, and filters that may yield none of many items
 ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
 SELECTING_FILTERS = frozenset({"select", "reject", "selectattr", "rejectattr"})
@@ -245,11 +248,16 @@ class Environment(ImmutableSandboxedEnvironment):
         Raises SecurityError, BudgetExceeded, and the exceptions of the function.
         """
         check_clock()
+        arguments = (*args, *kwargs.values())
         if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
-            check_search_texts((*args, *kwargs.values()))
-        result = super().call(__context, __obj, *args, **kwargs)
+            check_search_texts(arguments)
         # concat() has already counted the output of a macro or block.
-        return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
+        if isinstance(__obj, Macro | BlockReference):
+            return super().call(__context, __obj, *args, **kwargs)
+        for argument in arguments:
+            if isinstance(argument, CONTAINERS):
+                size_of(argument)
+        return check_size(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> None:
         """Do nothing: is_safe_attribute() refuses the method format(), because it can pad to any length."""
@@ -307,7 +315,8 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     """
     if isinstance(value, TEXTS) and len(value) > MAX_RESULT_CHARS:
         raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
-    check_can_be_shown(value)
+    if not (name in QUICK_FILTERS and isinstance(value, CONTAINERS)):
+        check_can_be_shown(value)
     # The argument of default() may be long: it takes the value's place, and is not searched for
     if name in ("default", "d"):
         return value
@@ -349,13 +358,15 @@ def check_number(value: Any) -> None:
 
 
 def check_can_be_shown(value: Any) -> None:
-    """Raise SecurityError if a value is a namespace or an imported file.
+    """Raise SecurityError if a value is a namespace, an imported file, or a list that is too large as a text.
 
-    The sizes of their contents are not counted, so they must not become texts.
+    The sizes of a namespace's contents are not counted. jinja2 itself makes some tuples: the arguments of a macro.
     """
     if isinstance(value, UNCOUNTED_TYPES):
         kind = "an imported file" if isinstance(value, TemplateModule) else "a namespace"
         raise SecurityError(f"{kind} cannot be shown")
+    if isinstance(value, CONTAINERS):
+        size_of(value)
 
 
 def check_clock_after(value: Any) -> Any:
@@ -377,32 +388,40 @@ def join_output(parts: Iterable[str]) -> str:
 
 
 def check_size(value: Any) -> Any:
-    """Return a value as it is, and count its size. Raises SecurityError, BudgetExceeded if it is too large.
-
-    A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
-    text. Its size as a text therefore counts. Every operation that makes a list in a template calls this function,
-    so no list is too large to be walked.
-    """
+    """Return a value as it is, and count its size. Raises SecurityError, BudgetExceeded if it is too large."""
     if isinstance(value, TEXTS) and len(value) > MAX_UNCOUNTED_CHARS:
         count_towards_page(len(value))
-    if not isinstance(value, CONTAINERS):
+    if isinstance(value, CONTAINERS):
+        count_towards_page(size_of(value))
+    else:
         check_number(value)
-        return value
+    return value
+
+
+def size_of(container: Any) -> int:
+    """Return the number of all items and characters in a container. Raises SecurityError above MAX_ITEMS.
+
+    A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
+    text. Its size as a text therefore counts.
+    """
     check_clock()
-    count, containers = 0, [value]  # containers: those whose parts are still to be counted
+    count, containers = 0, [container]  # containers: those whose parts are still to be counted
     while containers:
         for part in parts_of(containers.pop()):
             count += 1
             if isinstance(part, TEXTS):
                 count += len(part)
+            elif isinstance(part, int):
+                count += part.bit_length() // 64  # a long number counts as more than one item
             elif isinstance(part, CONTAINERS):
                 containers.append(part)
+            elif isinstance(part, Macro):
+                count += len(part.name or "")
             elif isinstance(part, UNCOUNTED_TYPES):
                 raise SecurityError("a list may not contain a namespace or an imported file")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
-    count_towards_page(count)
-    return value
+    return count
 
 
 def count_towards_page(count: int) -> None:
@@ -439,12 +458,13 @@ def text_to_insert(value: Any) -> Any:
 
 def concatenate(parts: list[Any]) -> str:
     """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML."""
+    texts, length = [], 0
     for part in parts:
         check_can_be_shown(part)
-    texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
-    length = sum(map(len, texts))
-    if length > MAX_RESULT_CHARS:
-        raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
+        texts.append("" if part is None else part if isinstance(part, str) else str(part))
+        length += len(texts[-1])
+        if length > MAX_RESULT_CHARS:
+            raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     if length > MAX_UNCOUNTED_CHARS:
         count_towards_page(length)
     return Markup("").join(texts) if any(isinstance(text, Markup) for text in texts) else "".join(texts)

@@ -504,6 +504,54 @@ def test_a_template_has_no_method_that_makes_a_long_text() -> None:
     assert render(text + " {{ 'x'.rfind is defined }}", blob=b"x") == "False False False True"
 
 
+FOUR = "(x, x, x, x)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{% macro m() %}}{{{{ varargs }}}}{{% endmacro %}}{{{{ m{FOUR} }}}}",
+        f"{{{{ cycler{FOUR}.items|string }}}}",
+        f"{{{{ cycler{FOUR}.items|tojson }}}}",
+        f"{{{{ cycler{FOUR}.items ~ '' }}}}",
+        f"{{{{ page.url('a', b=cycler{FOUR}.items) }}}}",
+        "{% set v = {'a': x}.items() %}{{ [v, v, v, v] }}",
+        f"{{% macro {'m' * 300}() %}}{{% endmacro %}}{{% set f = {'m' * 300} %}}{{{{ [f, f, f, f] }}}}",
+        "{{ numbers }}",
+    ],
+)
+def test_what_jinja_puts_together_is_counted_as_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views of dictionaries, arguments of macros and cyclers, long numbers, long names of macros."""
+    monkeypatch.setattr(templates, "MAX_ITEMS", 1000)
+    page = Page(Declarations(), "/a.sql.html", {}, "")
+    with pytest.raises(PageError, match="a list that is too large"):
+        render(text, x="x" * 300, numbers=[1 << 4000] * 20, page=page)
+
+
+def test_a_concatenation_ends_with_the_part_that_is_too_long() -> None:
+    """The others could take gigabytes."""
+    made: list[str] = []
+
+    class Part:
+        def __str__(self) -> str:
+            made.append("x" * 600_000)
+            return made[-1]
+
+    with pytest.raises(PageError, match="a text of more than"):
+        render("{{ a ~ a ~ a ~ a ~ a }}", a=Part())
+    assert len(made) == 2
+
+
+def test_an_error_is_short() -> None:
+    for text in ("{{ books[long] }}", "{{ books.bars(long, 'a') }}"):
+        with pytest.raises(PageError) as error:
+            render(text, long="x" * 100_000, books=result(["a"], [[1]]))
+        assert len(str(error.value)) <= 1000
+    with pytest.raises(PageError) as error:
+        parse("-- parameter: a " + "t" * 100_000 + "\n")
+    assert len(str(error.value)) <= 1000
+
+
 def test_a_template_is_compiled_in_bounded_time() -> None:
     longest = "{{ 1 }}" * (templates.MAX_SOURCE_CHARS // 7)
     assert render(longest) == "1" * (templates.MAX_SOURCE_CHARS // 7)
