@@ -50,7 +50,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.filters import do_round
 from jinja2.runtime import BlockReference, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace, htmlsafe_json_dumps
+from jinja2.utils import Cycler, Namespace, htmlsafe_json_dumps
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -87,8 +87,6 @@ TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
 CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, *VIEWS
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
-# Filters that make no text of their value, and take no longer for a long list than for a short one
-QUICK_FILTERS = frozenset({"length", "count", "first", "last", "default", "d"})
 # Filters that process all items in one call, and filters that may yield none of many items
 ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
 SELECTING_FILTERS = frozenset({"select", "reject", "selectattr", "rejectattr"})
@@ -251,13 +249,12 @@ class Environment(ImmutableSandboxedEnvironment):
         arguments = (*args, *kwargs.values())
         if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
             check_search_texts(arguments)
+        # A template can get the arguments as a tuple: `items` of a cycler, `varargs` and `kwargs` of a macro.
+        if __obj is Cycler or (isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs)):
+            size_of(arguments)
+        result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
-        if isinstance(__obj, Macro | BlockReference):
-            return super().call(__context, __obj, *args, **kwargs)
-        for argument in arguments:
-            if isinstance(argument, CONTAINERS):
-                size_of(argument)
-        return check_size(super().call(__context, __obj, *args, **kwargs))
+        return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
 
     def wrap_str_format(self, value: Any) -> None:
         """Do nothing: is_safe_attribute() refuses the method format(), because it can pad to any length."""
@@ -315,8 +312,7 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     """
     if isinstance(value, TEXTS) and len(value) > MAX_RESULT_CHARS:
         raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
-    if not (name in QUICK_FILTERS and isinstance(value, CONTAINERS)):
-        check_can_be_shown(value)
+    check_can_be_shown(value)
     # The argument of default() may be long: it takes the value's place, and is not searched for
     if name in ("default", "d"):
         return value
@@ -358,15 +354,13 @@ def check_number(value: Any) -> None:
 
 
 def check_can_be_shown(value: Any) -> None:
-    """Raise SecurityError if a value is a namespace, an imported file, or a list that is too large as a text.
+    """Raise SecurityError if a value is a namespace or an imported file.
 
-    The sizes of a namespace's contents are not counted. jinja2 itself makes some tuples: the arguments of a macro.
+    The sizes of their contents are not counted, so they must not become texts.
     """
     if isinstance(value, UNCOUNTED_TYPES):
         kind = "an imported file" if isinstance(value, TemplateModule) else "a namespace"
         raise SecurityError(f"{kind} cannot be shown")
-    if isinstance(value, CONTAINERS):
-        size_of(value)
 
 
 def check_clock_after(value: Any) -> Any:
@@ -402,7 +396,8 @@ def size_of(container: Any) -> int:
     """Return the number of all items and characters in a container. Raises SecurityError above MAX_ITEMS.
 
     A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
-    text. Its size as a text therefore counts.
+    text. Its size as a text therefore counts. Every operation that gives a template a list, a tuple, a dictionary
+    or a view calls this function, so no list is too large to be walked.
     """
     check_clock()
     count, containers = 0, [container]  # containers: those whose parts are still to be counted

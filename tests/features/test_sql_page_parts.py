@@ -517,7 +517,10 @@ FOUR = "(x, x, x, x)"
         f"{{{{ page.url('a', b=cycler{FOUR}.items) }}}}",
         "{% set v = {'a': x}.items() %}{{ [v, v, v, v] }}",
         f"{{% macro {'m' * 300}() %}}{{% endmacro %}}{{% set f = {'m' * 300} %}}{{{{ [f, f, f, f] }}}}",
-        "{{ numbers }}",
+        f"{{% include cycler{FOUR}.items %}}",
+        f"{{{{ page[cycler{FOUR}.items] }}}}",
+        f"{{{{ page|attr(cycler{FOUR}.items) }}}}",
+        f"{{{{ [{'number, ' * 20}] }}}}",
     ],
 )
 def test_what_jinja_puts_together_is_counted_as_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,11 +528,11 @@ def test_what_jinja_puts_together_is_counted_as_text(text: str, monkeypatch: pyt
     monkeypatch.setattr(templates, "MAX_ITEMS", 1000)
     page = Page(Declarations(), "/a.sql.html", {}, "")
     with pytest.raises(PageError, match="a list that is too large"):
-        render(text, x="x" * 300, numbers=[1 << 4000] * 20, page=page)
+        render(text, x="x" * 300, number=1 << 4000, page=page)
 
 
 def test_a_concatenation_ends_with_the_part_that_is_too_long() -> None:
-    """The others could take gigabytes."""
+    """The texts of the other parts are not made."""
     made: list[str] = []
 
     class Part:
