@@ -692,6 +692,14 @@ def test_a_list_of_many_items_is_not_sorted(use: str) -> None:
         render(f"{{{{ numbers|{use} }}}}", numbers=[0] * 300_000)
 
 
+@pytest.mark.parametrize("use", ["max", "min", "unique|list"])
+def test_lists_of_many_parts_are_not_compared(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call compares them, and each comparison reads all parts."""
+    monkeypatch.setattr(templates, "MAX_ITEMS", 1000)
+    with pytest.raises(PageError, match="a list that is too large"):
+        render(f"{{{{ range(20)|map(attribute='x', default=parts)|{use} }}}}", parts=(1,) * 100)
+
+
 @pytest.mark.parametrize(
     "use", ["5|round(-99999999)", "0.5|round(99999999, 'ceil')", "[5]|map('round', -99999999)|list"]
 )
