@@ -48,7 +48,7 @@ from jinja2 import nodes
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
 from jinja2.filters import do_round
-from jinja2.runtime import BlockReference, Macro
+from jinja2.runtime import BlockReference, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Namespace, htmlsafe_json_dumps
 from jinja2.visitor import NodeTransformer
@@ -85,7 +85,7 @@ SAFE_TEXT_METHODS = frozenset({
 })  # fmt: skip
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
-CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, *VIEWS
+CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, Cycler, *VIEWS
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
 # Filters that process all items in one call, and filters that may yield none of many items
 ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
@@ -249,9 +249,8 @@ class Environment(ImmutableSandboxedEnvironment):
         arguments = (*args, *kwargs.values())
         if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
             check_search_texts(arguments)
-        # A template can get the arguments as a tuple: `items` of a cycler, `varargs` and `kwargs` of a macro.
-        if __obj is Cycler or (isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs)):
-            size_of(arguments)
+        if isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs):
+            size_of(arguments)  # the macro gets them as a tuple and a dictionary
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
         return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
@@ -337,12 +336,13 @@ def check_search_texts(arguments: Iterable[Any]) -> None:
 def check_sort_keys(count: int, arguments: Iterable[Any]) -> None:
     """Raise SecurityError for too many items, or keys: an item has a key for each part of "a.b,c.d".
 
-    count: of the items.
+    count: of the items. A list among the arguments, such as a default, may become the key of each item.
     """
     if count > MAX_SORTED_ITEMS:
         raise SecurityError(f"more than {MAX_SORTED_ITEMS} items to sort")
     texts = [argument for argument in arguments if isinstance(argument, str)]
     part_count = sum(text.count(".") + text.count(",") for text in texts)
+    part_count += sum(size_of(argument) for argument in arguments if isinstance(argument, CONTAINERS))
     if count * part_count > MAX_RESULT_CHARS:
         raise SecurityError("too many keys to sort by")
 
@@ -412,8 +412,8 @@ def size_of(container: Any) -> int:
                 containers.append(part)
             elif isinstance(part, Macro):
                 count += len(part.name or "")
-            elif isinstance(part, UNCOUNTED_TYPES):
-                raise SecurityError("a list may not contain a namespace or an imported file")
+            elif isinstance(part, (*UNCOUNTED_TYPES, LoopContext)):
+                raise SecurityError("a list may not contain a namespace, an imported file or a loop")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
     return count
@@ -430,6 +430,8 @@ def count_towards_page(count: int) -> None:
 
 def parts_of(container: Any) -> Iterable[Any]:
     """Return the parts of a container; of a dictionary, its keys and its values."""
+    if isinstance(container, Cycler):
+        return container.items
     return chain.from_iterable(container.items()) if isinstance(container, Mapping) else container
 
 
