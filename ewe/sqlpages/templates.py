@@ -60,6 +60,8 @@ from ewe.sqlpages.declarations import PageError
 codecs.lookup("unicode-escape")
 
 MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
+# Characters of the files that pages of one directory extend or include, in memory: 20 MB when compiled
+MAX_LOADED_CHARS = 512 * 1024
 RENDER_TIMEOUT_S = 2.0  # seconds that a template may take
 MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
 MAX_RESULT_CHARS = 1 << 20  # characters of a text that one operation makes or reads
@@ -541,6 +543,7 @@ class TemplateLoader(jinja2.BaseLoader):
 
     def __init__(self, load: Load) -> None:
         self.load_file = load
+        self.loaded_chars = 0  # characters of the sources whose templates the environment has in memory
 
     def get_source(
         self, environment: jinja2.Environment, template: str
@@ -556,6 +559,10 @@ class TemplateLoader(jinja2.BaseLoader):
             else:
                 check_clock()
                 check_length(text, template)
+                self.loaded_chars += len(text)
+                if self.loaded_chars > MAX_LOADED_CHARS and environment.cache is not None:
+                    environment.cache.clear()
+                    self.loaded_chars = len(text)
                 return text, template, is_same
         raise jinja2.TemplateNotFound(template)
 

@@ -568,6 +568,14 @@ def test_a_template_is_compiled_in_bounded_time() -> None:
             PageTemplate(Environment(lambda name: (files[name], lambda: True)), use, 0).render({})
 
 
+def test_the_included_files_in_memory_are_bounded_by_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_LOADED_CHARS", 100)
+    environment = Environment(lambda name: (name[1] * 60, lambda: True))
+    page = PageTemplate(environment, "".join(f'{{% include "_{x}.sql.html" %}}' for x in "abc"), 0)
+    assert page.render({}) == "a" * 60 + "b" * 60 + "c" * 60
+    assert environment.cache is not None and len(environment.cache) == 1
+
+
 def test_compiling_what_a_template_includes_counts_as_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "RENDER_TIMEOUT_S", 0.05)
     part = "{{ a.b(c)[d] }}" * ((templates.MAX_SOURCE_CHARS - 100) // 15)
