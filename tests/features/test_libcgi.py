@@ -409,7 +409,7 @@ def test_requests_for_a_link_out_of_the_directory_share_one_buffer(
 class Overloaded(MemoryStream):
     """The stream of a server that can start no thread."""
 
-    async def call(self, *_: object, **__: object) -> Any:
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         raise OSError(errno.EAGAIN, "can't start new thread")
 
 
