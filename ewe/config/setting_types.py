@@ -532,5 +532,8 @@ LANGUAGES = texts(
 
 
 def is_local(address: str) -> bool:
-    """Return whether only this machine can reach a server at this address ("localhost": a Unix socket)."""
-    return address in ("localhost", "::1") or address.startswith("127.")
+    """Return whether only this machine can reach a server at this address ("localhost": a Unix socket).
+
+    A socket of systemd may take IPv4 and IPv6: an IPv4 address then begins with ::ffff: (RFC 4291 section 2.5.5.2).
+    """
+    return address in ("localhost", "::1") or address.removeprefix("::ffff:").startswith("127.")

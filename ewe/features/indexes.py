@@ -346,8 +346,8 @@ def leads_out(name: str, descriptor: int, root: str, directory: str) -> bool:
         os.close(opened)
 
 
-def sort_entries(entries: list[DirectoryEntry], sort: str, order: str) -> list[DirectoryEntry]:
-    """Sort by the column, then by name, and put directories first; return the same list."""
+def sort_entries(entries: list[DirectoryEntry], sort: str, order: str) -> None:
+    """Sort by the column, then by name, and put directories first."""
     down = order == "desc"
     entries.sort(key=lambda entry: natural(entry.name), reverse=down and sort == "name")
     if sort == "size":
@@ -355,7 +355,6 @@ def sort_entries(entries: list[DirectoryEntry], sort: str, order: str) -> list[D
     elif sort == "date":
         entries.sort(key=lambda entry: entry.modified, reverse=down)
     entries.sort(key=lambda entry: not entry.is_directory)
-    return entries
 
 
 def natural(name: str) -> tuple[list[str | int], str]:

@@ -100,7 +100,7 @@ class ServerPlan:
 
 
 class Plan:
-    """The features of one document root. parent: the plan of the site, if this is the plan of a location."""
+    """The features of one document root."""
 
     def __init__(self, config: Config, server: ServerPlan, parent: Plan | None = None) -> None:
         """parent: the site's plan, for the plan of a location; else None.

@@ -102,8 +102,7 @@ class Proxy:
         if not self.covers(path):
             return None
         refuse_trace(request)
-        last = path == "*" or request.values.get("max-forwards") == "0"  # RFC 9110 section 7.6.2
-        if last and request.method == "OPTIONS":
+        if request.method == "OPTIONS" and (path == "*" or forwards_left(request) == 0):
             return Response(204, (ALLOW,))
         if "via" in request.values and passes_through_ewe(request) >= MAX_LOOP:
             raise HTTPError(502, f"{self.name}: the request has passed {MAX_LOOP} servers named ewe: a loop?")
@@ -185,8 +184,8 @@ class Proxy:
             *passed_fields(request, hides_authorization=hides),
             via(request),
         ]
-        if request.method == "OPTIONS" and (left := request.values.get("max-forwards", "")).isdigit():
-            lines.append(f"Max-Forwards: {int(left[:9]) - 1}\r\n")
+        if request.method == "OPTIONS" and (left := forwards_left(request)) is not None:
+            lines.append(f"Max-Forwards: {left - 1}\r\n")
         if upgrades:
             lines.append(f"Connection: Upgrade\r\nUpgrade: {', '.join(sorted(upgrades))}\r\n")
         elif not self.connections.keeps:
@@ -209,6 +208,13 @@ class Proxy:
         if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
             return Response(head.status, fields, whole, reason=head.reason, head=encoded)
         return Response(head.status, fields, exchange, reason=head.reason, head=encoded)
+
+
+def forwards_left(request: Request) -> int | None:
+    """Return the number in Max-Forwards; None if it is missing or malformed (RFC 9110 section 7.6.2)."""
+    value = request.values.get("max-forwards", "")
+    # isdigit() alone is true for "²", which int() does not read.
+    return int(value[:9]) if value.isascii() and value.isdigit() else None
 
 
 def let_slashes_in(plan: Plan) -> None:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from ewe import logger
 from ewe.bounded import SETTLED_S, BoundedDict, TimedCache
@@ -36,7 +37,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.static import FILE_CHECK_S, Static, file_version, hidden
 from ewe.gateway.connections import RETRY
-from ewe.http.conditional import tags
+from ewe.http.conditional import status_by_conditions
 from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.messages import METHODS, Request, Response
 from ewe.http.status import HTTPError
@@ -79,6 +80,8 @@ MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
 MAX_FORM_BYTES = 256 * 1024  # bytes of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
+# Bytes of their files together, and of the one that is added last. Declarations may take 50 times as much memory.
+MAX_COMPILED_BYTES = 4 << 20
 MAX_ENVIRONMENTS = 20  # directories of pages
 MAX_PATHS = 1000  # cached results of SQLPages.find()
 PAGE_CACHE_S = 1.0  # seconds that a cached result of SQLPages.find() is valid
@@ -96,13 +99,17 @@ HTML = (
 
 
 class CompiledPage:
-    """The contents of a page's file: its declarations, or its error. The template is compiled at its first use."""
+    """The contents of a page's file: its declarations, or its error. The template is compiled at its first use.
 
-    __slots__ = ("checked_at", "declarations", "error", "file_version", "template")
+    size: of the file, in bytes.
+    """
+
+    __slots__ = ("checked_at", "declarations", "error", "file_version", "size", "template")
 
     def __init__(self, file_status: os.stat_result, text: str) -> None:
         """file_status, text: of the file. A fault in the declarations is kept in `error`."""
         self.file_version = file_version(file_status)
+        self.size = file_status.st_size
         self.checked_at = time.monotonic()  # when the file was last compared with `file_version`
         self.template: PageTemplate | None = None
         self.error: PageError | None = None
@@ -134,7 +141,7 @@ class SQLPages:
         file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        compiled = self.compiled_page(file)
+        compiled = await self.call(io, self.compiled_page, file)
         try:
             if compiled.error is not None:
                 raise compiled.error
@@ -143,7 +150,7 @@ class SQLPages:
             where = f"{self.static.name(file)}, line {error.line}" if error.line else self.static.name(file)
             return self.failure(500, f"{where}: {error}")
         except BadValue as bad:
-            return failed_page(400, str(bad), f"{bad}. Please go back and correct it.")
+            return error_page(400, str(bad), text=f"{bad}. Please go back and correct it.")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the line about the page that answers. Raises HTTPError(403, 404)."""
@@ -170,12 +177,19 @@ class SQLPages:
             raise HTTPError(501, f"method {method!r} to a page from SQL")
         raise HTTPError(405, f"{method} to a page from SQL that declares no `-- post:`", (allow,))
 
+    async def call(self, io: Stream, function: Callable[..., T], *arguments: Any) -> T:
+        """Return function(*arguments). The function reads a page, or compiles or renders a template.
+
+        A user's declarations may take a second to read, and a user's template RENDER_TIMEOUT_S for each request.
+        Beside an event loop, an executor thread therefore makes the call, and the loop serves other clients
+        meanwhile. The site's own pages are trusted to be fast.
+        """
+        return await io.call(function, *arguments) if self.owner else function(*arguments)
+
     def failure(self, status: int, cause: str) -> Response:
         """Return the page of an error. With `development`, it shows the cause."""
         fields = RETRY if status == 503 else ()
-        if self.development:
-            return failed_page(status, cause, cause, fields)
-        return error_page(status, cause, fields)
+        return error_page(status, cause, fields, text=cause if self.development else "")
 
     # Path to file
 
@@ -229,6 +243,8 @@ class SQLPages:
             return cached
         compiled = CompiledPage(file_status, text)
         if time.time() - file_status.st_ctime > SETTLED_S:
+            if sum(each.size for each in list(self.compiled_pages.values())) > MAX_COMPILED_BYTES:
+                self.compiled_pages.clear()
             self.compiled_pages[path] = compiled
         return compiled
 
@@ -238,13 +254,15 @@ class SQLPages:
         descriptor = None if hidden(path) else self.static.open(name, for_program=True)
         if descriptor is None:
             raise HTTPError(404, f"{name} does not exist any more")
-        with open(descriptor, "rb", buffering=0) as file:
+        try:  # open(descriptor) would not close the descriptor of a directory
             file_status = os.fstat(descriptor)
             if not stat.S_ISREG(file_status.st_mode):
                 raise HTTPError(404, f"{name} is not a regular file")
             if file_status.st_size > MAX_PAGE_BYTES:
                 raise HTTPError(500, f"{name} is larger than {MAX_PAGE_BYTES} bytes")
-            data = file.read(MAX_PAGE_BYTES + 1) or b""
+            data = os.read(descriptor, MAX_PAGE_BYTES)
+        finally:
+            os.close(descriptor)
         try:
             return data.decode(), file_status
         except UnicodeDecodeError as error:
@@ -342,17 +360,18 @@ class PageRequest:
     async def page(self) -> Response:
         """Run the queries and fill the template. Raises PageError, BadValue, HTTPError."""
         declarations = self.declarations
-        template = await self.call(self.pages.template, self.compiled, self.file)
+        pages = self.pages
+        template = await pages.call(self.io, pages.template, self.compiled, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
-        used = [name for query in declarations.queries.values() for name in query.parameters]
-        values = values_to_bind(used, declarations.parameters, self.url_fields)
+        read = [name for query in declarations.queries.values() for name in query.parameters]
+        # A template may use a parameter that no query uses.
+        read += [name for name, text in self.url_fields.items() if text and name in declarations.parameters]
+        values = values_to_bind(read, declarations.parameters, self.url_fields)
         results: dict[str, QueryResult] = {}
         for query in declarations.queries.values():
             prefix = f"{query.name}." if results else ""
             choice = Choice(query, prefix, self.url_fields)
-            asked = not query.needed_parameter or values.get(
-                query.needed_parameter, self.url_fields.get(query.needed_parameter)
-            ) not in (None, "")
+            asked = self.is_asked(query, values)
             columns: list[str] = []
             rows: list[list[Value]] = []
             if asked:
@@ -361,28 +380,22 @@ class PageRequest:
                 except DatabaseError as error:
                     return self.page_for_error(query, error)
             if query.empty_status and asked and not rows:
-                return failed_page(
-                    query.empty_status, f"query {query.name} finds no row", "There is no such page."
+                return error_page(
+                    query.empty_status, f"query {query.name} finds no row", text="There is no such page."
                 )
             result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
             result.asked = asked
-        unused = {name: each.default for name, each in declarations.parameters.items() if name not in values}
-        variables = {**unused, **values, **results, "page": page, "results": results}
-        body = await self.call(template.render, variables)
+        defaults = {name: each.default for name, each in declarations.parameters.items()}
+        variables = {**defaults, **values, **results, "page": page, "results": results}
+        body = await pages.call(self.io, template.render, variables)
         data = body.encode("utf-8", "replace")
         await self.io.share(len(data))
         return with_tag(self.request, data)
 
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return function(*arguments). The function compiles or renders a template.
-
-        A user's template may take RENDER_TIMEOUT_S for each request. Beside an event loop, an executor thread
-        therefore makes the call, and the loop serves other clients meanwhile. The site's own templates are trusted
-        to be fast.
-        """
-        if self.pages.owner:
-            return await self.io.call(function, *arguments)
-        return function(*arguments)
+    def is_asked(self, query: Query, values: Mapping[str, Value]) -> bool:
+        """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
+        name = query.needed_parameter
+        return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
 
     async def rows(
         self, query: Query, sql: str, values: Mapping[str, Value]
@@ -391,11 +404,11 @@ class PageRequest:
 
         The rows are those of the page, and one more if there is a next page.
         """
-        request = self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
+        request = await self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
         columns, rows, _ = await self.pages.databases.rows(request, self.io)
         return columns, rows
 
-    def daemon_request(
+    async def daemon_request(
         self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, max_rows: int | None
     ) -> ClientRequest:
         """Return the request to the daemon for a statement.
@@ -405,7 +418,8 @@ class PageRequest:
         parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
         if len(parameters) < len(statement.parameters):
             missing = [name for name in statement.parameters if name not in parameters]
-            sql = with_nulls(sql, {name: self.declarations.parameters[name].kind for name in missing})
+            kinds = {name: self.declarations.parameters[name].kind for name in missing}
+            sql = await self.pages.call(self.io, with_nulls, sql, kinds)
         return ClientRequest(
             self.database,
             sql,
@@ -438,7 +452,7 @@ class PageRequest:
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
-        request = self.daemon_request(query, sql, values, layout, max_rows=None)
+        request = await self.daemon_request(query, sql, values, layout, max_rows=None)
         request = replace(request, time_limit=None)
         try:
             body = await self.pages.databases.ask(request, self.io)
@@ -446,15 +460,18 @@ class PageRequest:
             return self.page_for_error(query, error)
         fields = [("Content-Type", TYPES[layout]), *FIELDS]
         if layout == "CSV":
-            stem = percent_encode(self.file.rpartition("/")[2].removesuffix(SUFFIX))
-            fields.append(("Content-Disposition", f"attachment; filename*=UTF-8''{stem}.csv"))
+            file = self.file.rpartition("/")[2].removesuffix(SUFFIX) + ".csv"
+            # RFC 8187 section 3.2.1 allows fewer characters than a path
+            encoded = quote(file, safe="", errors="surrogateescape")
+            fields.append(("Content-Disposition", f"attachment; filename*=UTF-8''{encoded}"))
         return Response(200, fields, body)
 
     async def post(self) -> Response:
         """Run the statement that a form asks for, and redirect the visitor. Raises BadValue, HTTPError."""
         request, declarations = self.request, self.declarations
         if reason := cross_site(request):
-            return failed_page(403, reason, "This form was not sent from this site, so nothing was changed.")
+            text = "This form was not sent from this site, so nothing was changed."
+            return error_page(403, reason, text=text)
         if (request.get("content-type") or "").partition(";")[0].strip().lower() != FORM:
             raise HTTPError(415, f"a form must be {FORM}", (("Accept", FORM),))
         fields = await form(request)
@@ -463,14 +480,14 @@ class PageRequest:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]
         values = values_to_bind(post.parameters, declarations.parameters, {**self.url_fields, **fields})
-        daemon_request = self.daemon_request(post, post.sql, values, layout="ROWS", max_rows=POST_ROWS)
+        daemon_request = await self.daemon_request(post, post.sql, values, layout="ROWS", max_rows=POST_ROWS)
         try:
             table = await self.pages.databases.rows(daemon_request, self.io, writes=True)
         except DatabaseError as error:
             if error.kind == "STATEMENT" and any(
                 word in str(error) for word in ("constraint failed", "violates")
             ):
-                return failed_page(409, f"{post.name}: {error}", self.message_for(error))
+                return error_page(409, f"{post.name}: {error}", text=self.message_for(error))
             return self.page_for_error(post, error)
         row = dict(zip(table.columns, table.rows[0], strict=True)) if table.rows else {}
         return see_other(self.target(post, {**values, **row}))
@@ -538,14 +555,10 @@ def with_tag(request: Request, data: bytes) -> Response:
     """Return a page with an entity tag, so that a client need not fetch an unchanged page again."""
     tag = f'"{blake2b(data, digest_size=12).hexdigest()}"'
     fields = (("ETag", tag), *FIELDS)
-    if request.conditional:
-        matching = tags(request.values.get("if-match"))
-        if matching is not None and matching != ["*"] and tag not in matching:
-            return error_page(412, "the page has changed: it has another entity tag")
-        differing = tags(request.values.get("if-none-match"))
-        if differing and (differing == ["*"] or tag in (each.removeprefix("W/") for each in differing)):
-            return Response(304, fields)
-    return Response(200, (*HTML, *fields), data)
+    status = status_by_conditions(request, tag, None) if request.conditional else None
+    if status == 412:
+        return error_page(412, "the page has changed: it has another entity tag")
+    return Response(304, fields) if status == 304 else Response(200, (*HTML, *fields), data)
 
 
 def see_other(target: str) -> Response:
@@ -557,11 +570,6 @@ def see_other(target: str) -> Response:
         ("Cache-Control", "no-store"),
     )
     return Response(303, fields, page)
-
-
-def failed_page(status: int, cause: str, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Response:
-    """Return the page of an error. text: the explanation for the visitor. cause: for the log."""
-    return error_page(status, cause, fields, text=text)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

@@ -126,8 +126,8 @@ class File:
             ("ETag", self.etag),
             ("Last-Modified", http_date(self.modified)),
             ("Accept-Ranges", "bytes"),
+            ("X-Content-Type-Options", "nosniff"),
         ]
-        fields.append(("X-Content-Type-Options", "nosniff"))
         if coding:
             fields.append(("Content-Encoding", coding))
         if varies:
@@ -499,8 +499,10 @@ class Static:
             file.response = response = CachedFile(200, file.whole_fields, file.body)
             response.variants, response.take_room = {}, no_room
             if settled:
-                self.remember(request.path, file, sidecars)  # for a directory, its path and its index file
-                response.take_room = lambda size: self.take_room(request.path, file, size)
+                cached_path = request.path  # for a directory, its path and its index file
+                self.remember(cached_path, file, sidecars)
+                # The cache keeps this function, which must not keep the request with its fields and its body.
+                response.take_room = lambda size: self.take_room(cached_path, file, size)
         elif settled and not sidecars and self.room and (opened := self.opened(descriptor)) is not None:
             file.opened = opened
             file.head = encode_head(200, REASONS[200], file.whole_fields)

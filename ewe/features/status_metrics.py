@@ -7,18 +7,23 @@ from typing import Any
 
 from ewe import __version__
 
-GAUGES = {
-    "connections": "Open connections of clients.",
-    "busy": "Requests that are being answered.",
-    "queue": "Conversations that wait for a worker of the pool.",
-    "workers": "Processes that have served and live; of a pool, its threads.",
+OF_SERVER = {
+    "connections": ("connections", "Open connections of clients."),
+    "busy": ("busy", "Requests that are being answered."),
+    "queue": ("queue", "Conversations that wait for a worker of the pool."),
+    "workers": ("workers", "Processes that have served and live; of a pool, its threads."),
+    "accepted": ("connections_accepted_total", "Accepted connections."),
+    "refused": ("connections_refused_total", "Connections that a limit has refused."),
+    "bytes": ("response_body_bytes_total", "Bytes of the bodies of responses, also of aborted ones."),
+    "aborted": ("responses_aborted_total", "Responses that were not sent to their end."),
+    "lost_log_lines": ("log_lines_lost_total", "Lines that the logs could not take."),
 }
-COUNTERS = {
-    "accepted": ("connections_accepted", "Accepted connections."),
-    "refused": ("connections_refused", "Connections that a limit has refused."),
-    "bytes": ("response_body_bytes", "Bytes of the bodies of responses, also of aborted ones."),
-    "aborted": ("responses_aborted", "Responses that were not sent to their end."),
-    "lost_log_lines": ("log_lines_lost", "Lines that the logs could not take."),
+OF_XSWITCH = {
+    "queue": ("queue", "Requests that wait for an engine."),
+    "connections": ("connections", "Connections of web servers."),
+    "requests": ("requests_total", "Requests for scripts."),
+    "refused": ("refused_total", "Requests that found no room or no engine (503)."),
+    "started": ("engines_started_total", "Started engines."),
 }
 OF_DATABASE = {
     "running": ("connections_busy", "Connections that run a statement."),
@@ -35,14 +40,9 @@ def metrics(numbers: dict[str, Any]) -> Iterator[str]:
     yield f'ewe_info{{version="{__version__}",model="{escaped(numbers["model"])}"}} 1\n'
     yield from family("ewe_uptime_seconds", "gauge", "Seconds since the start.")
     yield f"ewe_uptime_seconds {numbers['uptime']}\n"
-    for key, help in GAUGES.items():
-        yield from family(f"ewe_{key}", "gauge", help)
-        yield f"ewe_{key} {numbers[key]}\n"
+    yield from singles("ewe", OF_SERVER, numbers)
     yield from family("ewe_processes", "gauge", "Processes that have served a connection, and live.")
     yield f"ewe_processes {len(numbers['processes'])}\n"
-    for key, (name, help) in COUNTERS.items():
-        yield from family(f"ewe_{name}_total", "counter", help)
-        yield f"ewe_{name}_total {numbers[key]}\n"
     yield from family("ewe_timeouts_total", "counter", "Timeouts by what was waited for in vain.")
     for kind, count in numbers["timeouts"].items():
         yield f'ewe_timeouts_total{{kind="{kind}"}} {count}\n'
@@ -73,18 +73,7 @@ def of_xswitch(numbers: dict[str, Any]) -> Iterator[str]:
     for language, states in numbers["engines"].items():
         for state, count in states.items():
             yield f'ewe_xswitch_engines{{language="{escaped(language)}",state="{state}"}} {count}\n'
-    yield from single("ewe_xswitch_queue", "gauge", "Requests that wait for an engine.", numbers["queue"])
-    yield from single(
-        "ewe_xswitch_connections", "gauge", "Connections of web servers.", numbers["connections"]
-    )
-    yield from single("ewe_xswitch_requests_total", "counter", "Requests for scripts.", numbers["requests"])
-    yield from single(
-        "ewe_xswitch_refused_total",
-        "counter",
-        "Requests that found no room or no engine (503).",
-        numbers["refused"],
-    )
-    yield from single("ewe_xswitch_engines_started_total", "counter", "Started engines.", numbers["started"])
+    yield from singles("ewe_xswitch", OF_XSWITCH, numbers)
     yield from family(
         "ewe_xswitch_engines_ended_total", "counter", "Idle engines that were ended, by reason."
     )
@@ -100,15 +89,15 @@ def of_database(numbers: dict[str, Any]) -> Iterator[str]:
     yield from family("ewe_database_connections", "gauge", "Open connections to each database.")
     for database, count in numbers["connections"].items():
         yield f'ewe_database_connections{{database="{escaped(database)}"}} {count}\n'
-    for key, (name, help) in OF_DATABASE.items():
+    yield from singles("ewe_database", OF_DATABASE, numbers)
+
+
+def singles(prefix: str, table: dict[str, tuple[str, str]], numbers: dict[str, Any]) -> Iterator[str]:
+    """Yield the metrics of a table, which have no labels. table: key in `numbers` -> (name, help)."""
+    for key, (name, help) in table.items():
         kind = "counter" if name.endswith("_total") else "gauge"
-        yield from single(f"ewe_database_{name}", kind, help, numbers[key])
-
-
-def single(name: str, kind: str, help: str, value: int) -> Iterator[str]:
-    """Yield a metric without labels."""
-    yield from family(name, kind, help)
-    yield f"{name} {value}\n"
+        yield from family(f"{prefix}_{name}", kind, help)
+        yield f"{prefix}_{name} {numbers[key]}\n"
 
 
 def family(name: str, kind: str, help: str) -> Iterator[str]:

@@ -224,7 +224,7 @@ def size(number: float) -> str:
 
 def seconds(value: float) -> str:
     """Return a duration of less than a minute."""
-    return f"{value:g} s" if value >= 1 else f"{value * 1000:.3g} ms"
+    return f"{value:g} s" if value >= 0.9995 else f"{value * 1000:.3g} ms"  # not "1e+03 ms"
 
 
 def interval(value: float) -> str:

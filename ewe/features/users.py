@@ -154,6 +154,9 @@ class Users:
             return None  # the client gets the same answer as for an unknown account
         except (OSError, ValueError):  # the directory does not exist
             return None
+        # Each user's files have their own cache. All caches together would otherwise take gigabytes.
+        if sum(each.static.used_bytes for _, each in list(self.homes.entries.values())) > self.config.cache:
+            self.homes.clear()
         home = self.homes[name] = Home(account, root, real, self)
         return home
 

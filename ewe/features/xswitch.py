@@ -44,10 +44,10 @@ TRACED = b"XSWITCH_TRACE"  # the parameter with the name of the client's connect
 
 
 class XSwitch:
-    """The connections to X-Switch. Raises ValueError for an invalid address."""
+    """The connections to X-Switch."""
 
     def __init__(self, config: Config, limits: RequestLimits) -> None:
-        """limits: of responses. Raises ValueError for an address in the setting `xswitch` that is malformed."""
+        """limits: of responses. Raises ValueError for a malformed address in the setting `xswitch`."""
         assert config.xswitch is not None
         try:
             self.connections = Connections([config.xswitch], keeps=True)

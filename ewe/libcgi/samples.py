@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
             continue
         try:
             build(source, compiler)
-        except BuildError as error:
+        except (BuildError, OSError) as error:
             has_failed = True
             print(f"{source}: {error}", file=sys.stderr)
     return int(has_failed)

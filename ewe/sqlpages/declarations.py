@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from urllib.parse import quote
 
 from ewe.database.protocol import Value
@@ -36,6 +37,8 @@ MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
 MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
+MAX_ERROR_CHARS = 1000  # characters of a PageError's text
+MAX_SORT_COLUMNS = 2000  # SQLite sorts by no more; each request reads them all
 MAX_COMPARED_NAMES, MAX_COMPARED_CHARS = 200, 40  # names, and their characters, for "did you mean"
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
 # again and again: "(.*?)[ \t]*\Z" does so at each space, and a token without an end, such as "/*", at each
@@ -67,7 +70,8 @@ class PageError(Exception):
     """A page that cannot be used. The text is one line. line: in the file, from 1; 0: unknown."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(text)
+        """text: cut after MAX_ERROR_CHARS, since a word of the page, such as an unknown type, may be very long."""
+        super().__init__(text[:MAX_ERROR_CHARS])
         self.line = line
 
 
@@ -241,7 +245,9 @@ class DeclarationParser:
 
     def query_sort(self, query: Query, rest: str) -> None:
         """Set the columns by which a visitor may sort: `-- sort: title, year desc`. Raises PageError."""
-        query.sort = tuple(self.sort_columns(rest))
+        query.sort = tuple(islice(self.sort_columns(rest), MAX_SORT_COLUMNS + 1))
+        if len(query.sort) > MAX_SORT_COLUMNS:
+            raise PageError(self.line, f"sort has more than {MAX_SORT_COLUMNS} columns")
 
     def sort_columns(self, rest: str) -> Iterator[tuple[str, bool]]:
         """Yield the columns of a list: name, descending. Raises PageError."""
@@ -264,7 +270,7 @@ class DeclarationParser:
         except ValueError:
             query.time_limit_s = 0  # refused below
         if not MIN_SECONDS <= query.time_limit_s <= MAX_SECONDS:
-            raise PageError(self.line, f"time is a number of seconds, at least {MIN_SECONDS:g}")
+            raise PageError(self.line, f"time is a number of seconds, from {MIN_SECONDS:g} to {MAX_SECONDS}")
 
     post_time = query_time
 

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from ewe.database.protocol import Value
 from ewe.sqlpages import charts
 from ewe.sqlpages.declarations import Declarations, Query
+from ewe.sqlpages.values import TYPES
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
@@ -159,20 +160,24 @@ class QueryResult:
     ) -> Markup:
         """Return the rows as a table, and links to the other pages.
 
-        links: column -> URL with {column} for a row's value; None: no links. hide: columns left out. labels: column
-        -> heading; None: the columns' own names. empty: the text without rows.
+        links: column -> URL with {column} for a row's value; None: no links. hide: columns left out, or the name of
+        one. labels: column -> heading; None: the columns' own names. empty: the text without rows.
         """
+        links, labels = links or {}, labels or {}
+        # A template chooses the method get() of other objects, and no budget bounds a call from here.
+        if not (isinstance(links, dict) and isinstance(labels, dict)):
+            raise TypeError("links and labels must be dictionaries")
         if not self.asked:
             return Markup("")
         if not self._rows:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
         # A set: with two lists, the time would be the product of their lengths
-        hidden = hide if isinstance(hide, str) else {name for name in hide if isinstance(name, str)}
+        hidden = {hide} if isinstance(hide, str) else {name for name in hide if isinstance(name, str)}
         shown = [(index, name) for index, name in enumerate(self.columns) if name not in hidden]
         if len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
             raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
-        heads = "".join(self._head(index, name, (labels or {}).get(name, name)) for index, name in shown)
-        patterns = [(links or {}).get(name) for _, name in shown]  # the URL of each column; None: no link
+        heads = "".join(self._head(index, name, labels.get(name, name)) for index, name in shown)
+        patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
         if any(patterns) or len(shown) < len(self.columns):
             rows, size = [], 0
             for row in self._rows:
@@ -259,7 +264,7 @@ class QueryResult:
         for name in names:
             if name not in self.columns:
                 existing = ", ".join(self.columns) or "none, since the query was not run"
-                raise KeyError(f"{self._query.name} has no column {name!r}; there are: {existing}")
+                raise KeyError(f"{self._query.name} has no column {str(name)[:40]!r}; there are: {existing}")
             indexes.append(self.columns.index(name))
         return names, [[row[index] for row in self._rows] for index in indexes]
 
@@ -307,7 +312,7 @@ def fill_placeholders(pattern: str, values: Mapping[str, Value]) -> str:
 
 
 class Page:
-    """The page as its template sees it: `page`. given: the URL's fields. path: of the URL."""
+    """The page as its template sees it: `page`."""
 
     def __init__(self, declarations: Declarations, path: str, given: Mapping[str, str], style: str) -> None:
         """path: of the URL. given: the fields of the URL. style: the style sheet."""
@@ -333,7 +338,7 @@ class Page:
 
     def _file(self, suffix: str) -> str:
         """Return the URL of an export, relative to the page's."""
-        return f"{quote(self._name(), safe='')}.sql.{suffix}"
+        return f"{quote(self._name(), safe='', errors='surrogateescape')}.sql.{suffix}"
 
     def _chart_name(self) -> str:
         """Return a name that no other chart of the page has."""
@@ -353,8 +358,6 @@ class Page:
     @property
     def parameters(self) -> list[dict[str, Value]]:
         """Return the data for a form: name, type of the input field, and value as in the URL."""
-        from ewe.sqlpages.values import TYPES
-
         used = {name for query in self._declarations.queries.values() for name in query.parameters}
         return [
             {

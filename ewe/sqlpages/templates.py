@@ -48,9 +48,9 @@ from jinja2 import nodes
 from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError
 from jinja2.filters import do_round
-from jinja2.runtime import BlockReference, Macro
+from jinja2.runtime import BlockReference, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace, htmlsafe_json_dumps
+from jinja2.utils import Cycler, Namespace, htmlsafe_json_dumps
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
@@ -60,6 +60,8 @@ from ewe.sqlpages.declarations import PageError
 codecs.lookup("unicode-escape")
 
 MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
+# Characters of the files that pages of one directory extend or include, in memory: 20 MB when compiled
+MAX_LOADED_CHARS = 512 * 1024
 RENDER_TIMEOUT_S = 2.0  # seconds that a template may take
 MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
 MAX_RESULT_CHARS = 1 << 20  # characters of a text that one operation makes or reads
@@ -84,7 +86,8 @@ SAFE_TEXT_METHODS = frozenset({
     "startswith", "strip", "swapcase", "title", "upper",
 })  # fmt: skip
 TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
-CONTAINERS = list, tuple, dict, set, frozenset
+VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
+CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, Cycler, *VIEWS
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
 # Filters that process all items in one call, and filters that may yield none of many items
 ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
@@ -227,6 +230,17 @@ class Environment(ImmutableSandboxedEnvironment):
         """Return the output of a block or macro: jinja2 calls this."""
         return join_output(parts)
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may get an attribute of an object: jinja2 calls this.
+
+        A method that can make a long text is not safe, even as a value: ewe's own code could call the value.
+        """
+        if isinstance(obj, TEXTS) and attr not in SAFE_TEXT_METHODS:
+            return False
+        if isinstance(obj, int) and attr == "to_bytes":
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
     # The names are jinja2's. The underscores keep them apart from the names of the keyword arguments in `kwargs`.
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call __obj, a function or method, for a template, and return its result; jinja2 calls this.
@@ -234,19 +248,17 @@ class Environment(ImmutableSandboxedEnvironment):
         Raises SecurityError, BudgetExceeded, and the exceptions of the function.
         """
         check_clock()
-        owner = getattr(__obj, "__self__", None)  # the object whose method is called
-        if isinstance(owner, TEXTS):
-            if __obj.__name__ not in SAFE_TEXT_METHODS:
-                raise SecurityError(f"a template may not call the method {__obj.__name__} of a text")
-            check_search_texts((*args, *kwargs.values()))
-        if isinstance(owner, int) and __obj.__name__ == "to_bytes":
-            raise SecurityError("a template may not call the method to_bytes of a number")
+        arguments = (*args, *kwargs.values())
+        if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
+            check_search_texts(arguments)
+        if isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs):
+            size_of(arguments)  # the macro gets them as a tuple and a dictionary
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
         return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
 
     def wrap_str_format(self, value: Any) -> None:
-        """Do nothing: SAFE_TEXT_METHODS does not have the method format(), because it can pad to any length."""
+        """Do nothing: is_safe_attribute() refuses the method format(), because it can pad to any length."""
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Calculate a + b and the like: jinja2 calls this for intercepted_binops. Return the result.
@@ -310,8 +322,8 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
         return check_each_round(value) if value else value
     if name not in ALL_ITEMS_FILTERS:
         return value
-    # The items must be counted before they are sorted
-    items = value if isinstance(value, (str, *CONTAINERS)) else list(value)
+    # The items must be counted before they are sorted, and their parts before they are compared
+    items = value if isinstance(value, (str, *CONTAINERS)) else check_size(list(value))
     check_sort_keys(len(items), arguments)
     return items
 
@@ -326,12 +338,13 @@ def check_search_texts(arguments: Iterable[Any]) -> None:
 def check_sort_keys(count: int, arguments: Iterable[Any]) -> None:
     """Raise SecurityError for too many items, or keys: an item has a key for each part of "a.b,c.d".
 
-    count: of the items.
+    count: of the items. A list among the arguments, such as a default, may become the key of each item.
     """
     if count > MAX_SORTED_ITEMS:
         raise SecurityError(f"more than {MAX_SORTED_ITEMS} items to sort")
     texts = [argument for argument in arguments if isinstance(argument, str)]
     part_count = sum(text.count(".") + text.count(",") for text in texts)
+    part_count += sum(size_of(argument) for argument in arguments if isinstance(argument, CONTAINERS))
     if count * part_count > MAX_RESULT_CHARS:
         raise SecurityError("too many keys to sort by")
 
@@ -371,32 +384,41 @@ def join_output(parts: Iterable[str]) -> str:
 
 
 def check_size(value: Any) -> Any:
-    """Return a value as it is, and count its size. Raises SecurityError, BudgetExceeded if it is too large.
-
-    A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
-    text. Its size as a text therefore counts. Every operation that makes a list in a template calls this function,
-    so no list is too large to be walked.
-    """
+    """Return a value as it is, and count its size. Raises SecurityError, BudgetExceeded if it is too large."""
     if isinstance(value, TEXTS) and len(value) > MAX_UNCOUNTED_CHARS:
         count_towards_page(len(value))
-    if not isinstance(value, CONTAINERS):
+    if isinstance(value, CONTAINERS):
+        count_towards_page(size_of(value))
+    else:
         check_number(value)
-        return value
+    return value
+
+
+def size_of(container: Any) -> int:
+    """Return the number of all items and characters in a container. Raises SecurityError above MAX_ITEMS.
+
+    A list of references to one list, which again refers to one list, and so on, is small in memory and endless as a
+    text. Its size as a text therefore counts. Every operation that gives a template a list, a tuple, a dictionary
+    or a view calls this function, so no list is too large to be walked.
+    """
     check_clock()
-    count, containers = 0, [value]  # containers: those whose parts are still to be counted
+    count, containers = 0, [container]  # containers: those whose parts are still to be counted
     while containers:
         for part in parts_of(containers.pop()):
             count += 1
             if isinstance(part, TEXTS):
                 count += len(part)
+            elif isinstance(part, int):
+                count += part.bit_length() // 64  # a long number counts as more than one item
             elif isinstance(part, CONTAINERS):
                 containers.append(part)
-            elif isinstance(part, UNCOUNTED_TYPES):
-                raise SecurityError("a list may not contain a namespace or an imported file")
+            elif isinstance(part, Macro):
+                count += len(part.name or "")
+            elif isinstance(part, (*UNCOUNTED_TYPES, LoopContext)):
+                raise SecurityError("a list may not contain a namespace, an imported file or a loop")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")
-    count_towards_page(count)
-    return value
+    return count
 
 
 def count_towards_page(count: int) -> None:
@@ -410,6 +432,8 @@ def count_towards_page(count: int) -> None:
 
 def parts_of(container: Any) -> Iterable[Any]:
     """Return the parts of a container; of a dictionary, its keys and its values."""
+    if isinstance(container, Cycler):
+        return container.items
     return chain.from_iterable(container.items()) if isinstance(container, Mapping) else container
 
 
@@ -433,12 +457,13 @@ def text_to_insert(value: Any) -> Any:
 
 def concatenate(parts: list[Any]) -> str:
     """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML."""
+    texts, length = [], 0
     for part in parts:
         check_can_be_shown(part)
-    texts = ["" if part is None else part if isinstance(part, str) else str(part) for part in parts]
-    length = sum(map(len, texts))
-    if length > MAX_RESULT_CHARS:
-        raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
+        texts.append("" if part is None else part if isinstance(part, str) else str(part))
+        length += len(texts[-1])
+        if length > MAX_RESULT_CHARS:
+            raise SecurityError(f"a text of more than {MAX_RESULT_CHARS} characters")
     if length > MAX_UNCOUNTED_CHARS:
         count_towards_page(length)
     return Markup("").join(texts) if any(isinstance(text, Markup) for text in texts) else "".join(texts)
@@ -518,6 +543,7 @@ class TemplateLoader(jinja2.BaseLoader):
 
     def __init__(self, load: Load) -> None:
         self.load_file = load
+        self.loaded_chars = 0  # characters of the sources whose templates the environment has in memory
 
     def get_source(
         self, environment: jinja2.Environment, template: str
@@ -533,6 +559,10 @@ class TemplateLoader(jinja2.BaseLoader):
             else:
                 check_clock()
                 check_length(text, template)
+                self.loaded_chars += len(text)
+                if self.loaded_chars > MAX_LOADED_CHARS and environment.cache is not None:
+                    environment.cache.clear()
+                    self.loaded_chars = len(text)
                 return text, template, is_same
         raise jinja2.TemplateNotFound(template)
 

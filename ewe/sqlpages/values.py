@@ -7,6 +7,7 @@ the name of the field.
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,20 +22,22 @@ NUMBER = re.compile(r"[+-]?(?:[0-9]{1,300}(?:\.[0-9]{0,300})?|\.[0-9]{1,300})(?:
 
 
 class BadValue(ValueError):
-    """A value that is not of its type. The text follows the parameter's name: "must be a whole number"."""
+    """A value or a form that cannot be read. In Type.read(), the text lacks the name: "must be a whole number"."""
 
 
 def integer(text: str) -> int:
     """Return a whole number of 64 bits: databases have no larger ones. Raises BadValue."""
-    if not INTEGER.fullmatch(text.strip()) or not -(1 << 63) <= int(text) < 1 << 63:
+    text = text.strip()  # also of characters that int() does not skip, such as "\x1c"
+    if not INTEGER.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
         raise BadValue("must be a whole number")
     return int(text)
 
 
 def number(text: str) -> float:
     """Return a finite number. Raises BadValue."""
-    value = float(text) if NUMBER.fullmatch(text.strip()) else float("inf")
-    if value in (float("inf"), -float("inf")):  # no number, or one that is too large for a float
+    text = text.strip()
+    value = float(text) if NUMBER.fullmatch(text) else math.inf
+    if math.isinf(value):  # no number, or one that is too large for a float
         raise BadValue("must be a number")
     return value
 
@@ -97,9 +100,9 @@ def fields_of(text: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS))
     except UnicodeDecodeError:
-        raise BadValue("is not UTF-8") from None
+        raise BadValue("The query or the form is not UTF-8") from None
     except ValueError:
-        raise BadValue(f"has more than {MAX_FORM_FIELDS} fields") from None
+        raise BadValue(f"The query or the form has more than {MAX_FORM_FIELDS} fields") from None
 
 
 def values_to_bind(

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import web
 from support.cgi_heads import BAD_HEADS
 from support.examples import examples
 from support.libcgi_libraries import compile_libraries, install
+from support.memory import MemoryStream
 from support.proc import session_members
 from support.server import MODELS, Server, Start, run_command, wait_until
 from support.wire import read_all
+
+from ewe.config.settings import Config
+from ewe.features.libcgi import in_process
+from ewe.features.libcgi.libraries import Libraries
+from ewe.gateway.spool import Spooled
+from ewe.http.limits import RequestLimits
+from ewe.http.messages import BodyReader, Request
+from ewe.http.status import HTTPError
+from ewe.streams.blocking import run
 
 StartLibraries = Callable[..., Server]
 EVER = {
@@ -351,8 +364,6 @@ def test_long_bodies_in_constant_memory(start_libraries: StartLibraries, model: 
 
 def test_nothing_is_loaded_as_root(start: Start, built: Path, tmp_path: Path) -> None:
     """Or, where the tests are not run by root, everything is as it should be."""
-    import os
-
     directory = tmp_path / "libcgi-bin"
     directory.mkdir()
     install(built, "contract", directory / "contract.so")
@@ -376,6 +387,50 @@ def test_what_is_missing_is_said(start_libraries: StartLibraries) -> None:
     assert web.get(server.url + CONTRACT[1:]).status_code == 503
     server.wait_for_log("LibCGI is not built: run `ewe --build-libcgi`")
     assert web.get(server.url).status_code == 200
+
+
+def test_requests_for_a_link_out_of_the_directory_share_one_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the memory of the server would grow with each request."""
+    directory = tmp_path / "libcgi-bin"
+    directory.mkdir()
+    (tmp_path / "out.so").touch()
+    (directory / "link.so").symlink_to("../out.so")
+    libraries = Libraries(str(directory), 1.0, follows=False)
+    monkeypatch.setattr(libraries, "slot", object)
+    for _ in range(3):
+        with pytest.raises(HTTPError) as refused:
+            libraries.call(str(directory / "link.so"), b"\0", b"\0")
+        assert refused.value.status == 404
+    assert len(libraries.slots) == 1
+
+
+class Overloaded(MemoryStream):
+    """The stream of a server that can start no thread."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        raise OSError(errno.EAGAIN, "can't start new thread")
+
+
+def test_a_body_is_closed_if_no_thread_can_call_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = Spooled(os.open(os.devnull, os.O_RDONLY), 1)
+
+    async def spooled(*_: object) -> Spooled:
+        return body
+
+    monkeypatch.setattr(in_process, "spooled", spooled)
+    monkeypatch.setattr(Libraries, "start", lambda self: None)
+    (tmp_path / "a.so").touch()
+    feature = in_process.LibCGI(Config(), "", RequestLimits(), str(tmp_path))
+    request = Request("POST", "/libcgi-bin/a.so", (1, 1), path="/libcgi-bin/a.so")
+    request.body = BodyReader()
+    request.body.length = 1
+    with pytest.raises(OSError, match="can't start new thread"):
+        run(feature.respond(request, Overloaded([])))
+    assert body.closed
 
 
 def test_no_file_of_the_directory_is_sent(start: Start, built: Path, tmp_path: Path) -> None:

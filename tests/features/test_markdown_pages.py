@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import markdown
 import pytest
 from support import web
 from support.server import Start
 
-from ewe.features.markdown import convert
+from ewe.config.settings import Config
+from ewe.features.markdown import convert, pages
 from ewe.features.markdown.book import MAX_FILE_BYTES
 from ewe.features.markdown.convert import EXTENSIONS, HEADING, LIBRARY, TAG, TooSlow, bounded
+from ewe.features.markdown.pages import MarkdownPages
+from ewe.features.static import Static
 
 HOSTILE = ["[", "![", "<a@", "<![CDATA[", "\\", "# a\n", "*_", "`a", "a  \n", "[a](<b", "a\n=\n", "[TOC]\n\n"]
 
@@ -36,6 +40,19 @@ def test_a_page_that_takes_too_long(start: Start, model: str) -> None:
     log = server.log()
     assert log.count("'slow.md' is sent as it is: its page takes more than 0.3 s") == 1
     assert log.count("'nested.md' is sent as it is") == 1 and "Traceback" not in log
+
+
+def test_the_cached_pages_are_bounded_by_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MAX_CACHED_BYTES", 2000)
+    config = Config(documentroot=str(tmp_path))
+    handler = MarkdownPages(config, Static(config), lambda path: None)
+    kept = []
+    for name in "abc":
+        file = tmp_path / f"{name}.md"
+        file.write_text("x" * 1500)
+        handler.convert_file(f"/{name}.md", file.stat(), file.read_bytes())
+        kept.append(len(handler.cached_pages))
+    assert kept == [1, 2, 1]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -94,7 +94,9 @@ def test_a_page_is_taken_apart() -> None:
         ("-- query: a\n-- rows: 00000000199999\nSELECT 1", 2, "1 to"),
         ("-- query: a\n-- rows: 000000001" + "0" * 9999 + "\nSELECT 1", 2, "1 to"),
         ("-- query: a\n-- time: nan\nSELECT 1", 2, "seconds"),
+        ("-- query: a\n-- time: 4000\nSELECT 1", 2, "from 0.01 to 3600"),
         ("-- query: a\n-- sort: a b c\nSELECT 1", 2, "list of columns"),
+        ("-- query: a\n-- sort: " + "a," * 2000 + "a\nSELECT 1", 2, "more than 2000 columns"),
         ("-- query: a\n-- empty: 200\nSELECT 1", 2, "404"),
         ("-- query: a\nSELECT 1\n-- rows: 5", 3, "between `-- query: NAME` and its SQL"),
         ("-- rows: 5\n-- query: a\nSELECT 1", 1, "between"),
@@ -191,6 +193,8 @@ def test_values_are_read_by_their_types() -> None:
         "f": 0,
     }
     assert values_to_bind("tin", kinds, fields_of("t=&i=&n=+")) == {"t": "", "i": None, "n": None}
+    # Python's int() and float() do not skip all characters that strip() removes.
+    assert values_to_bind("in", kinds, fields_of("i=%1c7%1f&n=%1c1.5")) == {"i": 7, "n": 1.5}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ def test_what_is_required_must_be_given() -> None:
 
 @pytest.mark.parametrize("query", ["a=%ff", "&".join(f"a{n}=1" for n in range(1001))])
 def test_a_query_that_cannot_be_read_is_refused(query: str) -> None:
-    with pytest.raises(BadValue):
+    with pytest.raises(BadValue, match=r"^The query or the form "):
         fields_of(query)
 
 
@@ -283,6 +287,19 @@ def test_a_table_shows_text_as_text() -> None:
     assert '<td class="number">1' in table and "<td>2 bytes" in table
     assert re.findall(r"<th[^>]*>(?:<a[^>]*>)?([^<]+)", str(found.table(hide=[NASTY]))) == ["id", "title"]
     assert "Nothing was found." in found.__class__(found._page, BOOKS, found._choice, "", ["a"], []).table()
+
+
+def test_a_column_is_hidden_by_its_whole_name() -> None:
+    found = result(["id", "title"], [[1, "x"]])
+    for hide, heads in (("title", ["id"]), ("id, title", ["id", "title"]), (["title", "id"], [])):
+        table = str(found.table(hide=hide))
+        assert re.findall(r"<th(?: [^>]*)?>(?:<a[^>]*>)?(\w+)", table) == heads, hide
+
+
+def test_a_page_may_have_a_name_that_is_not_utf_8() -> None:
+    page = Page(Declarations(), "/b\udcfccher.sql.html", {}, "")
+    found = QueryResult(page, BOOKS, Choice(BOOKS, "", {}), "", ["a"], [])
+    assert found.csv == "b%FCcher.sql.csv?"
 
 
 def test_links_keep_what_the_visitor_has_chosen() -> None:
@@ -472,6 +489,72 @@ def test_a_template_cannot_grow_without_a_limit(text: str) -> None:
     assert "MemoryError" not in str(error.value)
 
 
+@pytest.mark.parametrize("argument", ["labels", "links"])
+@pytest.mark.parametrize("function", ["'{0:>9}'.format", "'{0.__class__}'.format", "('a' * 9).rfind", "find"])
+def test_a_table_calls_no_function_of_a_template(argument: str, function: str) -> None:
+    """No check of the template's budget stands around such a call."""
+    text = "{% macro find(name) %}x{% endmacro %}"
+    text += f"{{{{ x.table({argument}=namespace(get={function})) }}}}"
+    with pytest.raises(PageError, match="links and labels must be dictionaries"):
+        render(text, x=result(["a"], [[1]]))
+
+
+def test_a_template_has_no_method_that_makes_a_long_text() -> None:
+    text = "{{ 'x'.format is defined }} {{ blob.ljust is defined }} {{ (1).to_bytes is defined }}"
+    assert render(text + " {{ 'x'.rfind is defined }}", blob=b"x") == "False False False True"
+
+
+FOUR = "(x, x, x, x)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{% macro m() %}}{{{{ varargs }}}}{{% endmacro %}}{{{{ m{FOUR} }}}}",
+        f"{{{{ cycler{FOUR}.items|string }}}}",
+        f"{{{{ cycler{FOUR}.items|tojson }}}}",
+        f"{{{{ cycler{FOUR}.items ~ '' }}}}",
+        f"{{{{ page.url('a', b=cycler{FOUR}.items) }}}}",
+        "{% set v = {'a': x}.items() %}{{ [v, v, v, v] }}",
+        f"{{% macro {'m' * 300}() %}}{{% endmacro %}}{{% set f = {'m' * 300} %}}{{{{ [f, f, f, f] }}}}",
+        f"{{% include cycler{FOUR}.items %}}",
+        f"{{{{ page[cycler{FOUR}.items] }}}}",
+        f"{{{{ page|attr(cycler{FOUR}.items) }}}}",
+        f"{{{{ [{'number, ' * 20}] }}}}",
+    ],
+)
+def test_what_jinja_puts_together_is_counted_as_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views of dictionaries, arguments of macros and cyclers, long numbers, long names of macros."""
+    monkeypatch.setattr(templates, "MAX_ITEMS", 1000)
+    page = Page(Declarations(), "/a.sql.html", {}, "")
+    with pytest.raises(PageError, match="a list that is too large"):
+        render(text, x="x" * 300, number=1 << 4000, page=page)
+
+
+def test_a_concatenation_ends_with_the_part_that_is_too_long() -> None:
+    """The texts of the other parts are not made."""
+    made: list[str] = []
+
+    class Part:
+        def __str__(self) -> str:
+            made.append("x" * 600_000)
+            return made[-1]
+
+    with pytest.raises(PageError, match="a text of more than"):
+        render("{{ a ~ a ~ a ~ a ~ a }}", a=Part())
+    assert len(made) == 2
+
+
+def test_an_error_is_short() -> None:
+    for text in ("{{ books[long] }}", "{{ books.bars(long, 'a') }}"):
+        with pytest.raises(PageError) as error:
+            render(text, long="x" * 100_000, books=result(["a"], [[1]]))
+        assert len(str(error.value)) <= 1000
+    with pytest.raises(PageError) as error:
+        parse("-- parameter: a " + "t" * 100_000 + "\n")
+    assert len(str(error.value)) <= 1000
+
+
 def test_a_template_is_compiled_in_bounded_time() -> None:
     longest = "{{ 1 }}" * (templates.MAX_SOURCE_CHARS // 7)
     assert render(longest) == "1" * (templates.MAX_SOURCE_CHARS // 7)
@@ -483,6 +566,14 @@ def test_a_template_is_compiled_in_bounded_time() -> None:
         with pytest.raises(PageError, match=r"_long\.sql\.html, line 10: longer than 32768 characters"):
             use = f'{{% {word} "_long.sql.html" {"as a " if word == "import" else ""}%}}'
             PageTemplate(Environment(lambda name: (files[name], lambda: True)), use, 0).render({})
+
+
+def test_the_included_files_in_memory_are_bounded_by_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_LOADED_CHARS", 100)
+    environment = Environment(lambda name: (name[1] * 60, lambda: True))
+    page = PageTemplate(environment, "".join(f'{{% include "_{x}.sql.html" %}}' for x in "abc"), 0)
+    assert page.render({}) == "a" * 60 + "b" * 60 + "c" * 60
+    assert environment.cache is not None and len(environment.cache) == 1
 
 
 def test_compiling_what_a_template_includes_counts_as_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,6 +698,25 @@ def test_a_list_of_many_items_is_not_sorted(use: str) -> None:
     """One call sorts, so no check of the clock can end it."""
     with pytest.raises(PageError, match="more than 262144 items to sort"):
         render(f"{{{{ numbers|{use} }}}}", numbers=[0] * 300_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ range(20)|map(attribute='x', default=parts)|max }}", "a list that is too large"),
+        ("{{ range(20)|map(attribute='x', default=parts)|min }}", "a list that is too large"),
+        ("{{ range(20)|map(attribute='x', default=parts)|unique|list }}", "a list that is too large"),
+        ("{{ [c, c, c, c, c, c, c, c, c, c, c]|max(attribute='items') }}", "a list that is too large"),
+        ("{% for x in [parts] %}{{ [loop]|max(attribute='nextitem') }}{% endfor %}", "may not contain"),
+        ("{{ range(20)|groupby('x', default=parts)|list }}", "too many keys to sort by"),
+    ],
+)
+def test_lists_of_many_parts_are_not_compared(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call compares them, and each comparison reads all parts."""
+    monkeypatch.setattr(templates, "MAX_ITEMS", 1000)
+    monkeypatch.setattr(templates, "MAX_RESULT_CHARS", 1000)
+    with pytest.raises(PageError, match=words):
+        render("{% set c = cycler(*parts) %}" + text, parts=(1,) * 100)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ import signal
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import web
 from support.daemon import ME, Daemon
 from support.memory import MemoryStream
-from support.proc import peak_memory
+from support.proc import open_files, peak_memory
 from support.server import MODELS, ROOT, Server, Start, wait_until
 from support.wire import read_all
 from support.xswitch_client import account
@@ -180,6 +181,38 @@ def test_a_query_may_only_read_and_is_limited(tmp_path: Path) -> None:
     assert books.parameters == {"q": "a"} and add.parameters == {"q": "b", "since": 7}
     assert decades.parameters == {}
     assert "(CAST(CAST(NULL AS BIGINT) AS BIGINT) IS NULL OR year >= CAST(NULL AS BIGINT))" in books.statement
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "text"),
+    [("", 200, "x "), ("name=Bob&n=7", 200, "Bob 7"), ("name=&n=&id=", 200, "x "), ("n=a", 400, "n must be")],
+)
+def test_a_template_shows_a_parameter_that_no_query_uses(
+    tmp_path: Path, query: str, status: int, text: str
+) -> None:
+    (tmp_path / "hello.sql.html").write_text(
+        "-- parameter: name text = 'x'\n-- parameter: n integer\n-- parameter: id integer required\n"
+        "---\n<p>{{ name }} {{ n }}</p>"
+    )
+    config = Config(documentroot=str(tmp_path))
+    request = Request("GET", "/hello", (1, 1), path="/hello", query=query)
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None and response.status == status
+    assert isinstance(response.body, bytes) and f"<p>{text}" in response.body.decode()
+
+
+def test_the_file_name_of_an_export_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> bytes:
+        return b"title\r\n"
+
+    monkeypatch.setattr(Asked, "ask", ask)
+    (tmp_path / "a, 'b'=(c).sql.html").write_text(BOOKS)
+    config = Config(documentroot=str(tmp_path))
+    request = Request("GET", "/", (1, 1), path="/a, 'b'=(c).sql.csv")
+    response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
+    assert response is not None
+    name = "a%2C%20%27b%27%3D%28c%29.csv"
+    assert response.get("content-disposition") == f"attachment; filename*=UTF-8''{name}"
 
 
 @pytest.mark.parametrize(
@@ -458,6 +491,63 @@ def test_what_is_missing_is_named_in_the_log(tmp_path: Path, monkeypatch: pytest
     response = run(SQLPages(config, Asked(), Static(config)).respond(request, MemoryStream([])))
     assert response is not None and (response.status, response.cause) == (500, "pages from SQL need jinja2")
     assert isinstance(response.body, bytes) and b"jinja2" not in response.body
+
+
+class Calling(MemoryStream):
+    """A stream that notes its calls, which an executor thread makes beside an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.called: list[str] = []
+
+    async def call(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        self.called.append(function.__name__)
+        return function(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("owner", "called"), [("", []), ("alice", ["compiled_page", "template", "with_nulls", "render"])]
+)
+def test_a_users_page_is_read_and_made_by_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, called: list[str]
+) -> None:
+    """The declarations and the template of a user may take long, and would hold an event loop."""
+    monkeypatch.setattr(Asked, "names", ("~alice",))
+    (tmp_path / "page.sql.html").write_text("-- parameter: q\n-- query: a\nSELECT :q\n---\n<p>hello")
+    config = Config(documentroot=str(tmp_path))
+    io = Calling()
+    request = Request("GET", "/page", (1, 1), path="/page")
+    response = run(SQLPages(config, Asked(), Static(config), owner).respond(request, io))
+    assert response is not None and (response.status, io.called) == (200, called)
+
+
+def test_the_compiled_pages_are_bounded_by_their_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could otherwise fill the memory of the server with 200 pages of a megabyte."""
+    monkeypatch.setattr(sql_pages, "MAX_COMPILED_BYTES", 2 * len(BOOKS) - 1)
+    for name in "abc":
+        (tmp_path / f"{name}.sql.html").write_text(BOOKS)
+    time.sleep(SETTLED_S * 1.5)
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, Asked(), Static(config))
+    kept = []
+    for name in "abc":
+        pages.compiled_page(f"/{name}.sql.html")
+        kept.append(len(pages.compiled_pages))
+    assert kept == [1, 2, 1]
+
+
+def test_a_directory_in_place_of_a_layout_does_not_stay_open(tmp_path: Path) -> None:
+    """A user could otherwise take all descriptors of the server."""
+    layout = tmp_path / "_layout.sql.html"
+    layout.mkdir()
+    (tmp_path / "page.sql.html").write_text('---\n{% extends "_layout.sql.html" %}')
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, Asked(), Static(config))
+    response = run(pages.respond(Request("GET", "/page", (1, 1), path="/page"), MemoryStream([])))
+    assert response is not None and response.status == 500
+    assert str(layout) not in open_files(os.getpid()).values()
 
 
 @pytest.mark.needs("root")

@@ -14,6 +14,7 @@ import socket
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
@@ -36,7 +37,7 @@ from ewe.features.files import static_files
 from ewe.features.static import MAX_CACHED_BYTES, Static, hidden
 from ewe.http.dates import http_date, parse_date
 from ewe.http.limits import RequestLimits
-from ewe.http.messages import Region, Response
+from ewe.http.messages import Region, Request, Response
 from ewe.http.negotiation import preferred_coding
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
@@ -910,6 +911,23 @@ def test_a_file_is_remembered_and_looked_at_again(public: Path) -> None:
     third = respond(files)
     age(files, 1.1)
     assert respond(files) is third  # looked at, and found unchanged
+
+
+class WatchedRequest(Request):
+    """A request that can have a weak reference."""
+
+
+def test_the_cache_does_not_keep_the_first_request(public: Path) -> None:
+    """Its fields may have many KB, and its body refers to the stream of the client."""
+    (public / "file.txt").write_text("one")
+    settle()
+    files = Static(Config(documentroot=str(public)))
+    request = WatchedRequest("GET", "/file.txt", (1, 1), path="/file.txt")
+    response = run(files.respond(request, None))  # type: ignore[arg-type]
+    assert response is not None and files.cache
+    watched = weakref.ref(request)
+    del request
+    assert watched() is None
 
 
 def test_a_large_file_stays_open_for_the_next_request(public: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.server import ROOT, Server, Start, wait_until, write_program
 
+from ewe.features.status_page import seconds
 from ewe.scoreboard import (
     BUCKETS_S,
     CONNECTIONS,
@@ -336,6 +337,12 @@ def test_the_process_id_of_an_ended_process_may_belong_to_another_program() -> N
 def test_a_duration_belongs_to_one_bucket() -> None:
     assert [bucket_of(micros) - HISTOGRAM for micros in (0, 1000, 1001, 10_000_000, 10_000_001)] == [
         0, 0, 1, len(BUCKETS_S) - 1, len(BUCKETS_S),
+    ]  # fmt: skip
+
+
+def test_a_duration_is_shown_in_units_that_people_read() -> None:
+    assert [seconds(value) for value in (0.0005, 0.25, 0.9994, 0.9996, 1.0, 2.5)] == [
+        "0.5 ms", "250 ms", "999 ms", "0.9996 s", "1 s", "2.5 s",
     ]  # fmt: skip
 
 

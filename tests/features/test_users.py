@@ -6,16 +6,22 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from support import web
+from support.memory import MemoryStream
 from support.server import ROOT, Server, Start
 from support.xswitch_client import account
 
+from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
+from ewe.features.static import ENTRY_BYTES
 from ewe.features.users import Users
 from ewe.gateway.protected_sources import ProtectedSources
+from ewe.http.messages import Request
+from ewe.streams.blocking import run
 
 AS_ROOT = ("--user", "root") if os.geteuid() == 0 else ()
 
@@ -153,6 +159,31 @@ def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
         finally:
             swapper.kill()
             swapper.wait()
+
+
+def test_the_caches_of_all_users_together_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of a thousand users would otherwise need a thousand times the memory of one site."""
+    accounts = {}
+    for name in ("ada", "bob", "cid"):
+        public = tmp_path / name / "public_html"
+        public.mkdir(parents=True)
+        (public / "a.txt").write_bytes(bytes(1000))
+        accounts[name] = pwd.struct_passwd(
+            (name, "x", os.geteuid(), os.getegid(), "", str(public.parent), "")
+        )
+    monkeypatch.setattr(pwd, "getpwnam", accounts.__getitem__)
+    config = Config(userdir="public_html", min_uid=0, cache=2 * (ENTRY_BYTES + 1000) - 1)
+    users = Users(config, None, ProtectedSources("/nowhere"))
+    time.sleep(SETTLED_S * 1.5)
+    kept = []
+    for name in accounts:
+        request = Request("GET", f"/~{name}/a.txt", (1, 1), path=f"/~{name}/a.txt")
+        response = run(users.respond(request, MemoryStream([])))
+        assert response is not None and response.status == 200
+        kept.append(len(users.homes))
+    assert kept == [1, 2, 1]
 
 
 @pytest.mark.starts_processes

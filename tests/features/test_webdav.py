@@ -22,12 +22,13 @@ from ewe.config.settings import Config
 from ewe.features.languages import answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
-from ewe.features.webdav.tree import Tree
+from ewe.features.webdav.tree import Tree, refusal
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
+from ewe.streams.descriptors import EXHAUSTED
 
 SETTINGS = """\
 [[site]]
@@ -667,6 +668,26 @@ def test_a_piece_of_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
     assert pieces[3] == properties.END.encode() and pieces[4] == b""
 
 
+def test_a_listing_that_lacks_members_is_not_sent_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor, a file looks as if it were deleted, and a client would delete its own copy."""
+    (tmp_path / "a").touch()
+    io = Stream(("", 0), ("", 0), None)  # type: ignore[arg-type]
+    root, protected = str(tmp_path), ProtectedSources(str(tmp_path))
+    webdav = WebDAV(Config(), root, "", protected, lambda path: True, "", {"write": False}, has_log_in=True)
+    response = run(webdav.respond(Request("PROPFIND", "/", (1, 1), (("depth", "1"),)), io))
+    assert response is not None and isinstance(response.body, Source)
+
+    def none_left(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor left")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="no descriptor left"):
+        patched.setattr(os, "open", none_left)
+        run(response.body.receive())
+    run(response.close())
+
+
 def test_a_directory_with_too_many_names_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ewe.features.webdav.tree.MAX_NAMES", 2)
     (tmp_path / "a").mkdir()
@@ -707,6 +728,12 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(upload, "write", full)
     assert put(tree_of(tmp_path, top="/x"), Body(lambda: b"x")) == 507 and not os.listdir(tmp_path)
+
+
+def test_a_system_without_descriptors_memory_or_threads_is_503() -> None:
+    for number in EXHAUSTED:
+        refused = refusal(OSError(number, os.strerror(number)), "/a")
+        assert (refused.status, refused.fields) == (503, (("Retry-After", "1"),)), refused.cause
 
 
 def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

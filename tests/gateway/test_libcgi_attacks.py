@@ -16,7 +16,7 @@ from support.libcgi import DOES, SAYS, compiled, install
 from support.proc import open_files
 from support.server import MODELS, WAYS_TO_WAIT, Server, Start, wait_until
 
-from ewe.features.libcgi.status import is_loopback
+from ewe.config.setting_types import is_local
 from ewe.libcgi import build
 
 pytestmark = pytest.mark.starts_processes
@@ -177,4 +177,4 @@ def test_the_status_page(started: Callable[..., Server], model: str) -> None:
 
 def test_nobody_else_sees_the_status_page(started: Callable[..., Server]) -> None:
     assert web.get(f"{started('thread').url}libcgi-status").status_code == 404
-    assert not any(map(is_loopback, ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "")))
+    assert not any(map(is_local, ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "")))

@@ -55,6 +55,8 @@ def test_only_a_loopback_socket_looks_at_the_name() -> None:
     assert asked("evil.example", "127.0.0.1") == asked("evil.example", "::1") == 421
     assert asked("shop.example", "127.0.0.1") == asked("localhost", "::1") == 0
     assert asked("evil.example", "192.0.2.1") == asked("evil.example", "0.0.0.0") == 0
+    # A socket of systemd that takes IPv4 and IPv6
+    assert asked("evil.example", "::ffff:127.0.0.1") == 421 and asked("evil.example", "::ffff:192.0.2.1") == 0
     assert asked("evil.example", "localhost", client="unix:") == 0  # no browser reaches it
 
 

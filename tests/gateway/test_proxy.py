@@ -20,7 +20,9 @@ from support.http_upstream import BAD_HEADS, Asked, HTTPUpstream
 from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
+from ewe.features.proxy import forwards_left
 from ewe.gateway.upstream import UpstreamAddress
+from ewe.http.messages import Request
 
 HOLDING = ("pool --poolthreads 1", "asyncio", "asyncio --loop asyncio")  # waiting requests hold no thread
 KEEP = HTTPUpstream.KEEP
@@ -169,15 +171,23 @@ def test_responses(
     [
         ("/app/x", "X-A: 1", "TRACE", 405),
         ("/app/x", "Max-Forwards: 0", "OPTIONS", 204),
+        ("/app/x", "Max-Forwards: 00", "OPTIONS", 204),
         ("/app/x", "Via: " + ", ".join(["1.1 ewe"] * 8), "GET", 502),
         ("/application", "X-A: 1", "GET", 404),
     ],
-    ids=["TRACE", "OPTIONS", "loop", "another-path"],
+    ids=["TRACE", "OPTIONS", "zeros", "loop", "another-path"],
 )
 def test_a_request_that_ewe_answers_itself(
     client: socket.socket, path: str, field: str, method: str, status: int
 ) -> None:
     assert exchange(client, request(path, field, method=method))[0] == status
+
+
+@pytest.mark.parametrize(
+    ("value", "left"), [("12", 12), ("0", 0), ("00", 0), ("\xb2", None), ("-1", None), ("1, 1", None)]
+)
+def test_max_forwards_is_a_number(value: str, left: int | None) -> None:
+    assert forwards_left(Request("OPTIONS", "/", (1, 1), (("max-forwards", value),))) == left
 
 
 def test_max_forwards_counts_down(client: socket.socket) -> None:

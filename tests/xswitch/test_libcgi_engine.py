@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -206,6 +207,19 @@ def test_the_host_ends_with_its_sockets(host: Host) -> None:
     host.does("")
     assert host.ends(30)
     wait_until(lambda: not Path(f"/proc/{host.pid}/exe").exists(), 30)
+
+
+def test_a_directory_that_may_not_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(source: Path, compiler: list[str]) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    (tmp_path / "a.c").touch()
+    monkeypatch.setattr(samples, "is_working", lambda compiler: True)
+    monkeypatch.setattr(samples, "build", build)
+    assert samples.main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/a.c: [Errno 13] Permission denied")
 
 
 def test_the_samples(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,12 +137,16 @@ class LibCGI:
         else:
             body = await spooled(request.body, self.spool)
             request_block = block(of_request(request, io, script, body.length, self.document_root))
+            call = libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map
             # its descriptor later, when the number belongs to another body.
-            call = libraries.call_with
-            output = await io.call(
-                call, script.file, request_block, variables_of(io), body, abandoned=body.close
-            )
+            try:
+                output = await io.call(
+                    call, script.file, request_block, variables_of(io), body, abandoned=body.close
+                )
+            except OSError:  # no executor thread can be started, so the call has not begun
+                body.close()
+                raise
         return await self.answer(request, prepared, output, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:

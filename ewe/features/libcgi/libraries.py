@@ -168,9 +168,10 @@ class Libraries:
         """
         try:
             library = self.states_by_file[file].library
+        except KeyError:  # the file was never loaded, or was not there
+            library = None
+        try:
             slot = self.slots.pop()
-        except KeyError:  # the file was never loaded
-            library, slot = None, self.slot()
         except IndexError:  # all slots are in use
             slot = self.slot()
         try:
@@ -369,7 +370,3 @@ class Libraries:
         if state is not None and (library := state.library) is not None:
             library.shim.retire(library.handle)
             self.note_fault(file, library)  # the next call loads the library again
-
-
-# ---------------------------------------------------------------------------------------------------------
-# The answer

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from ewe.config.setting_types import is_local
 from ewe.gateway.own_names import foreign
 from ewe.http.messages import Request, Response
 
@@ -35,7 +36,7 @@ class LibCGIStatus:
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the page for a client on this machine; None for other clients, as if there were no such page."""
-        if request.path != PATH or not is_loopback(io.client[0]):
+        if request.path != PATH or not is_local(io.client[0]):
             return None
         if (refused := foreign(request, self.hosts)) is not None:
             return refused
@@ -49,11 +50,6 @@ class LibCGIStatus:
             kind, text = "text/plain; charset=utf-8", as_text(rows)
         fields = (("Content-Type", kind), ("Cache-Control", "no-store"))
         return Response(200, fields, text.encode("utf-8", "backslashreplace"))
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address is a loopback address."""
-    return address.startswith("127.") or address in ("::1", "::ffff:127.0.0.1")
 
 
 def describe(file: str, state: LibraryState) -> dict[str, Any]:

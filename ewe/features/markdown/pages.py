@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MAX_PAGES = 200  # pages in memory
+MAX_CACHED_BYTES = 32 * 1024 * 1024  # HTML of these pages together, and the one that is added last
 MAX_DIRECTORIES = 1_000  # directories in memory, with the contents of their books
 MAX_DOCUMENTS = 4  # books in memory, each as one document
 DOCUMENT_S = 10.0  # CPU time for the pages of one document that are not in the cache
@@ -161,6 +162,8 @@ class MarkdownPages:
             if (page := self.cached_pages.get(key)) is None:
                 text = source.decode("utf-8", "replace")
                 made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
+                if sum(len(each.body or b"") for each in list(self.cached_pages.values())) > MAX_CACHED_BYTES:
+                    self.cached_pages.clear()
                 page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
         return page
 

@@ -199,7 +199,7 @@ def transfer(
         if source.is_directory and moves:
             check_members(tree, source, destination.path, destination.real)
         temporary = "" if moves else copy_beside(tree, source, destination, deep=deep)
-        aside = ""
+        aside, parent = "", destination.parent
         try:
             with destination.locked():
                 tree.check_parent(destination)
@@ -210,35 +210,18 @@ def transfer(
                     tree.check_resource(destination)
                     if source.is_directory or destination.is_directory:
                         aside = set_aside(tree, destination)
+                name, directory = (source.name, source.parent) if moves else (temporary, parent)
                 try:
-                    if moves:
-                        os.rename(
-                            source.name,
-                            destination.name,
-                            src_dir_fd=source.parent,
-                            dst_dir_fd=destination.parent,
-                        )
-                    else:
-                        os.rename(
-                            temporary,
-                            destination.name,
-                            src_dir_fd=destination.parent,
-                            dst_dir_fd=destination.parent,
-                        )
-                        temporary = ""
+                    os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
+                    temporary = ""
                 except OSError:
                     if aside:
                         back, aside = aside, ""
-                        os.rename(
-                            back,
-                            destination.name,
-                            src_dir_fd=destination.parent,
-                            dst_dir_fd=destination.parent,
-                        )
+                        os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
                     raise
         finally:
             for name in filter(None, (temporary, aside)):
-                discard(destination.parent, name)
+                discard(parent, name)
     return Response(204 if before is not None else 201)
 
 

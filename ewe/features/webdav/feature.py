@@ -36,6 +36,7 @@ from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
 from ewe.streams.base import Disconnected
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,12 +255,15 @@ class Members(Source):
         return "".join(parts).encode() or b"\n"
 
     def member(self, name: str) -> str:
-        """Return the element of one member; "" if clients may not see it."""
+        """Return the element of one member; "" if clients may not see it. Raises OSError without a descriptor."""
         path, real = f"{self.path}/{name}", f"{self.real.rstrip('/')}/{name}"
         try:
             descriptor = os.open(name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=self.directory)
-        except OSError:
-            return ""  # the member was deleted meanwhile
+        except OSError as reason:
+            # A client that synchronizes two directories would take a missing member for a deleted one.
+            if reason.errno in EXHAUSTED:
+                raise
+            return ""  # the member was deleted meanwhile, or the server may not search the directory
         try:
             about = os.fstat(descriptor)
             if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):

@@ -37,25 +37,26 @@ from ewe.features.static import hidden
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_TIMEOUT_S = 2.0  # seconds to wait for another request that changes the same directory
 LOCK_RETRY_S = 0.002  # seconds between two tries
 MAX_NAMES = 100_000  # in one directory; a user of the machine may fill a directory with millions
 OUR_FILES = ".ewe-"  # the beginning of the names of unfinished files; hidden, since it begins with a dot
+RETRY = (("Retry-After", "1"),)  # the field of a 503
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-STATUSES = {
+STATUSES = dict.fromkeys(EXHAUSTED, 503) | {
     errno.ENOENT: 404, errno.ENOTDIR: 404, errno.ELOOP: 403, errno.EACCES: 403, errno.EPERM: 403, errno.EROFS: 403,
     errno.ENAMETOOLONG: 414, errno.EFBIG: 413, errno.ENOSPC: 507, errno.EDQUOT: 507, errno.EXDEV: 502,
     errno.ENOTEMPTY: 409, errno.EBUSY: 409, errno.EISDIR: 409, errno.EEXIST: 409,
-    errno.EMFILE: 503, errno.ENFILE: 503,
 }  # fmt: skip
 
 
 def refusal(reason: OSError, what: str) -> HTTPError:
     """Return the HTTPError for a failed system call. what: the file's name, for the log."""
     status = STATUSES.get(reason.errno or 0, 500)
-    return HTTPError(status, f"webdav: {what}: {reason.strerror}")
+    return HTTPError(status, f"webdav: {what}: {reason.strerror}", RETRY if status == 503 else ())
 
 
 def names_in(directory: int, real: str, status: int) -> list[str]:
@@ -121,9 +122,7 @@ class DavPath:
                     break
                 except BlockingIOError:
                     if time.monotonic() > until:
-                        raise HTTPError(
-                            503, f"webdav: {self.real}: its directory is locked", (("Retry-After", "1"),)
-                        ) from None
+                        raise HTTPError(503, f"webdav: {self.real}: its directory is locked", RETRY) from None
                     time.sleep(LOCK_RETRY_S)
             yield
         finally:
