@@ -50,6 +50,8 @@ RESERVED = {
 }  # fmt: skip
 MAX_PACKAGES = 100  # in one directory
 MAX_FILES = 10_000  # in one package
+# In the path of a file. shutil.rmtree() opens a descriptor for each level, and an installation may have 64.
+MAX_PARTS = 50
 MAX_PACKED_BYTES = MAX_UNPACKED_BYTES = 256 << 20
 MAX_SETTINGS_BYTES = 16_384
 # In the settings. The time of the TOML parser grows with the square of the dots in keys, and suexecme parses them.
@@ -61,6 +63,8 @@ KEEP_VERSIONS = 2  # that stay for longer: the one that serves, and the one befo
 WRITABLE = 0o022  # by group or others
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 ENCRYPTED = 1  # the bit of an entry's flags
+# zipfile unpacks only these piece by piece: with bzip2, one read of 50 bytes may give 20 MB
+COMPRESSIONS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 UNIX_MODE_SHIFT = 16  # of an entry's external attributes: the mode is 0 if the archive was not made on Unix
 
 
@@ -139,8 +143,8 @@ def unpack(file: IO[bytes], directory: str) -> PackageSettings:
                     bytes_left -= unpack_file(packed, path, entry, bytes_left)
     except (zipfile.BadZipFile, zlib.error, EOFError) as reason:
         raise BadPackage(f"it is no whole zip file: {str(reason)[:200]}") from None
-    # Of zipfile: an unknown compression, malformed fields of an entry, sizes beyond memory
-    except (NotImplementedError, RuntimeError, ValueError, MemoryError) as reason:
+    # Of zipfile: an unknown version, malformed fields of an entry, sizes beyond memory
+    except (RuntimeError, ValueError, MemoryError) as reason:
         raise BadPackage(f"it cannot be unpacked: {str(reason)[:200] or type(reason).__name__}") from None
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as reason:
         name = os.path.relpath(str(reason.filename), directory)
@@ -158,6 +162,8 @@ def checked_name(entry: zipfile.ZipInfo) -> str:
     parts = name.removesuffix("/").split("/")
     if "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in parts):
         raise BadPackage(f"the name {shown} leads outside, or is no name of a file")
+    if len(parts) > MAX_PARTS:
+        raise BadPackage(f"the path {shown} has more than {MAX_PARTS} parts")
     mode = entry.external_attr >> UNIX_MODE_SHIFT
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadPackage(f"{shown} is a link, a device or another special file")
@@ -165,6 +171,8 @@ def checked_name(entry: zipfile.ZipInfo) -> str:
         raise BadPackage(f"{shown} is set-user-id, set-group-id or sticky")
     if entry.flag_bits & ENCRYPTED:
         raise BadPackage(f"{shown} is encrypted")
+    if entry.compress_type not in COMPRESSIONS:
+        raise BadPackage(f"{shown} is compressed by another method than deflate")
     return name.removesuffix("/")
 
 
@@ -377,6 +385,7 @@ def pack(directory: str, target: str, former: str = "") -> int:
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (stat.S_IFREG | status.st_mode & 0o755) << UNIX_MODE_SHIFT
+            checked_name(entry)  # unpack() would refuse the name, too
             with open(path, "rb") as source, archive.open(entry, "w") as packed:
                 shutil.copyfileobj(source, packed, CHUNK_BYTES)
             count += 1

@@ -19,6 +19,7 @@ from support.accounts import User, two_users
 from support.server import ROOT, wait_until
 from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
+from ewe.config.messages import Failure
 from ewe.xswitch import package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
 from ewe.xswitch.privileged import drop_ins
@@ -45,12 +46,12 @@ def files_of(number: int, settings: str = "") -> dict[str, str]:
     }  # fmt: skip
 
 
-def package_of(files: Mapping[str, str | bytes]) -> bytes:
-    """Return a package with these files."""
+def package_of(files: Mapping[str, str | bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Return a package with these files. method: of the compression."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
+            archive.writestr(zipfile.ZipInfo(name), text, method)
     return buffer.getvalue()
 
 
@@ -87,6 +88,13 @@ BAD = {
     "set-user-id": (entry_of("su", stat.S_IFREG | 0o4755), "is set-user-id"),
     "set-group-id": (entry_of("sg", stat.S_IFREG | 0o2755), "is set-user-id"),
     "encrypted": (entry_of("a.py", flags=1), "is encrypted"),
+    "deep": (entry_of("/".join("a" * (packages.MAX_PARTS + 1))), "has more than 50 parts"),
+    # Of another method, zipfile unpacks gigabytes in one piece
+    "bzip2": (package_of({"a": "text" * 99}, zipfile.ZIP_BZIP2), "another method than deflate"),
+    "damaged LZMA": (
+        flipped(package_of({"a": "text" * 99}, zipfile.ZIP_LZMA), 50),
+        "another method than deflate",
+    ),
     "no archive": (b"hello", "no whole zip file"),
     "empty": (b"", "no whole zip file"),
     "half": (package_of(files_of(1))[:-30], "no whole zip file"),
@@ -179,6 +187,23 @@ def test_what_is_packed_and_how(tmp_path: Path) -> None:
     (source / "link").symlink_to("/etc/passwd")
     with pytest.raises(BadPackage, match="is a link"):
         pack(str(source), str(tmp_path / "3.zip"))
+
+
+def test_what_cannot_be_installed_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.txt")).touch()
+    with pytest.raises(BadPackage, match="is no name of a file"):
+        pack(str(tmp_path), str(tmp_path / "x.zip"))
+
+
+def test_why_a_file_cannot_be_copied_is_in_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """shutil refuses a FIFO by an OSError without strerror."""
+    own = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    monkeypatch.setattr(package_commands, "own_packages", lambda options: own)
+    os.mkfifo(tmp_path / "shop.zip")
+    with pytest.raises(Failure, match="is a named pipe"):
+        package_commands.run("install", [str(tmp_path / "shop.zip")])
 
 
 def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path: Path) -> None:
