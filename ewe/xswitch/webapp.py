@@ -126,8 +126,8 @@ class Applications:
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
         # Between the first and the last, which are empty in "/cart/". Of "//" and "/;x/" Jetty finds the file, but
-        # ignores web.xml's access rules for it.
-        if "" in names[1:-1]:
+        # ignores web.xml's access rules for it. With "//" before the application, its engine would deploy it again.
+        if "" in names[1:-1] or "//" in context:
             raise NoApplication(400, "its path has an empty segment")
         return WebApplication(directory, context, path)
 

@@ -66,7 +66,7 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
         find("site/a/x", b"M-SEARCH")
     for path, status in (
         ("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400),
-        ("a//x", 400), ("a/;/x", 400), ("a/x/;y=1/z", 400),
+        ("a//x", 400), ("a/;/x", 400), ("a/x/;y=1/z", 400), ("/a/x", 400),
     ):  # fmt: skip
         with pytest.raises(NoApplication) as caught:
             find(f"site/{path}")
