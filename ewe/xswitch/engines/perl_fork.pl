@@ -146,7 +146,7 @@ sub slot_for {
     my $line = (split /\n/, $lines)[1];
     if (!$slot) {
         $slot = $facts->{refusals} < $MAX_REFUSALS && room() or return 0;
-        start($slot);
+        eval { start($slot); 1 } or return 0;    # no process can be made: the other zygote answers
         $zygotes[$slot]{names} = $wanted;
         $zygotes[$slot]{variables} = variables($line);
         XSwitch::Protocol::tell($handles[$slot], 'load', $line, $facts->{warns}, @names);
@@ -240,7 +240,7 @@ sub hidden {
     return 0;
 }
 
-# Start the zygote of a slot.
+# Start the zygote of a slot. Dies if no process can be made.
 sub start {
     my ($slot) = @_;
     socketpair my $our_end, my $zygote_end, Socket::AF_UNIX(), Socket::SOCK_STREAM(), 0 or die "socketpair: $!";
