@@ -28,7 +28,7 @@ MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the applicati
 
 # Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
 HEADER_PARAMETER = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
-HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,5}))?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
 # Hop-by-hop headers, between the client and the web server only: RFC 9110 section 7.6.1.
@@ -79,9 +79,9 @@ class WebApplication(NamedTuple):
             variables.pop(b"HTTP_" + name, None)
             if variables.get(name):
                 variables[b"HTTP_" + name] = variables[name]
-        if not HOST.fullmatch(variables.get(b"HTTP_HOST", b"")):
+        if not is_host(variables.get(b"HTTP_HOST", b"")):
             name = variables.get(b"SERVER_NAME", b"")
-            variables[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
+            variables[b"HTTP_HOST"] = name if is_host(name) else b"localhost"
         for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
             if not is_address(variables.get(name, b"")):
                 variables.pop(name, None)
@@ -179,6 +179,17 @@ def split_path(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]
             return context.rstrip("/"), b"/" if context.endswith("/") and not path else path
     raise NoApplication(
         500, f"SCRIPT_NAME {url!r} and SCRIPT_FILENAME do not end alike: the web server must send both"
+    )
+
+
+def is_host(text: bytes) -> bool:
+    """Return whether a text is a host for Jetty: a name or an IPv6 address in brackets, perhaps with a port."""
+    match = HOST.fullmatch(text)
+    if match is None:
+        return False
+    address, port = match.groups()
+    return (address is None or (b":" in address and is_address(address))) and (
+        port is None or 0 < int(port) <= MAX_PORT
     )
 
 

@@ -91,6 +91,18 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_host_that_jetty_cannot_read_is_replaced_by_the_servers_name() -> None:
+    """nginx passes any port and any text in brackets on. Jetty would not answer such a request."""
+    good = [b"a-b.example:65535", b"a:1", b"[::1]", b"[::ffff:1.2.3.4]:80"]
+    bad = [b"a:0", b"a:65536", b"a:", b"[1.2.3.4]", b"[::::]", b"[::1]:99999", b""]
+    application = WebApplication("/srv/shop", "/shop", b"/")
+    hosts = [
+        application.variables({b"HTTP_HOST": host, b"SERVER_NAME": b"server"})[b"HTTP_HOST"]
+        for host in (*good, *bad)
+    ]
+    assert hosts == [*good, *[b"server"] * len(bad)]
+
+
 # Several requests to one engine
 
 
