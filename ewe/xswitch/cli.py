@@ -179,8 +179,10 @@ def check_settings(command: CommandLine) -> int:
     if log.startswith("syslog:"):
         # Raises ConfigError if the syslog cannot be opened
         open_error_log(command).file.close()
-    elif log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
-        raise ConfigError(f"cannot write {log}: its directory does not exist, or is not writable (--log)")
+    elif names_file(log):
+        written = log if os.path.exists(log) else os.path.dirname(os.path.abspath(log))
+        if not os.access(written, os.W_OK):
+            raise ConfigError(f"cannot write {log}: {written} does not exist, or is not writable (--log)")
     for warning in command.settings.warnings():
         print(f"ewe-xswitch: {warning}", file=sys.stderr)
     print(f"configuration ok ({command.file or 'no file'})")
