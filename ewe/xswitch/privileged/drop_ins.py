@@ -23,7 +23,7 @@ from ewe.bounded import BoundedDict
 from ewe.config.defaults import WEB_INF
 from ewe.xswitch import packages
 from ewe.xswitch.packages import SCRIPTS, SETTINGS, VERSIONS, BadPackage, PackageSettings, parse_settings
-from ewe.xswitch.privileged.rules import ExaminedScript, Refusal, account_of
+from ewe.xswitch.privileged.rules import ExaminedScript, Refusal, Replaced, account_of, open_checked
 from ewe.xswitch.process import Account, EngineLimits, become, clean_environment, start
 from ewe.xswitch.public import is_public
 from ewe.xswitch.settings import Settings
@@ -54,9 +54,9 @@ class DropIns:
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
-        home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+        home = home_in(path, settings)
         now = time.monotonic()
-        if not separator or not settings.packages or now < self.next_looks.get(home, 0):
+        if not home or not settings.packages or now < self.next_looks.get(home, 0):
             return
         self.next_looks[home] = now + CHECK_S
         self.end_late(now)
@@ -110,7 +110,7 @@ class DropIns:
 
     def installing(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
-        home = path.partition(f"/{settings.userdir.strip('/')}/")[0]
+        home = home_in(path, settings)
         homes = {account.home for account, _, _, _ in self.running.values()}
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
@@ -128,6 +128,12 @@ class DropIns:
         if status and not lines:
             lines = [f"{home}: its packages could not be read within the limits of memory and time"]
         return account, lines
+
+
+def home_in(path: str, settings: Settings) -> str:
+    """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
+    home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+    return home if separator else ""
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
@@ -200,22 +206,9 @@ def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
 
 
 def read_settings(path: str, uid: int) -> bytes:
-    """Return the text of a package.toml, b"" if there is none. Only a regular file of the owner's is opened.
-
-    The owner may replace the file at any moment: see rules.first_line().
-    """
+    """Return the text of a package.toml, b"" if there is none that is a regular file of this owner."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            return b""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(f"/proc/self/fd/{descriptor}", flags), "rb") as file:
+        with open_checked(path, lambda each: stat.S_ISREG(each.st_mode) and each.st_uid == uid) as file:
             return file.read(packages.MAX_SETTINGS_BYTES + 1)
-    except OSError:
+    except (OSError, Replaced):
         return b""
-    finally:
-        os.close(descriptor)
