@@ -44,7 +44,7 @@ sub set_blocking {
 }
 
 # Send texts in one frame: their number and lengths come first. Return whether the other end is open.
-sub tell {
+sub send_frame {
     my ($handle, @texts) = @_;
     my $frame = pack 'N/a*', pack '(N/a*)*', @texts;
     my $sent = 0;
@@ -55,13 +55,13 @@ sub tell {
 }
 
 # Return the texts of the next frame; nothing if the other end is closed.
-sub hear {
+sub receive_frame {
     my ($handle) = @_;
-    my $frame = receive($handle, 4) // return;
-    return unpack '(N/a*)*', receive($handle, unpack 'N', $frame) // return;
+    my $frame = receive_bytes($handle, 4) // return;
+    return unpack '(N/a*)*', receive_bytes($handle, unpack 'N', $frame) // return;
 }
 
-sub receive {
+sub receive_bytes {
     my ($handle, $length) = @_;
     my $text = '';
     while (length $text < $length) {

@@ -41,7 +41,7 @@ sub load_one {
     return 0 unless eval { require($name =~ s{::}{/}gr . '.pm'); 1 };
     delete $seen{'$0'} if $INC{'CGI.pm'} && !$loaded_before{'CGI.pm'};    # CGI only tests $0 for taint mode
     return 0 if rand != $next || process_state() ne $state_before || grep { !/\A\$ENV\{/ } keys %seen;
-    return !grep { asks($_) } grep { defined && m{\A/} } map { $INC{$_} } grep { !exists $loaded_before{$_} } keys %INC;
+    return !grep { depends_on_time_or_place($_) } grep { defined && m{\A/} } map { $INC{$_} } grep { !exists $loaded_before{$_} } keys %INC;
 }
 
 # Replace $0, $$, $^T, @ARGV and %ENV by variables that note each read; return a function that undoes this.
@@ -77,7 +77,7 @@ sub process_state {
 }
 
 # Does this file call for the time or the like when it is loaded?
-sub asks {
+sub depends_on_time_or_place {
     my ($file) = @_;
     open my $handle, '<', $file or return 1;
     my $text = do { local $/; <$handle> } // '';
