@@ -536,9 +536,14 @@ def is_child(pid: int) -> bool:
 
 
 def log_directory_of(settings: Settings) -> str:
-    """Return the directory of the users' logs, "" if there is none, or if others may write to it."""
-    is_unfit = bool(settings.user_logs) and directory_fault(settings.user_logs) != ""
-    return "" if is_unfit else settings.user_logs
+    """Return the directory of the users' logs, "" if there is none, or if others may write to it.
+
+    The path has no links: a link in a user's directory could lead elsewhere after this check.
+    """
+    if not settings.user_logs.startswith("/"):
+        return ""
+    directory = os.path.realpath(settings.user_logs)
+    return "" if directory_fault(directory) else directory
 
 
 def memory_of(pid: int) -> tuple[int, int]:
