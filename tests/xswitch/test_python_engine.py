@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, PatientDriver, isolated
 from support.proc import resident_kilobytes
-from support.server import ROOT
+from support.server import ROOT, wait_until
 
 from ewe.xswitch import check
 from ewe.xswitch.protocol import MAX_LINES_BYTES, MarkReader, ProtocolError, request_lines
@@ -790,6 +792,28 @@ def test_a_body_that_no_script_gets_is_not_the_next_ones(
         except ConnectionError:
             return  # the engine has ended
         assert answer.output.endswith(b"\nmine"), answer
+
+
+@pytest.mark.parametrize("isolation", ["auto", "fork"])
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_a_body_in_small_pieces_arrives_whole(command: list[str], isolation: str, tmp_path: Path) -> None:
+    """As a slow client sends it. A pipe holds 64 KiB only if each of its pages is full."""
+    suffix = Path(command[-1]).suffix
+    echo = script(tmp_path / f"echo{suffix}", SCRIPTS[suffix]["echo"])
+    body, piece_bytes = os.urandom(64 * 1024), 2049
+    with PatientDriver(command, isolated(isolation)) as engine:
+        variables = {b"CONTENT_LENGTH": b"%d" % len(body)}
+        engine.control.sendall(request_lines(os.fsencode(echo), [], variables))
+        for at in range(0, len(body), piece_bytes):
+            engine.data.sendall(body[at : at + piece_bytes])
+            wait_until(lambda: unread_bytes(engine.data) == 0, 20)
+        output, status = engine.converse(b"", time.monotonic() + 90)
+    assert status == 0 and output.endswith(b"\n\n" + body)
+
+
+def unread_bytes(sock: socket.socket) -> int:
+    """Return how many bytes of memory the other end of a Unix socket has not read yet."""
+    return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) -> None:

@@ -21,15 +21,17 @@ sub words {
 # must end.
 sub body {
     my ($data, $length) = @_;
-    my ($source, $sink, $piece);
+    my ($source, $sink, $pieces) = (undef, undef, '');
     if ($length <= $PIPE) { pipe $source, $sink or die "pipe: $!" }
     else { open $sink, '+>', undef or die "temporary file: $!"; $source = $sink }
     while ($length) {
-        my $count = sysread $data, $piece, $length < $PIPE ? $length : $PIPE;
+        my $count = sysread $data, $pieces, $length < $PIPE ? $length : $PIPE, length $pieces;
         return unless $count;
         $length -= $count;
-        for (my $sent = 0; $sent < $count;) {
-            $sent += syswrite($sink, $piece, $count - $sent, $sent) // die "no room for the body of the request: $!\n";
+        next if $length && $source != $sink;    # a pipe gets all at once: small pieces would fill its pages only in part
+        while (length $pieces) {
+            my $sent = syswrite($sink, $pieces) // die "no room for the body of the request: $!\n";
+            substr $pieces, 0, $sent, '';
         }
     }
     sysseek $source, 0, 0 if $source == $sink;
