@@ -12,6 +12,7 @@ import socket
 import sys
 import termios
 import time
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -704,6 +705,18 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path, isolati
         if isolation == "none":
             time.sleep(1.1)
         assert text(engine.ask(main, body=b"kept")).split() == ["2", "kept"]
+
+
+def test_a_module_in_an_archive_ends_no_engine(python: Driver, tmp_path: Path) -> None:
+    """Its name is that of no file: library.egg/module.py."""
+    library = tmp_path / "site-packages" / "library.egg"
+    library.parent.mkdir()
+    with zipfile.ZipFile(library, "w") as archive:
+        archive.writestr("in_archive.py", "value = 1\n")
+    code = f"import sys\nsys.path.append({str(library)!r})\nimport in_archive\nprint({HEAD!r}, in_archive.value)\n"
+    main = script(tmp_path / "use.py", code)
+    for _ in range(2):
+        assert text(python.ask(main)).split()[-1] == "1"
 
 
 def test_output_of_every_kind_comes_in_order(python: Driver, tmp_path: Path) -> None:
