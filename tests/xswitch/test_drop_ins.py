@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -244,6 +245,23 @@ def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: 
         target = f"link{number}"
     assert owner_of(str(tmp_path / "link0"), Settings()) == account
     assert owner_of(str(tmp_path / "link49"), Settings()) is None
+
+
+def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -> None:
+    """suexecme looks again each second, and would soon have none for the engines of all users."""
+    account = Account("me", os.geteuid(), os.getegid(), (), str(tmp_path))
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+    used = os.listdir("/proc/self/fd")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(reader, writer) + 1, hard))  # two are left
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            drop_ins.DropIns().install(account, str(tmp_path), str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.listdir("/proc/self/fd") == used
 
 
 # A running X-Switch

@@ -18,6 +18,7 @@ import stat
 import sys
 import time
 from itertools import islice
+from typing import NamedTuple
 
 from ewe.bounded import BoundedDict
 from ewe.config.defaults import WEB_INF
@@ -43,14 +44,24 @@ LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
 State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size, inode
 
 
+class Installation(NamedTuple):
+    """A running installation.
+
+    reader: the pipe with its lines. ends_at: the monotonic time at which it has taken too long.
+    """
+
+    account: Account
+    reader: int
+    ends_at: float
+
+
 class DropIns:
     """The directories for packages of all users."""
 
     def __init__(self) -> None:
         self.next_looks: BoundedDict[str, float] = BoundedDict(MAX_USERS)  # by home
         self.states: BoundedDict[str, State] = BoundedDict(MAX_USERS)  # home -> the state that was installed
-        # pid -> the user, the pipe with the lines, the home, and when the installation must have ended
-        self.running: dict[int, tuple[Account, int, str, float]] = {}
+        self.running: dict[int, Installation] = {}  # by pid
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
@@ -65,7 +76,7 @@ class DropIns:
             if account is None or len(self.running) >= MAX_AT_ONCE:
                 return
             home = account.home  # a web server may have another name for it
-            if home in {each[2] for each in self.running.values()}:
+            if home in self.homes():
                 return
             directory = os.path.join(home, settings.packages)
             scripts = os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
@@ -75,50 +86,53 @@ class DropIns:
                 former_state = state  # a user without packages: nothing to install or remove
             if state == former_state or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
                 return
-            self.install(account, home, directory, scripts)
+            self.install(account, directory, scripts)
             self.states[home] = state
         except (OSError, ValueError):
             return  # the user has no such directory, or no process could be made: the next look tries again
 
-    def install(self, account: Account, home: str, directory: str, scripts: str) -> None:
+    def install(self, account: Account, directory: str, scripts: str) -> None:
         """Start an installation as the user. Raises OSError."""
         # This Python may lie where the user may not enter; that of the PATH must then be 3.11 or newer
         python = OWN_PYTHON if is_public(OWN_PYTHON) else "python3"
         command = (python, "-IS", "-c", PROGRAM, directory, scripts)
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            pid = start(
-                command,
-                clean_environment(account),
-                {0: nothing, 1: writer, 2: writer},
-                lambda: become(account, LIMITS),
-            )
-        except OSError:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-            os.close(nothing)
-        self.running[pid] = account, reader, home, time.monotonic() + MAX_SECONDS
+        with open(os.devnull, "rb", buffering=0) as nothing:
+            reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                pid = start(
+                    command,
+                    clean_environment(account),
+                    {0: nothing.fileno(), 1: writer, 2: writer},
+                    lambda: become(account, LIMITS),
+                )
+            except OSError:
+                os.close(reader)
+                raise
+            finally:
+                os.close(writer)
+        self.running[pid] = Installation(account, reader, time.monotonic() + MAX_SECONDS)
 
     def end_late(self, now: float) -> None:
         """Kill the installations that take too long."""
-        for pid, (_, _, _, end) in self.running.items():
-            if now > end:
+        for pid, installation in self.running.items():
+            if now > installation.ends_at:
                 os.kill(pid, signal.SIGKILL)
+
+    def homes(self) -> set[str]:
+        """Return the homes of the users for whom an installation runs."""
+        return {installation.account.home for installation in self.running.values()}
 
     def installing(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
         home = home_in(path, settings)
-        homes = {account.home for account, _, _, _ in self.running.values()}
+        homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
     def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
         """Return the user and the lines of an installation that was reaped; None if the process was none."""
         if pid not in self.running:
             return None
-        account, reader, home, _ = self.running.pop(pid)
+        account, reader, _ = self.running.pop(pid)
         try:
             text = os.read(reader, MAX_LINES_BYTES).decode("ascii", "replace")
         except BlockingIOError:
@@ -126,7 +140,7 @@ class DropIns:
         os.close(reader)
         lines = text.splitlines()
         if status and not lines:
-            lines = [f"{home}: its packages could not be read within the limits of memory and time"]
+            lines = [f"{account.home}: its packages could not be read within the limits of memory and time"]
         return account, lines
 
 
