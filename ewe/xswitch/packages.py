@@ -123,9 +123,8 @@ def variables(table: Any) -> dict[str, str]:
 # Unpacking
 
 
-def unpack(file: IO[bytes], directory: str) -> PackageSettings:
-    """Unpack a package into a new, empty directory, and return its settings. Raises BadPackage, OSError."""
-    settings = PackageSettings()
+def unpack(file: IO[bytes], directory: str) -> None:
+    """Unpack a package into a new, empty directory, and check its settings. Raises BadPackage, OSError."""
     bytes_left = MAX_UNPACKED_BYTES
     try:
         with zipfile.ZipFile(file) as archive:
@@ -149,10 +148,16 @@ def unpack(file: IO[bytes], directory: str) -> PackageSettings:
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as reason:
         name = os.path.relpath(str(reason.filename), directory)
         raise BadPackage(f"two of its files have the name {name[:200]!r}") from None
-    with suppress(FileNotFoundError), open(os.path.join(directory, SETTINGS), "rb") as text:
-        settings = parse_settings(text.read(MAX_SETTINGS_BYTES + 1))  # + 1: shows that it is too long
-    check_settings(settings, directory)
-    return settings
+    check_settings(settings_in(directory), directory)
+
+
+def settings_in(directory: str) -> PackageSettings:
+    """Return the settings of an unpacked package. Raises BadPackage, OSError."""
+    try:
+        with open(os.path.join(directory, SETTINGS), "rb") as text:
+            return parse_settings(text.read(MAX_SETTINGS_BYTES + 1))  # + 1: shows that it is too long
+    except FileNotFoundError:
+        return PackageSettings()
 
 
 def checked_name(entry: zipfile.ZipInfo) -> str:
@@ -276,22 +281,20 @@ class Packages:
         """Install a package, if it is not the version that serves; return the line about it, if any."""
         serving = self.links().get(name)
         try:
-            version, settings = self.unpacked(name, path)
+            version = self.unpacked(name, path)
             if version == serving:
                 return []
+            label = settings_in(os.path.join(self.versions, name, version)).version
             self.link(name, version)
         except (BadPackage, OSError) as reason:
             text = reason.strerror if isinstance(reason, OSError) else str(reason)
             goes_on = "; its former version continues to serve" if serving else ""
             return [f"{path}: {text}{goes_on}"]
-        about = f" ({settings.version})" if settings.version.isprintable() and settings.version else ""
+        about = f" ({label})" if label.isprintable() and label else ""
         return [f"the package {name} serves: version {version}{about[:60]}"]
 
-    def unpacked(self, name: str, path: str) -> tuple[str, PackageSettings]:
-        """Unpack a package; return its version and settings, without settings if the version is here already.
-
-        Raises BadPackage, OSError.
-        """
+    def unpacked(self, name: str, path: str) -> str:
+        """Unpack a package, unless its version is here already; return the version. Raises BadPackage, OSError."""
         if not NAME.fullmatch(name):
             raise BadPackage("the name of an application has letters, digits, - and _ only")
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -305,19 +308,19 @@ class Packages:
             version = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             target = os.path.join(self.versions, name, version)
             if os.path.isdir(target):
-                return version, PackageSettings()
+                return version
             file.seek(0)
             os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
             new = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(target))
             try:
-                settings = unpack(file, new)
+                unpack(file, new)
                 if unchanging(os.fstat(file.fileno())) != unchanging(status):
                     raise BadPackage("it has changed while it was read")
                 os.chmod(new, 0o755)
                 os.rename(new, target)
             finally:
                 shutil.rmtree(new, ignore_errors=True)
-        return version, settings
+        return version
 
     def link(self, name: str, version: str) -> None:
         """Make a version serve, at once for all new requests. Raises BadPackage, OSError."""

@@ -207,6 +207,18 @@ def test_why_a_file_cannot_be_copied_is_in_the_message(
         package_commands.run("install", [str(tmp_path / "shop.zip")])
 
 
+def test_the_line_about_a_package_has_the_version_of_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it is unpacked already: the command does that first, and the former version stays unpacked."""
+    own = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    monkeypatch.setattr(package_commands, "own_packages", lambda options: own)
+    for number in (1, 2, 1):
+        (tmp_path / "shop.zip").write_bytes(package_of(files_of(number, f"version = '1.{number}'")))
+        assert package_commands.run("install", [str(tmp_path / "shop.zip")]) == 0
+        assert capsys.readouterr().out.endswith(f" (1.{number})\n")
+
+
 def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path: Path) -> None:
     """The second round finds the package of the first. A package that reads itself may grow without a limit."""
     (tmp_path / "a.py").write_text("1")
