@@ -6,7 +6,7 @@ output a mark goes back over the control socket. A script may leave something be
 have, such as a thread or a running child. Then the engine ends instead, as a CGI script's process would.
 
 python_state.py keeps some modules of one script for the next, and resets everything else. python_streams.py has a
-script's standard streams. All three need only Python's own library: any `python3` can run them.
+script's standard streams. The engine needs only Python's own library: any `python3` can run it.
 """
 # ruff: noqa: E402
 

@@ -34,11 +34,13 @@ Answers carry the id:
     {"pid"}                                         to start
     {"memory": {P: [private, shared]}, "limits": L} to measure; L: how the limits of users are enforced (cgroups.py)
     {"refused", "status"}                           to identify and start, if suexecme does not carry out the order;
-                                                    with "user" if the script's owner is not a system account
+                                                    with "user" if the script's owner is not a system account, with
+                                                    "installing" (a home) if a package there may have the script
 
 `kill` has no answer. An answer with "user" comes with a descriptor of the user's log, if the user has one. When an
 engine's process ends, suexecme sends {"ended": P, "status"} without an order; with "cause" if the kernel killed it
 for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user that were installed.
+{"installed": home} tells that their installation has ended.
 
 When a process dies:
 
