@@ -411,7 +411,7 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o022)
     directory, scripts = arguments
     for line in Packages(directory, scripts).synchronize():
-        print(line.encode("ascii", "backslashreplace").decode()[:500])
+        print(line.encode("unicode_escape").decode()[:500])  # a file's name may have line feeds
     return 0
 
 

@@ -207,6 +207,18 @@ def test_why_a_file_cannot_be_copied_is_in_the_message(
         package_commands.run("install", [str(tmp_path / "shop.zip")])
 
 
+def test_the_name_of_a_file_makes_no_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The main process logs each line that an installation prints."""
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    (tmp_path / "drop").mkdir(mode=0o755)
+    (tmp_path / "drop" / ("\n" * 20 + "é.zip")).touch()
+    assert packages.main([str(tmp_path / "drop"), str(tmp_path / "cgi-bin")]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "\\n\\xe9.zip" in line
+
+
 def test_the_line_about_a_package_has_the_version_of_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
