@@ -271,6 +271,21 @@ def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: 
     assert owner_of(str(tmp_path / "link49"), Settings()) is None
 
 
+@pytest.mark.parametrize(
+    ("printed", "count"),
+    [(b"x" * 499 + b"\n", packages.MAX_PACKAGES), (b"\n" * 600, drop_ins.MAX_LINES)],
+    ids=["a line for each package", "a flood"],
+)
+def test_what_an_installation_reports(printed: bytes, count: int) -> None:
+    """A user may have 100 packages. Each line costs suexecme a message, and all other users wait meanwhile."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.write(writer, printed * packages.MAX_PACKAGES)
+    os.close(writer)
+    looking, account = drop_ins.DropIns(), Account("me", os.geteuid(), os.getegid(), (), "/")
+    looking.running[1] = drop_ins.Installation(account, reader, ends_at=0)
+    assert looking.ended(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
+
+
 def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -> None:
     """suexecme looks again each second, and would soon have none for the engines of all users."""
     account = Account("me", os.geteuid(), os.getegid(), (), str(tmp_path))

@@ -35,7 +35,9 @@ MAX_SECONDS = 60.0  # that one installation may take
 MAX_AT_ONCE = 4  # installations of all users
 MAX_USERS = 5000  # whose directories suexecme remembers
 MAX_FILES = 200  # of a directory, that suexecme looks at
-MAX_LINES_BYTES = 4096  # of what an installation reports: less than fits into a pipe
+# Of what an installation reports: as much as a pipe holds, and a line for each package that comes or goes
+MAX_LINES_BYTES = 64 * 1024
+MAX_LINES = 2 * packages.MAX_PACKAGES
 # The program as text: the user may not be allowed to read the directory of ewe
 PROGRAM = inspect.getsource(packages)
 OWN_PYTHON = os.path.realpath(sys.executable)
@@ -138,7 +140,7 @@ class DropIns:
         except BlockingIOError:
             text = ""
         os.close(reader)
-        lines = text.splitlines()
+        lines = text.splitlines()[:MAX_LINES]
         if status and not lines:
             lines = [f"{account.home}: its packages could not be read within the limits of memory and time"]
         return account, lines
