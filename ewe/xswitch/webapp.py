@@ -88,6 +88,8 @@ class WebApplication(NamedTuple):
         for name in (b"REMOTE_PORT", b"SERVER_PORT"):
             if not PORT.fullmatch(variables.get(name, b"")) or int(variables[name]) > MAX_PORT:
                 variables.pop(name, None)
+        if variables.get(b"HTTPS", b"").lower() == b"off":  # Jetty takes any value for a secure connection
+            del variables[b"HTTPS"]
         context = os.fsencode(self.context)
         return {
             **variables,

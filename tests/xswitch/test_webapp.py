@@ -80,6 +80,7 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
         b"HTTP_CONTENT_LENGTH": b"7", b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
         b"REMOTE_ADDR": b"unix:", b"REMOTE_PORT": b"70000", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
         b"REQUEST_METHOD": b"GET", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
+        b"HTTPS": b"off",
     }  # fmt: skip
     application = WebApplication("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
     assert application.variables(odd) == {
