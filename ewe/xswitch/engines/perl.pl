@@ -38,7 +38,9 @@ sub main {
         replace_process($lines) if XSwitch::State::libraries_changed();
         my ($command, $variables) = split /\n/, $lines;
         my ($file, @arguments) = XSwitch::Protocol::words($command);
-        if ($isolation eq 'fork' || $isolation eq 'auto' && !XSwitch::State::is_exact($file)) { run_forked($file, $lines) }
+        if ($isolation eq 'fork' || $isolation eq 'auto' && !XSwitch::State::is_exact($file)) {
+            run_forked($file, $lines);
+        }
         else {
             @ARGV = @arguments;
             %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
@@ -59,12 +61,13 @@ sub main {
 # way.
 sub run_forked {
     my ($file, $lines) = @_;
-    my $ended = XSwitch::Fork::run_script($file, $lines) // POSIX::SIGKILL();    # the zygote has ended: no status is known
-    if (my $signal = $ended & 127) {
+    # Without a wait status, the zygote has ended
+    my $wait_status = XSwitch::Fork::run_script($file, $lines) // POSIX::SIGKILL();
+    if (my $signal = $wait_status & 127) {
         kill $signal, $$;    # an incomplete answer must not look complete
         POSIX::_exit(128 + $signal);
     }
-    $status = $ended >> 8;
+    $status = $wait_status >> 8;
     POSIX::_exit($status) unless XSwitch::Fork::only_zygotes_are_left();
     syswrite $control, "\4$status\n";
 }

@@ -36,7 +36,7 @@ sub serve {
         my $child = fork;
         return prepare(@texts) if defined $child && !$child;    # to perl, which continues to read
         if (defined $child) { waitpid $child, 0 }
-        else { syswrite STDERR, "cannot fork: $!\n"; $? = $KILLED }    # nobody has read the body: the engine must end
+        else { syswrite STDERR, "cannot fork: $!\n"; $? = $KILLED }    # the body was not read: the engine must end
         XSwitch::Protocol::send_frame($link, 'ended', $?);
     }
     kill KILL => $$;    # no END block of a module may run
@@ -67,8 +67,8 @@ sub load {
     require "${here}perl_watch.pl";
     delete $INC{"${here}perl_watch.pl"};
     $loaded = 1;
-    my @said = XSwitch::Watch::load({ map { split /=/, $_, 2 } XSwitch::Protocol::words($variables) }, $warns, @names);
-    XSwitch::Protocol::send_frame($link, @said);
+    my %environment = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+    XSwitch::Protocol::send_frame($link, XSwitch::Watch::load(\%environment, $warns, @names));
 }
 
 # Give this process the state that `perl script` would have, and make perl read the script next.
@@ -151,7 +151,8 @@ sub report {
     local ($?, $!, $@, $,, $\);
     my @path = map { ref ? 'CODE' : $_ } @INC;
     my %modules = map { $_ => $INC{$_} } grep { defined $INC{$_} && !ref $INC{$_} } keys %INC;
-    XSwitch::Protocol::send_frame($link, 'learned', join("\0", @path), join("\0", sort keys %CORE::GLOBAL::), %modules);
+    my @overrides = sort keys %CORE::GLOBAL::;
+    XSwitch::Protocol::send_frame($link, 'learned', join("\0", @path), join("\0", @overrides), %modules);
 }
 END { report() if ($reports // 0) == $$ }
 

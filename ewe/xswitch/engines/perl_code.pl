@@ -20,7 +20,8 @@ sub keeps_state {
     return 0 if XSwitch::State::is_library($code->FILE);
     return ref $code->const_sv->object_2svref eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
     return 0 unless ${ $code->ROOT };
-    return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
+    my @names = grep { ref eq 'B::PADNAME' } $code->PADLIST->NAMES->ARRAY;
+    return 1 if grep { ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } @names;
     return code_keeps_state($code);
 }
 
@@ -35,12 +36,13 @@ sub code_keeps_state {
     return op_keeps_state($code->ROOT, 0, \@values);
 }
 
-# The same for an operator and those below. is_conditional: the operator does not always run, so a `my` there may show
-# its former value.
+# The same for an operator and those below. is_conditional: the operator does not always run, so a `my` there may
+# show its former value.
 sub op_keeps_state {
     my ($op, $is_conditional, $values) = @_;
     my $name = $op->name;
-    return 1 if $name =~ $KEEPS_RESULT || $name =~ $KEEPS_ONE_VALUE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
+    my $gives_list = ($op->flags & B::OPf_WANT()) == B::OPf_WANT_LIST();
+    return 1 if $name =~ $KEEPS_RESULT || $name =~ $KEEPS_ONE_VALUE && !$gives_list;
     return 1 if $is_conditional && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
     if ($name eq 'const') {
         my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # with threads, it is in the pad

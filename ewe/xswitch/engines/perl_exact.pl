@@ -22,8 +22,8 @@ my %named = map { $_ => 1 } @NAMED;
 my %listed = map { s{::}{/}gr . '.pm' => 1 } @NAMED, qw(
     AutoLoader B CGI::File::Temp CGI::Util Config Digest::base Encode::Alias Encode::Config Encode::Encoding
     Encode::MIME::Name Errno Exporter Exporter::Heavy Carp::Heavy File::Glob File::Path File::Spec::Unix File::Temp
-    HTML::Entities HTML::Parser IO IO::File IO::Handle IO::Seekable JSON::PP::Boolean SelectSaver Storable Symbol Sub::Util Tie::Hash
-    XSLoader DynaLoader overload overloading parent re warnings::register bytes_heavy
+    HTML::Entities HTML::Parser IO IO::File IO::Handle IO::Seekable JSON::PP::Boolean SelectSaver Storable Symbol
+    Sub::Util Tie::Hash XSLoader DynaLoader overload overloading parent re warnings::register bytes_heavy
 );
 $listed{'bytes_heavy.pl'} = 1;
 
@@ -53,7 +53,8 @@ my $RETURNS = qr/\breturn\s*(?:[;(\$\@%"'\d\\\[{!\-]|(?:if|unless|undef)\b)/;   
 # Does this text contain only constructs whose effects can be undone?
 sub is_exact {
     my ($text) = @_;
-    return 0 if $text =~ /\A#!(?!.*\bperl[\w.]*(?:\s+-w)?\s*$)/m || $text =~ /\A(?:\xEF\xBB\xBF|\xFE\xFF|\xFF\xFE|.?\0)/s;
+    return 0 if $text =~ /\A#!(?!.*\bperl[\w.]*(?:\s+-w)?\s*$)/m;
+    return 0 if $text =~ /\A(?:\xEF\xBB\xBF|\xFE\xFF|\xFF\xFE|.?\0)/s;
     if ($text !~ /<</) {    # such lines in a here-document would not be documentation or comments
         $text =~ s/^=[a-zA-Z].*?(?:^=cut\b[^\n]*|\z)//gms;
         $text =~ s/^\s*#.*//gm;

@@ -27,11 +27,11 @@ my $PLAIN_LIB = qr{(?:^|(?<=[;{}]))\s*use\s+lib\s+(?:qw\s*(?:\([^()]*\)|/[^/]*/|
 my $OTHER_LIB = qr/\blib\s*->|\blib\b["';]|\buse\s+lib\b|\bINC\b|\blocal::lib\b/;
 
 my ($here, %environment, @libraries, @handles);
-# By slot. A zygote has its pid, `started` and `checked_at` (times), `used` (a value of $clock) and the `names` of its
-# modules, in one text. A zygote that has loaded them also has:
+# By slot. A zygote has its pid, `started` and `checked_at` (times), `used` (a value of $clock) and the `names` of
+# its modules, in one text. A zygote that has loaded them also has:
 #   modules, files     key of %INC -> file; file -> its signature
 #   tops               first part of a module's name -> keys of %INC
-#   read, variables    names of the environment variables that the modules read; variables of the request at that time
+#   read, variables    names of the environment variables that the modules read; the request's variables then
 #   overrides          names of the subs in CORE::GLOBAL, in one text
 my @zygotes;
 my %facts_of;   # script -> the facts that a run in a process without its modules has shown
@@ -83,19 +83,23 @@ sub facts_about {
 
 # --------------------------------------------------------------------------------------- the facts that a run shows
 
-# Store the facts about a script that a run without its modules has shown: path, overrides and modules (perl_child.pl,
-# report()). The script gets a zygote with modules only if its search path and its `use lib` can be read in the text.
+# Store the facts about a script that a run without its modules has shown: path, overrides and modules
+# (perl_child.pl, report()). The script gets a zygote with modules only if its search path and its `use lib` can be
+# read in the text.
 sub note_facts {
     my ($file, $path, $overrides, %modules) = @_;
     %facts_of = () if keys %facts_of >= $MAX_SCRIPTS;
     my $directory = $file =~ s{[^/]*\z}{}r;
-    my %own_files = map { (m{\A/} ? $_ : $directory . $_) => 1 } grep { m{[/.]} && !is_installed($_) } values %modules;
-    my $facts = { path => $path, overrides => $overrides, modules => \%modules, names => [], refusals => 0, warns => 0 };
+    my @not_installed = grep { m{[/.]} && !is_installed($_) } values %modules;
+    my %own_files = map { (m{\A/} ? $_ : $directory . $_) => 1 } @not_installed;
+    my $facts = { path => $path, overrides => $overrides, modules => \%modules };
+    @$facts{qw(names refusals warns)} = ([], 0, 0);
     $facts->{own_files} = { map { $_ => XSwitch::State::signature($_) } $file, keys %own_files };
     $facts_of{$file} = $facts;
     my @path = split /\0/, $path, -1;
     my ($first) = grep { $path[$_] eq $libraries[0] } 0 .. $#path;
-    return unless defined $first && !grep({ $_ eq 'CODE' } @path) && "@path[$first .. $first + $#libraries]" eq "@libraries";
+    return if !defined $first || grep { $_ eq 'CODE' } @path;
+    return if "@path[$first .. $first + $#libraries]" ne "@libraries";
     $facts->{front} = [map { m{\A/} ? $_ : $directory . $_ } @path[0 .. $first - 1]];
     my %texts = map { $_ => code_of($_) } keys %{ $facts->{own_files} };
     return if grep { !defined || s/$PLAIN_LIB//gr =~ $OTHER_LIB } values %texts;
@@ -123,7 +127,8 @@ sub modules_used_by {
     for my $name ($texts->{$file} =~ /(?:^|[;{}])\s*use\s+([A-Za-z]\w*(?:::\w+)*)/gm) {
         my $path = $facts->{modules}{ $name =~ s{::}{/}gr . '.pm' } // next;
         next if $met->{$name}++;
-        push @names, is_installed($path) ? $name : exists $texts->{$path} ? modules_used_by($path, $facts, $texts, $met) : ();
+        if (is_installed($path)) { push @names, $name }
+        elsif (exists $texts->{$path}) { push @names, modules_used_by($path, $facts, $texts, $met) }
     }
     return @names;
 }
@@ -136,8 +141,8 @@ sub is_installed {
 
 # -------------------------------------------------------------------------------------------------------- zygotes
 
-# Return the slot of a zygote that has a script's modules; 0 (the one without modules) if there is none yet. The missing
-# one is then started, for later requests. A zygote whose files have changed ends.
+# Return the slot of a zygote that has a script's modules; 0 (the one without modules) if there is none yet. The
+# missing one is then started, for later requests. A zygote whose files have changed ends.
 sub slot_for {
     my ($facts, $lines) = @_;
     my @names = @{ $facts->{names} } or return 0;
@@ -156,11 +161,11 @@ sub slot_for {
     return 0 if !$zygote->{files} && !has_loaded($slot, $facts);
     if ($zygote->{checked_at} + $CHECK_S <= time || $zygote->{checked_at} > time) {
         $zygote->{checked_at} = time;
-        if (grep({ $zygote->{files}{$_} ne XSwitch::State::signature($_) } keys %{ $zygote->{files} })
-            || grep { hides_module($zygote, $libraries[$_], [@libraries[$_ + 1 .. $#libraries]]) } 0 .. $#libraries) {
-            end_zygote($slot);
-            return 0;
-        }
+        my $files = $zygote->{files};
+        my @changed = grep { $files->{$_} ne XSwitch::State::signature($_) } keys %$files;
+        my $hides = sub { hides_module($zygote, $libraries[$_[0]], [@libraries[$_[0] + 1 .. $#libraries]]) };
+        push @changed, grep { $hides->($_) } 0 .. $#libraries;
+        if (@changed) { end_zygote($slot); return 0 }
     }
     return may_answer($zygote, $facts, $line) ? $slot : 0;
 }
@@ -180,8 +185,8 @@ sub variables {
     return { map { split /=/, $_, 2 } XSwitch::Protocol::words($line) };
 }
 
-# Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends, and
-# the script's next one leaves out that module.
+# Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends,
+# and the script's next one leaves out that module.
 sub has_loaded {
     my ($slot, $facts) = @_;
     my $zygote = $zygotes[$slot];
@@ -199,7 +204,8 @@ sub has_loaded {
     $zygote->{read} = [splice @texts, 0, $count];
     $zygote->{overrides} = shift @texts;
     $zygote->{modules} = {@texts};
-    $zygote->{files} = { map { $_ => XSwitch::State::signature($_) } grep { m{\A/} } values %{ $zygote->{modules} } };
+    my @files = grep { m{\A/} } values %{ $zygote->{modules} };
+    $zygote->{files} = { map { $_ => XSwitch::State::signature($_) } @files };
     $zygote->{tops} = {};
     push @{ $zygote->{tops}{ (split m{/|\.pm\z})[0] } }, $_ for keys %{ $zygote->{modules} };
     $zygote->{checked_at} = 0;
@@ -272,7 +278,10 @@ sub end_zygote {
 # Note that a child was reaped, perhaps a zygote: another process may have its number now.
 sub note_reaped {
     my ($pid) = @_;
-    for (grep { $zygotes[$_] && $zygotes[$_]{pid} == $pid } 0 .. $#zygotes) { $zygotes[$_]{pid} = 0; end_zygote($_) }
+    for (grep { $zygotes[$_] && $zygotes[$_]{pid} == $pid } 0 .. $#zygotes) {
+        $zygotes[$_]{pid} = 0;
+        end_zygote($_);
+    }
 }
 
 sub end_all { end_zygote($_) for 0 .. $LINKS - 1 }
@@ -281,7 +290,9 @@ sub end_all { end_zygote($_) for 0 .. $LINKS - 1 }
 sub only_zygotes_are_left {
     my %zygote_pids = map { $_->{pid} => 1 } grep { $_ } @zygotes;
     open my $children, '<', "/proc/$$/task/$$/children" or return 0;
-    for my $pid (split ' ', <$children> // '') { return 0 if !$zygote_pids{$pid} && waitpid($pid, 1) == 0 }    # WNOHANG
+    for my $pid (split ' ', <$children> // '') {
+        return 0 if !$zygote_pids{$pid} && waitpid($pid, 1) == 0;    # WNOHANG
+    }
     return 1;
 }
 

@@ -28,7 +28,7 @@ sub body {
         my $count = sysread $data, $pieces, $length < $PIPE ? $length : $PIPE, length $pieces;
         return unless $count;
         $length -= $count;
-        next if $length && $source != $sink;    # a pipe gets all at once: small pieces would fill its pages only in part
+        next if $length && $source != $sink;    # a pipe gets all at once: small pieces fill its pages only in part
         while (length $pieces) {
             my $sent = syswrite($sink, $pieces) // die "no room for the body of the request: $!\n";
             substr $pieces, 0, $sent, '';

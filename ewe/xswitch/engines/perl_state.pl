@@ -46,7 +46,7 @@ my $next_script;           # the one that will run next, if is_exact() has read 
 my @module_ends;           # END blocks of modules that stay
 my (%names, $count);       # names in main:: that belong to no script; how many are in main:: now
 my (%modules, @libraries);
-my (%signatures, $checked_at);    # file of an installed module -> its signature when loaded; when they were compared
+my (%signatures, $checked_at);    # installed module's file -> its signature when loaded; when they were compared
 my $has_unlisted = 0;      # has a script loaded a module that perl_exact.pl does not list?
 my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
 my %module_overrides;      # such subs of modules, as CGI::Carp's die: for scripts that name the module
@@ -86,10 +86,11 @@ sub code_of {
 sub is_exact {
     $file = $_[0];
     $next_script = find() or return 1;
-    return $next_script->{exact} //= !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
+    return $next_script->{exact} //=
+        !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
 }
 
-# Has the last script loaded a module that perl_exact.pl does not list? Then it runs in a separate process from now on.
+# Has the last script loaded a module that perl_exact.pl does not list? From now on it runs in a separate process.
 sub has_loaded_unlisted {
     %not_exact = () if keys %not_exact >= $MAX_SCRIPTS;
     $not_exact{"$current->{signature} $file"} = 1 if $has_unlisted && $current;
@@ -140,7 +141,8 @@ sub keep_compiled {
     my %said = map { $_ => 1 } $source =~ /[\$\@%]#?\{?\s*(?:(?:main)?::)*(\w+)/g;
     my @variables = map { $symbols{$_} } grep { is_variable($_, $said{$_}) } @names;
     delete @main::{@names};
-    if (!$code || $warned || grep({ XSwitch::Code::keeps_state($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
+    my @codes = ($code // (), map { code_in($_) } values %symbols);
+    if (!$code || $warned || grep({ XSwitch::Code::keeps_state($_) } @codes) || !uses_lasting()) {
         $script->{unsure} = 1;
     }
     else {
@@ -222,7 +224,7 @@ sub delete_variables {
 
 # ------------------------------------------------------------------------ after a script: undo its changes
 
-# Return the END blocks that must run now: the script's, then those of modules that stay. perl's own list is emptied.
+# Return the END blocks that must run now: the script's, then those of modules that stay. Empty perl's own list.
 sub end_blocks {
     my $blocks = B::end_av();
     my @script_ends;
@@ -281,7 +283,10 @@ sub delete_modules {
         if (($INC{$key} // '') =~ m{\A/} && is_library($INC{$key})) { $stay++; next }
         my @path = split m{/}, $key =~ s/\.pm\z//r;
         my $stash = \%main::;
-        while (@path > 1 && $stash) { my $glob = $stash->{ (shift @path) . '::' }; $stash = $glob && *{$glob}{HASH} }
+        while (@path > 1 && $stash) {
+            my $glob = $stash->{ (shift @path) . '::' };
+            $stash = $glob && *{$glob}{HASH};
+        }
         delete_package($stash, "$path[0]::") if $stash && $stash->{"$path[0]::"};
         delete $INC{$key};
         $current->{unsure} = 1 if $current;

@@ -1,9 +1,9 @@
 # The preloaded parent of Perl engines: preloaded_perl.pl ENGINE-FILE MODULE ...
 #
 # Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see
-# ewe/xswitch/privileged/preloaded.py). The child takes its descriptors, limits and user, and becomes an engine without
-# the start of an interpreter. It is forked twice: then suexecme is its parent, learns of its end, and ends it when
-# suexecme itself ends.
+# ewe/xswitch/privileged/preloaded.py). The child takes its descriptors, limits and user, and becomes an engine
+# without the start of an interpreter. It is forked twice: then suexecme is its parent, learns of its end, and ends
+# it when suexecme itself ends.
 #
 # It does the work of process.py, which starts engines by their command. Perl has no functions for limits, prctl(2)
 # and descriptors beside a message: here they are system calls, by number.
