@@ -824,6 +824,18 @@ def test_a_body_in_small_pieces_arrives_whole(command: list[str], isolation: str
     assert status == 0 and output.endswith(b"\n\n" + body)
 
 
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_an_idle_engine_keeps_no_body(command: list[str], isolation: str, tmp_path: Path) -> None:
+    """A large body is a file without a name: it takes space until no process has it open."""
+    suffix = Path(command[-1]).suffix
+    echo = script(tmp_path / f"echo{suffix}", SCRIPTS[suffix]["echo"])
+    with PatientDriver(command, isolated(isolation)) as engine:
+        for body in (bytes(100_000), b"", b"x"):
+            assert engine.ask(echo, body=body).output.endswith(b"\n\n" + body)
+            wait_until(lambda: os.readlink(f"/proc/{engine.pid}/fd/0") == "/dev/null", 20)
+
+
 def unread_bytes(sock: socket.socket) -> int:
     """Return how many bytes of memory the other end of a Unix socket has not read yet."""
     return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

@@ -50,6 +50,7 @@ sub main {
             destroy_variables();
             POSIX::_exit($status) unless script_processes_have_ended() && all_closed();
             syswrite $control, "\4$status\n";
+            POSIX::dup2($NOTHING, 0);    # an idle engine keeps no file with a body
             XSwitch::State::undo_changes($FIRST_FREE);
             replace_process('') if $isolation eq 'auto' && XSwitch::State::has_loaded_unlisted();
         }

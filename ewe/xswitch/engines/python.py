@@ -98,6 +98,7 @@ def main(lines=b""):
         streams.flush_output()  # right before the mark: X-Switch then finds both at once
         c_library.fflush(None)  # also the output of libraries in C
         protocol.write_end_mark(status)
+        os.dup2(NULL_DESCRIPTOR, 0)  # an idle engine keeps no file with a body
         os.dup2(NULL_DESCRIPTOR, 1)  # later output belongs to no answer
         if ISOLATION == "auto" and isolation.has_left_changes(script, state):
             isolation.always_fork(script)
