@@ -396,8 +396,12 @@ def pack(directory: str, target: str, former: str = "") -> int:
 
 
 def files_below(directory: str) -> Iterator[str]:
-    """Yield what is below a directory, but no directories, and nothing that begins with a dot."""
-    for path, directories, files in os.walk(directory):
+    """Yield the files and links below a directory, but none that begins with a dot. Raises OSError."""
+
+    def fail(reason: OSError) -> None:
+        raise reason  # os.walk() would leave out a directory that cannot be read
+
+    for path, directories, files in os.walk(directory, onerror=fail):
         for each in list(directories):
             if each.startswith(".") or each == "__pycache__":
                 directories.remove(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import resource
@@ -193,6 +194,17 @@ def test_what_is_packed_and_how(tmp_path: Path) -> None:
 def test_what_cannot_be_installed_is_not_packed(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.txt")).touch()
     with pytest.raises(BadPackage, match="is no name of a file"):
+        pack(str(tmp_path), str(tmp_path / "x.zip"))
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "scandir", forbid)  # os.walk() calls it
+    with pytest.raises(PermissionError):
         pack(str(tmp_path), str(tmp_path / "x.zip"))
 
 
