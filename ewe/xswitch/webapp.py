@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CACHE_SECONDS = 1.0  # how long X-Switch remembers the application of a file, or that it has none
 MAX_PORT = 65535
 MAX_FILES = 5000  # in the cache of their applications
+MAX_CACHED_CHARS = 4096  # of a file's path in this cache: Linux's PATH_MAX
 MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the application's
 
 # Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
@@ -134,8 +135,15 @@ class Applications:
         return WebApplication(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
-        """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none."""
-        return self.directories.find(file, lambda file: nearest_application(file.rstrip("/"), settings))
+        """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none.
+
+        A path that no file can have is not cached: clients choose it, and could fill the memory.
+        """
+
+        def nearest(file: str) -> str:
+            return nearest_application(file.rstrip("/"), settings)
+
+        return nearest(file) if len(file) > MAX_CACHED_CHARS else self.directories.find(file, nearest)
 
 
 def nearest_application(directory: str, settings: Settings) -> str:

@@ -73,6 +73,13 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
         assert caught.value.status == status
 
 
+def test_a_path_that_no_file_can_have_is_not_cached() -> None:
+    applications = Applications()
+    for length in (10, 5000):
+        assert applications.directory_of("/" + "x" * length, Settings()) == ""
+    assert len(applications.directories) == 1
+
+
 def test_only_what_jetty_can_read(tmp_path: Path) -> None:
     """Jetty's connector does not answer a request if a parameter has an unexpected value."""
     odd = {
