@@ -30,6 +30,10 @@ SETTINGS_TABLE = TableKind("settings", GENERAL_KEYS)
 OVERRIDING_OPTIONS = ("user", "userdir", "min-uid", "time-limit", "trace")
 COMMANDS = ("status", "limits", "log", "restart", "drain")  # of commands.py
 PACKAGE_COMMANDS = ("pack", "install", "remove", "packages")  # of package_commands.py
+BUILT_ENGINES = {
+    "java": "Build the engine for Java, once: it needs Maven, a JDK (17 or newer), and the network.",
+    "libcgi": "Build the engine that runs shared libraries (.so), once: it needs a C compiler.",
+}
 
 DESCRIPTION = """Run CGI scripts as their owners in persistent engines, behind any web server that speaks FastCGI.
 `ewe-xswitch status` tells how a running one is, `limits` and `log` show the limits and messages of users, and
@@ -42,10 +46,8 @@ applications in one file. `ewe-xswitch java` builds the engine for Java, and
 def main(arguments: list[str]) -> int:
     """Run the command, or the subcommand that the first argument names; return the exit status."""
     name, *own_arguments = arguments or [""]
-    if name == "java":
-        return java(own_arguments)
-    if name == "libcgi":
-        return libcgi(own_arguments)
+    if name in BUILT_ENGINES:
+        return build_engine(name, own_arguments)
     if name in COMMANDS:
         from ewe.xswitch import commands
 
@@ -179,8 +181,10 @@ def check_settings(command: CommandLine) -> int:
     if log.startswith("syslog:"):
         # Raises ConfigError if the syslog cannot be opened
         open_error_log(command).file.close()
-    elif log != "-" and not os.access(os.path.dirname(os.path.abspath(log)), os.W_OK):
-        raise ConfigError(f"cannot write {log}: its directory does not exist, or is not writable (--log)")
+    elif names_file(log):
+        written = log if os.path.exists(log) else os.path.dirname(os.path.abspath(log))
+        if not os.access(written, os.W_OK):
+            raise ConfigError(f"cannot write {log}: {written} does not exist, or is not writable (--log)")
     for warning in command.settings.warnings():
         print(f"ewe-xswitch: {warning}", file=sys.stderr)
     print(f"configuration ok ({command.file or 'no file'})")
@@ -243,28 +247,13 @@ def defaults_with(options_given: Sequence[str]) -> Settings:
     return replace(DEFAULTS, **by_field_name(checked))
 
 
-def java(arguments: Sequence[str]) -> int:
-    """Build the Java engine. Raises BuildError, UsageError."""
-    parser = RaisingParser(
-        prog="ewe-xswitch java",
-        description="Build the engine for Java, once: it needs Maven, a JDK (17 or newer), and the network.",
-    )
-    parser.parse_args(arguments)
-    from ewe.xswitch.tools.java import build
-
-    print(f"built: {build()}")
-    return 0
-
-
-def libcgi(arguments: Sequence[str]) -> int:
-    """Build the host of LibCGI libraries. Raises BuildError, UsageError."""
-    parser = RaisingParser(
-        prog="ewe-xswitch libcgi",
-        description="Build the engine that runs shared libraries (.so), once: it needs a C compiler.",
-    )
-    parser.parse_args(arguments)
-    from ewe.xswitch.tools.libcgi import build
-
+def build_engine(name: str, arguments: Sequence[str]) -> int:
+    """Build an engine. name: a key of BUILT_ENGINES. Raises BuildError, UsageError."""
+    RaisingParser(prog=f"ewe-xswitch {name}", description=BUILT_ENGINES[name]).parse_args(arguments)
+    if name == "java":
+        from ewe.xswitch.tools.java import build
+    else:
+        from ewe.xswitch.tools.libcgi import build
     print(f"built: {build()}")
     return 0
 

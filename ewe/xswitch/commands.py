@@ -165,9 +165,11 @@ def ask_action(address: str, action: bytes, arguments: Mapping[bytes, str]) -> d
     params = {name: os.fsencode(value) for name, value in arguments.items() if value}
     text = ask_status_page(address, {b"XSWITCH_ACTION": action, **params})
     try:
-        answer: dict[str, Any] = json.loads(text)
+        answer = json.loads(text)
     except ValueError:
-        raise Failure(f"{address}: it is no X-Switch of this version") from None
+        answer = None
+    if not isinstance(answer, dict):  # another FastCGI server has answered
+        raise Failure(f"{address}: it is no X-Switch of this version")
     if "error" in answer:
         raise Failure(escaped(answer["error"], MESSAGE))
     return answer

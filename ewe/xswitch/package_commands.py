@@ -36,7 +36,9 @@ def run(name: str, arguments: Sequence[str]) -> int:
     except BadPackage as reason:
         raise Failure(escaped(str(reason), MESSAGE)) from None
     except OSError as reason:
-        raise Failure(escaped(f"{reason.filename}: {reason.strerror}", MESSAGE)) from None
+        # An error of shutil itself has no strerror
+        text = f"{reason.filename}: {reason.strerror}" if reason.strerror else str(reason)
+        raise Failure(escaped(text, MESSAGE)) from None
 
 
 def parser_of(name: str) -> RaisingParser:

@@ -50,6 +50,8 @@ RESERVED = {
 }  # fmt: skip
 MAX_PACKAGES = 100  # in one directory
 MAX_FILES = 10_000  # in one package
+# In the path of a file. shutil.rmtree() opens a descriptor for each level, and an installation may have 64.
+MAX_PARTS = 50
 MAX_PACKED_BYTES = MAX_UNPACKED_BYTES = 256 << 20
 MAX_SETTINGS_BYTES = 16_384
 # In the settings. The time of the TOML parser grows with the square of the dots in keys, and suexecme parses them.
@@ -61,6 +63,8 @@ KEEP_VERSIONS = 2  # that stay for longer: the one that serves, and the one befo
 WRITABLE = 0o022  # by group or others
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 ENCRYPTED = 1  # the bit of an entry's flags
+# zipfile unpacks only these piece by piece: with bzip2, one read of 50 bytes may give 20 MB
+COMPRESSIONS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 UNIX_MODE_SHIFT = 16  # of an entry's external attributes: the mode is 0 if the archive was not made on Unix
 
 
@@ -119,9 +123,8 @@ def variables(table: Any) -> dict[str, str]:
 # Unpacking
 
 
-def unpack(file: IO[bytes], directory: str) -> PackageSettings:
-    """Unpack a package into a new, empty directory, and return its settings. Raises BadPackage, OSError."""
-    settings = PackageSettings()
+def unpack(file: IO[bytes], directory: str) -> None:
+    """Unpack a package into a new, empty directory, and check its settings. Raises BadPackage, OSError."""
     bytes_left = MAX_UNPACKED_BYTES
     try:
         with zipfile.ZipFile(file) as archive:
@@ -139,16 +142,22 @@ def unpack(file: IO[bytes], directory: str) -> PackageSettings:
                     bytes_left -= unpack_file(packed, path, entry, bytes_left)
     except (zipfile.BadZipFile, zlib.error, EOFError) as reason:
         raise BadPackage(f"it is no whole zip file: {str(reason)[:200]}") from None
-    # Of zipfile: an unknown compression, malformed fields of an entry, sizes beyond memory
-    except (NotImplementedError, RuntimeError, ValueError, MemoryError) as reason:
+    # Of zipfile: an unknown version, malformed fields of an entry, sizes beyond memory
+    except (RuntimeError, ValueError, MemoryError) as reason:
         raise BadPackage(f"it cannot be unpacked: {str(reason)[:200] or type(reason).__name__}") from None
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as reason:
         name = os.path.relpath(str(reason.filename), directory)
         raise BadPackage(f"two of its files have the name {name[:200]!r}") from None
-    with suppress(FileNotFoundError), open(os.path.join(directory, SETTINGS), "rb") as text:
-        settings = parse_settings(text.read(MAX_SETTINGS_BYTES + 1))  # + 1: shows that it is too long
-    check_settings(settings, directory)
-    return settings
+    check_settings(settings_in(directory), directory)
+
+
+def settings_in(directory: str) -> PackageSettings:
+    """Return the settings of an unpacked package. Raises BadPackage, OSError."""
+    try:
+        with open(os.path.join(directory, SETTINGS), "rb") as text:
+            return parse_settings(text.read(MAX_SETTINGS_BYTES + 1))  # + 1: shows that it is too long
+    except FileNotFoundError:
+        return PackageSettings()
 
 
 def checked_name(entry: zipfile.ZipInfo) -> str:
@@ -158,6 +167,8 @@ def checked_name(entry: zipfile.ZipInfo) -> str:
     parts = name.removesuffix("/").split("/")
     if "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in parts):
         raise BadPackage(f"the name {shown} leads outside, or is no name of a file")
+    if len(parts) > MAX_PARTS:
+        raise BadPackage(f"the path {shown} has more than {MAX_PARTS} parts")
     mode = entry.external_attr >> UNIX_MODE_SHIFT
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadPackage(f"{shown} is a link, a device or another special file")
@@ -165,6 +176,8 @@ def checked_name(entry: zipfile.ZipInfo) -> str:
         raise BadPackage(f"{shown} is set-user-id, set-group-id or sticky")
     if entry.flag_bits & ENCRYPTED:
         raise BadPackage(f"{shown} is encrypted")
+    if entry.compress_type not in COMPRESSIONS:
+        raise BadPackage(f"{shown} is compressed by another method than deflate")
     return name.removesuffix("/")
 
 
@@ -268,22 +281,20 @@ class Packages:
         """Install a package, if it is not the version that serves; return the line about it, if any."""
         serving = self.links().get(name)
         try:
-            version, settings = self.unpacked(name, path)
+            version = self.unpacked(name, path)
             if version == serving:
                 return []
+            label = settings_in(os.path.join(self.versions, name, version)).version
             self.link(name, version)
         except (BadPackage, OSError) as reason:
             text = reason.strerror if isinstance(reason, OSError) else str(reason)
             goes_on = "; its former version continues to serve" if serving else ""
             return [f"{path}: {text}{goes_on}"]
-        about = f" ({settings.version})" if settings.version.isprintable() and settings.version else ""
+        about = f" ({label})" if label.isprintable() and label else ""
         return [f"the package {name} serves: version {version}{about[:60]}"]
 
-    def unpacked(self, name: str, path: str) -> tuple[str, PackageSettings]:
-        """Unpack a package; return its version and settings, without settings if the version is here already.
-
-        Raises BadPackage, OSError.
-        """
+    def unpacked(self, name: str, path: str) -> str:
+        """Unpack a package, unless its version is here already; return the version. Raises BadPackage, OSError."""
         if not NAME.fullmatch(name):
             raise BadPackage("the name of an application has letters, digits, - and _ only")
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -297,19 +308,19 @@ class Packages:
             version = hashlib.file_digest(file, "sha256").hexdigest()[:16]
             target = os.path.join(self.versions, name, version)
             if os.path.isdir(target):
-                return version, PackageSettings()
+                return version
             file.seek(0)
             os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
             new = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(target))
             try:
-                settings = unpack(file, new)
+                unpack(file, new)
                 if unchanging(os.fstat(file.fileno())) != unchanging(status):
                     raise BadPackage("it has changed while it was read")
                 os.chmod(new, 0o755)
                 os.rename(new, target)
             finally:
                 shutil.rmtree(new, ignore_errors=True)
-        return version, settings
+        return version
 
     def link(self, name: str, version: str) -> None:
         """Make a version serve, at once for all new requests. Raises BadPackage, OSError."""
@@ -377,6 +388,7 @@ def pack(directory: str, target: str, former: str = "") -> int:
             entry = zipfile.ZipInfo(name)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (stat.S_IFREG | status.st_mode & 0o755) << UNIX_MODE_SHIFT
+            checked_name(entry)  # unpack() would refuse the name, too
             with open(path, "rb") as source, archive.open(entry, "w") as packed:
                 shutil.copyfileobj(source, packed, CHUNK_BYTES)
             count += 1
@@ -384,8 +396,12 @@ def pack(directory: str, target: str, former: str = "") -> int:
 
 
 def files_below(directory: str) -> Iterator[str]:
-    """Yield what is below a directory, but no directories, and nothing that begins with a dot."""
-    for path, directories, files in os.walk(directory):
+    """Yield the files and links below a directory, but none that begins with a dot. Raises OSError."""
+
+    def fail(reason: OSError) -> None:
+        raise reason  # os.walk() would leave out a directory that cannot be read
+
+    for path, directories, files in os.walk(directory, onerror=fail):
         for each in list(directories):
             if each.startswith(".") or each == "__pycache__":
                 directories.remove(each)
@@ -399,7 +415,7 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o022)
     directory, scripts = arguments
     for line in Packages(directory, scripts).synchronize():
-        print(line.encode("ascii", "backslashreplace").decode()[:500])
+        print(line.encode("unicode_escape").decode()[:500])  # a file's name may have line feeds
     return 0
 
 

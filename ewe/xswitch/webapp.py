@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 CACHE_SECONDS = 1.0  # how long X-Switch remembers the application of a file, or that it has none
 MAX_PORT = 65535
 MAX_FILES = 5000  # in the cache of their applications
+MAX_CACHED_CHARS = 4096  # of a file's path in this cache: Linux's PATH_MAX
 MAX_DIRECTORIES_ABOVE = 50  # directories above a file that may be the application's
 
 # Syntax that Jetty can read. Jetty does not answer a request that its FastCGI connector cannot read.
 HEADER_PARAMETER = re.compile(rb"HTTP(?:_[A-Z0-9]+)+")
-HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{1,5}))?")
 METHOD = re.compile(rb"[A-Za-z]{1,32}")
 PORT = re.compile(rb"[0-9]{1,5}")
 # Hop-by-hop headers, between the client and the web server only: RFC 9110 section 7.6.1.
@@ -79,15 +80,17 @@ class WebApplication(NamedTuple):
             variables.pop(b"HTTP_" + name, None)
             if variables.get(name):
                 variables[b"HTTP_" + name] = variables[name]
-        if not HOST.fullmatch(variables.get(b"HTTP_HOST", b"")):
+        if not is_host(variables.get(b"HTTP_HOST", b"")):
             name = variables.get(b"SERVER_NAME", b"")
-            variables[b"HTTP_HOST"] = name if HOST.fullmatch(name) else b"localhost"
+            variables[b"HTTP_HOST"] = name if is_host(name) else b"localhost"
         for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
             if not is_address(variables.get(name, b"")):
                 variables.pop(name, None)
         for name in (b"REMOTE_PORT", b"SERVER_PORT"):
             if not PORT.fullmatch(variables.get(name, b"")) or int(variables[name]) > MAX_PORT:
                 variables.pop(name, None)
+        if variables.get(b"HTTPS", b"").lower() == b"off":  # Jetty takes any value for a secure connection
+            del variables[b"HTTPS"]
         context = os.fsencode(self.context)
         return {
             **variables,
@@ -126,14 +129,21 @@ class Applications:
             if name in (".", ".."):  # with a parameter, "..;x"
                 raise NoApplication(400, "its path has dot segments")
         # Between the first and the last, which are empty in "/cart/". Of "//" and "/;x/" Jetty finds the file, but
-        # ignores web.xml's access rules for it.
-        if "" in names[1:-1]:
+        # ignores web.xml's access rules for it. With "//" before the application, its engine would deploy it again.
+        if "" in names[1:-1] or "//" in context:
             raise NoApplication(400, "its path has an empty segment")
         return WebApplication(directory, context, path)
 
     def directory_of(self, file: str, settings: Settings) -> str:
-        """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none."""
-        return self.directories.find(file, lambda file: nearest_application(file.rstrip("/"), settings))
+        """Return the nearest directory with a WEB-INF, from the file itself upwards; "" if there is none.
+
+        A path that no file can have is not cached: clients choose it, and could fill the memory.
+        """
+
+        def nearest(file: str) -> str:
+            return nearest_application(file.rstrip("/"), settings)
+
+        return nearest(file) if len(file) > MAX_CACHED_CHARS else self.directories.find(file, nearest)
 
 
 def nearest_application(directory: str, settings: Settings) -> str:
@@ -179,6 +189,17 @@ def split_path(params: Mapping[bytes, bytes], inner: bytes) -> tuple[str, bytes]
             return context.rstrip("/"), b"/" if context.endswith("/") and not path else path
     raise NoApplication(
         500, f"SCRIPT_NAME {url!r} and SCRIPT_FILENAME do not end alike: the web server must send both"
+    )
+
+
+def is_host(text: bytes) -> bool:
+    """Return whether a text is a host for Jetty: a name or an IPv6 address in brackets, perhaps with a port."""
+    match = HOST.fullmatch(text)
+    if match is None:
+        return False
+    address, port = match.groups()
+    return (address is None or (b":" in address and is_address(address))) and (
+        port is None or 0 < int(port) <= MAX_PORT
     )
 
 

@@ -23,6 +23,7 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, Reply, XSwitch, xswitch
 
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged.rules import Refusal, examine
+from ewe.xswitch.privileged.suexecme import log_directory_of
 from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.identify import CACHE_SECONDS
@@ -694,6 +695,9 @@ def test_logs_lie_where_nobody_else_can_write(log_directory: Path) -> None:
     inner.mkdir(mode=0o755)
     (log_directory / "link").symlink_to(inner)
     assert not directory_fault(str(log_directory / "link"))
+    # The link may lead elsewhere later
+    assert log_directory_of(Settings(user_logs=str(log_directory / "link"))) == str(inner)
+    assert log_directory_of(Settings(user_logs="relative")) == log_directory_of(Settings()) == ""
     log_directory.chmod(0o777)
     assert directory_fault(str(inner)) == f"{log_directory} is writable by others: chmod go-w {log_directory}"
     assert "writable by others" in directory_fault(str(log_directory / "link"))

@@ -208,6 +208,15 @@ def test_over_tcp_nobody_can_tell_who_asks() -> None:
         control().action_of(peer, {b"XSWITCH_ACTION": b"list"})
 
 
+@pytest.mark.parametrize("text", ["", "File not found.", "404", "[]"])
+def test_the_answer_of_another_server_is_a_line(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "ask_status_page", lambda address, params: text)
+    assert main(["log", "--listen", "unix:/x"]) == 1
+    assert capsys.readouterr().err == "ewe-xswitch: unix:/x: it is no X-Switch of this version\n"
+
+
 def test_recent_lines_are_bounded() -> None:
     lines = RecentLines()
     lines.add("", "of nobody")

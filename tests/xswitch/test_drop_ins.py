@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -19,6 +21,7 @@ from support.accounts import User, two_users
 from support.server import ROOT, wait_until
 from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
+from ewe.config.messages import Failure
 from ewe.xswitch import package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
 from ewe.xswitch.privileged import drop_ins
@@ -45,12 +48,12 @@ def files_of(number: int, settings: str = "") -> dict[str, str]:
     }  # fmt: skip
 
 
-def package_of(files: Mapping[str, str | bytes]) -> bytes:
-    """Return a package with these files."""
+def package_of(files: Mapping[str, str | bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Return a package with these files. method: of the compression."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
+            archive.writestr(zipfile.ZipInfo(name), text, method)
     return buffer.getvalue()
 
 
@@ -87,6 +90,13 @@ BAD = {
     "set-user-id": (entry_of("su", stat.S_IFREG | 0o4755), "is set-user-id"),
     "set-group-id": (entry_of("sg", stat.S_IFREG | 0o2755), "is set-user-id"),
     "encrypted": (entry_of("a.py", flags=1), "is encrypted"),
+    "deep": (entry_of("/".join("a" * (packages.MAX_PARTS + 1))), "has more than 50 parts"),
+    # Of another method, zipfile unpacks gigabytes in one piece
+    "bzip2": (package_of({"a": "text" * 99}, zipfile.ZIP_BZIP2), "another method than deflate"),
+    "damaged LZMA": (
+        flipped(package_of({"a": "text" * 99}, zipfile.ZIP_LZMA), 50),
+        "another method than deflate",
+    ),
     "no archive": (b"hello", "no whole zip file"),
     "empty": (b"", "no whole zip file"),
     "half": (package_of(files_of(1))[:-30], "no whole zip file"),
@@ -181,6 +191,58 @@ def test_what_is_packed_and_how(tmp_path: Path) -> None:
         pack(str(source), str(tmp_path / "3.zip"))
 
 
+def test_what_cannot_be_installed_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.txt")).touch()
+    with pytest.raises(BadPackage, match="is no name of a file"):
+        pack(str(tmp_path), str(tmp_path / "x.zip"))
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "scandir", forbid)  # os.walk() calls it
+    with pytest.raises(PermissionError):
+        pack(str(tmp_path), str(tmp_path / "x.zip"))
+
+
+def test_why_a_file_cannot_be_copied_is_in_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """shutil refuses a FIFO by an OSError without strerror."""
+    own = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    monkeypatch.setattr(package_commands, "own_packages", lambda options: own)
+    os.mkfifo(tmp_path / "shop.zip")
+    with pytest.raises(Failure, match="is a named pipe"):
+        package_commands.run("install", [str(tmp_path / "shop.zip")])
+
+
+def test_the_name_of_a_file_makes_no_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The main process logs each line that an installation prints."""
+    monkeypatch.setattr(os, "umask", lambda mask: mask)
+    (tmp_path / "drop").mkdir(mode=0o755)
+    (tmp_path / "drop" / ("\n" * 20 + "é.zip")).touch()
+    assert packages.main([str(tmp_path / "drop"), str(tmp_path / "cgi-bin")]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert "\\n\\xe9.zip" in line
+
+
+def test_the_line_about_a_package_has_the_version_of_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if it is unpacked already: the command does that first, and the former version stays unpacked."""
+    own = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    monkeypatch.setattr(package_commands, "own_packages", lambda options: own)
+    for number in (1, 2, 1):
+        (tmp_path / "shop.zip").write_bytes(package_of(files_of(number, f"version = '1.{number}'")))
+        assert package_commands.run("install", [str(tmp_path / "shop.zip")]) == 0
+        assert capsys.readouterr().out.endswith(f" (1.{number})\n")
+
+
 def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path: Path) -> None:
     """The second round finds the package of the first. A package that reads itself may grow without a limit."""
     (tmp_path / "a.py").write_text("1")
@@ -219,6 +281,38 @@ def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: 
         target = f"link{number}"
     assert owner_of(str(tmp_path / "link0"), Settings()) == account
     assert owner_of(str(tmp_path / "link49"), Settings()) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "count"),
+    [(b"x" * 499 + b"\n", packages.MAX_PACKAGES), (b"\n" * 600, drop_ins.MAX_LINES)],
+    ids=["a line for each package", "a flood"],
+)
+def test_what_an_installation_reports(printed: bytes, count: int) -> None:
+    """A user may have 100 packages. Each line costs suexecme a message, and all other users wait meanwhile."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.write(writer, printed * packages.MAX_PACKAGES)
+    os.close(writer)
+    looking, account = drop_ins.DropIns(), Account("me", os.geteuid(), os.getegid(), (), "/")
+    looking.running[1] = drop_ins.Installation(account, reader, ends_at=0)
+    assert looking.ended(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
+
+
+def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -> None:
+    """suexecme looks again each second, and would soon have none for the engines of all users."""
+    account = Account("me", os.geteuid(), os.getegid(), (), str(tmp_path))
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+    used = os.listdir("/proc/self/fd")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(reader, writer) + 1, hard))  # two are left
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            drop_ins.DropIns().install(account, str(tmp_path), str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.listdir("/proc/self/fd") == used
 
 
 # A running X-Switch

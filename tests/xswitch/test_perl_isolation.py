@@ -303,6 +303,21 @@ def test_a_body_whose_process_cannot_be_forked_is_not_the_next_ones(tmp_path: Pa
         assert answer.output == b"" and answer.status is None and b"cannot fork" in answer.errors
 
 
+def test_a_zygote_that_cannot_be_forked_costs_no_answer(tmp_path: Path) -> None:
+    """As at the user's limit of processes. The zygote without modules answers, as it did the first time."""
+    (tmp_path / "Barren.pm").write_text(
+        "package Barren; BEGIN { *CORE::GLOBAL::fork = sub () "
+        f"{{ $0 !~ /zygote/ && -e '{tmp_path}/full' ? undef : CORE::fork() }} }} 1;"
+    )
+    file = tmp_path / "text.pl"
+    file.write_text(f"use Text::Tabs; {PERL_HEAD} print expand('x');")
+    with engine("fork", PERL5OPT="-MBarren", PERL5LIB=str(tmp_path)) as running:
+        answer = running.ask(str(file), seconds=60)
+        (tmp_path / "full").touch()
+        assert answer.status == 0 and answer.output.endswith(b"x")
+        assert running.ask(str(file), seconds=60) == answer
+
+
 @isolations
 def test_a_signal_that_ends_a_script_ends_its_engine(tmp_path: Path, isolation: str) -> None:
     file = tmp_path / "killed.pl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -21,7 +22,8 @@ from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, xswitch
 from ewe.xswitch.engine_kinds import BUILT_IN, ENGINES
 from ewe.xswitch.privileged import namespaces
 from ewe.xswitch.privileged.namespaces import namespace_obstacle, outermost, programs_of
-from ewe.xswitch.privileged.work import own_directory, remove_empty
+from ewe.xswitch.privileged.work import WorkDirectories, own_directory, remove_empty
+from ewe.xswitch.process import Account
 from ewe.xswitch.public import with_engines_in
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
 
@@ -94,6 +96,23 @@ def test_empty_work_directories_are_removed_and_no_link_is_followed(tmp_path: Pa
     (base / "full" / "kept").rmdir()
     remove_empty(str(base))
     assert not base.exists()
+
+
+def test_a_directory_stays_where_no_descriptor_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error here would end suexecme, and with it the engines of all users."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    directories, account = WorkDirectories(), Account("me", os.geteuid(), os.getegid(), (), "/")
+    directory, pid_of_engine = directories.make(account), 4711
+    directories.note_engine(directory, pid_of_engine, account)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # 0, 1 and 2 are in use
+    try:
+        directories.remove_of_engine(pid_of_engine)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert os.path.isdir(directory) and not directories.removers
 
 
 def test_why_there_are_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -9,7 +10,9 @@ import resource
 import signal
 import socket
 import sys
+import termios
 import time
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engines import ENGINES, HEAD, PERL, PYTHON, Engines, PatientDriver, isolated
 from support.proc import resident_kilobytes
-from support.server import ROOT
+from support.server import ROOT, wait_until
 
 from ewe.xswitch import check
 from ewe.xswitch.protocol import MAX_LINES_BYTES, MarkReader, ProtocolError, request_lines
@@ -704,6 +707,18 @@ def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path, isolati
         assert text(engine.ask(main, body=b"kept")).split() == ["2", "kept"]
 
 
+def test_a_module_in_an_archive_ends_no_engine(python: Driver, tmp_path: Path) -> None:
+    """Its name is that of no file: library.egg/module.py."""
+    library = tmp_path / "site-packages" / "library.egg"
+    library.parent.mkdir()
+    with zipfile.ZipFile(library, "w") as archive:
+        archive.writestr("in_archive.py", "value = 1\n")
+    code = f"import sys\nsys.path.append({str(library)!r})\nimport in_archive\nprint({HEAD!r}, in_archive.value)\n"
+    main = script(tmp_path / "use.py", code)
+    for _ in range(2):
+        assert text(python.ask(main)).split()[-1] == "1"
+
+
 def test_output_of_every_kind_comes_in_order(python: Driver, tmp_path: Path) -> None:
     kinds = script(tmp_path / "kinds.py", f"""import os, subprocess, sys
 print({HEAD!r}, end="", flush=True)
@@ -790,6 +805,40 @@ def test_a_body_that_no_script_gets_is_not_the_next_ones(
         except ConnectionError:
             return  # the engine has ended
         assert answer.output.endswith(b"\nmine"), answer
+
+
+@pytest.mark.parametrize("isolation", ["auto", "fork"])
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_a_body_in_small_pieces_arrives_whole(command: list[str], isolation: str, tmp_path: Path) -> None:
+    """As a slow client sends it. A pipe holds 64 KiB only if each of its pages is full."""
+    suffix = Path(command[-1]).suffix
+    echo = script(tmp_path / f"echo{suffix}", SCRIPTS[suffix]["echo"])
+    body, piece_bytes = os.urandom(64 * 1024), 2049
+    with PatientDriver(command, isolated(isolation)) as engine:
+        variables = {b"CONTENT_LENGTH": b"%d" % len(body)}
+        engine.control.sendall(request_lines(os.fsencode(echo), [], variables))
+        for at in range(0, len(body), piece_bytes):
+            engine.data.sendall(body[at : at + piece_bytes])
+            wait_until(lambda: unread_bytes(engine.data) == 0, 20)
+        output, status = engine.converse(b"", time.monotonic() + 90)
+    assert status == 0 and output.endswith(b"\n\n" + body)
+
+
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+@pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
+def test_an_idle_engine_keeps_no_body(command: list[str], isolation: str, tmp_path: Path) -> None:
+    """A large body is a file without a name: it takes space until no process has it open."""
+    suffix = Path(command[-1]).suffix
+    echo = script(tmp_path / f"echo{suffix}", SCRIPTS[suffix]["echo"])
+    with PatientDriver(command, isolated(isolation)) as engine:
+        for body in (bytes(100_000), b"", b"x"):
+            assert engine.ask(echo, body=body).output.endswith(b"\n\n" + body)
+            wait_until(lambda: os.readlink(f"/proc/{engine.pid}/fd/0") == "/dev/null", 20)
+
+
+def unread_bytes(sock: socket.socket) -> int:
+    """Return how many bytes of memory the other end of a Unix socket has not read yet."""
+    return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) -> None:

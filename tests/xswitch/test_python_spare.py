@@ -133,6 +133,19 @@ def test_a_process_that_forks_and_is_forked_writes_nothing_into_its_parents_memo
     assert printed_by(code) == "b'begun' True\n"
 
 
+def test_a_zygote_that_cannot_be_forked_ends_no_engine() -> None:
+    """As at the user's limit of processes. The request is answered already, and no descriptor stays open."""
+    code = (
+        "import os, types, python_fork\n"
+        "profile = types.SimpleNamespace(zygote_pid=0, zygote_socket=0)\n"
+        "def full(): raise BlockingIOError(11, 'full')\n"
+        "os.fork, used = full, os.listdir('/proc/self/fd')\n"
+        "python_fork.start_zygote(profile, None)\n"
+        "print(profile.zygote_pid, os.listdir('/proc/self/fd') == used)\n"
+    )
+    assert printed_by(code) == "0 True\n"
+
+
 @pytest.mark.parametrize("isolation", ["auto", "fork"])
 @pytest.mark.parametrize("fault", ["no process", "no file"])
 def test_a_fault_of_the_process_that_forks_leaves_no_body_behind(

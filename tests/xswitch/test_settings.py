@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,16 @@ def test_print_config_names_where_each_value_came_from(
     assert lines["idle"].split() == ['"2m"', "#", str(file)]
     assert lines["memory"].split() == ['"512m"', "#", str(file)]
     assert lines["queue-timeout"].split() == ['"10s"', "#", "default"]
+
+
+def test_a_log_that_exists_needs_no_writable_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "x.log"
+    log.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: path == str(log))
+    assert main(["--check-config", "--log", str(log)]) == 0
+    assert main(["--check-config", "--log", str(tmp_path / "other.log")]) == 2
 
 
 def test_defaults() -> None:

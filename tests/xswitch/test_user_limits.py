@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -173,6 +174,13 @@ def test_what_no_controller_keeps_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert "cgroup.subtree_control cannot be written" in UserCgroups.from_setting(str(base)).describe()
     bare = hierarchy(tmp_path / "bare", "hugetlb")
     assert "has none of the controllers memory, pids, cpu" in UserCgroups.from_setting(str(bare)).describe()
+
+
+def test_a_base_that_the_administrator_has_removed_is_no_fault(tmp_path: Path) -> None:
+    """suexecme calls remove_all() when it ends, and has other directories to remove afterwards."""
+    made = UserCgroups(str(hierarchy(tmp_path / "base")))
+    shutil.rmtree(tmp_path / "base")
+    made.remove_all()
 
 
 def test_where_the_cgroups_of_users_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,11 +66,18 @@ def test_which_directories_are_applications(tmp_path: Path) -> None:
         find("site/a/x", b"M-SEARCH")
     for path, status in (
         ("a/web-inf/x", 404), ("a/x/META-INF;a", 404), ("a/x/../y", 400), ("a/./y", 400),
-        ("a//x", 400), ("a/;/x", 400), ("a/x/;y=1/z", 400),
+        ("a//x", 400), ("a/;/x", 400), ("a/x/;y=1/z", 400), ("/a/x", 400),
     ):  # fmt: skip
         with pytest.raises(NoApplication) as caught:
             find(f"site/{path}")
         assert caught.value.status == status
+
+
+def test_a_path_that_no_file_can_have_is_not_cached() -> None:
+    applications = Applications()
+    for length in (10, 5000):
+        assert applications.directory_of("/" + "x" * length, Settings()) == ""
+    assert len(applications.directories) == 1
 
 
 def test_only_what_jetty_can_read(tmp_path: Path) -> None:
@@ -80,6 +87,7 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
         b"HTTP_CONTENT_LENGTH": b"7", b"CONTENT_LENGTH": b"5", b"CONTENT_TYPE": b"a/b", b"HTTP_COOKIE": b"c=1",
         b"REMOTE_ADDR": b"unix:", b"REMOTE_PORT": b"70000", b"SERVER_PORT": b"65000", b"SERVER_NAME": b"[::1]",
         b"REQUEST_METHOD": b"GET", b"SERVER_PROTOCOL": b"HTTP/9", b"QUERY_STRING": b"a=%20b#c d\xff",
+        b"HTTPS": b"off",
     }  # fmt: skip
     application = WebApplication("/srv/shop", "/~a/shop", "/a b%/ü?;c=1".encode())
     assert application.variables(odd) == {
@@ -89,6 +97,18 @@ def test_only_what_jetty_can_read(tmp_path: Path) -> None:
         b"DOCUMENT_URI": b"/~a/shop/a%20b%25/%C3%BC%3F;c=1",
         b"XSWITCH_APPLICATION": b"/srv/shop", b"XSWITCH_CONTEXT": b"/~a/shop",
     }  # fmt: skip
+
+
+def test_a_host_that_jetty_cannot_read_is_replaced_by_the_servers_name() -> None:
+    """nginx passes any port and any text in brackets on. Jetty would not answer such a request."""
+    good = [b"a-b.example:65535", b"a:1", b"[::1]", b"[::ffff:1.2.3.4]:80"]
+    bad = [b"a:0", b"a:65536", b"a:", b"[1.2.3.4]", b"[::::]", b"[::1]:99999", b""]
+    application = WebApplication("/srv/shop", "/shop", b"/")
+    hosts = [
+        application.variables({b"HTTP_HOST": host, b"SERVER_NAME": b"server"})[b"HTTP_HOST"]
+        for host in (*good, *bad)
+    ]
+    assert hosts == [*good, *[b"server"] * len(bad)]
 
 
 # Several requests to one engine

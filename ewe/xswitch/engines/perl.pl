@@ -14,7 +14,7 @@ package XSwitch;
 
 use strict;
 use warnings;
-BEGIN { *CORE::GLOBAL::exit = \&leave }    # before any code is compiled that may call exit
+BEGIN { *CORE::GLOBAL::exit = \&exit_script }    # before any code is compiled that may call exit
 use POSIX ();
 
 my $here = do { (__FILE__ =~ m{\A/} ? '' : './') . __FILE__ =~ s{[^/]*\z}{}r };    # the block hides $& from scripts
@@ -24,7 +24,7 @@ for my $part (map { "perl_$_.pl" } qw(protocol code state exact fork)) {
 }
 
 my ($CONTROL, $DATA, $NOTHING, $ERRORS) = (3 .. 6);
-my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::links();    # descriptors to zygotes
+my ($FIRST_LINK, $FIRST_FREE) = XSwitch::Fork::link_descriptors();    # descriptors to zygotes
 
 my ($engine, $status, $isolation);
 my ($control, $data, $output, @handles, %environment);
@@ -35,21 +35,24 @@ my $seeds = '';
 sub main {
     my ($lines) = @_;
     while ($lines ||= receive_lines()) {
-        start_anew($lines) if XSwitch::State::libraries_changed();
+        replace_process($lines) if XSwitch::State::libraries_changed();
         my ($command, $variables) = split /\n/, $lines;
         my ($file, @arguments) = XSwitch::Protocol::words($command);
-        if ($isolation eq 'fork' || $isolation eq 'auto' && !XSwitch::State::is_exact($file)) { run_forked($file, $lines) }
+        if ($isolation eq 'fork' || $isolation eq 'auto' && !XSwitch::State::is_exact($file)) {
+            run_forked($file, $lines);
+        }
         else {
             @ARGV = @arguments;
             %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
             prepare($file);
-            run($file);
-            end() if $$ != $engine;    # this process is a child that the script has forked
-            finish();
-            POSIX::_exit($status) unless alone() && all_closed();
+            run_script($file);
+            end_process() if $$ != $engine;    # this process is a child that the script has forked
+            destroy_variables();
+            POSIX::_exit($status) unless script_processes_have_ended() && all_closed();
             syswrite $control, "\4$status\n";
-            XSwitch::State::forget($FIRST_FREE);
-            start_anew('') if $isolation eq 'auto' && XSwitch::State::has_reached();
+            POSIX::dup2($NOTHING, 0);    # an idle engine keeps no file with a body
+            XSwitch::State::undo_changes($FIRST_FREE);
+            replace_process('') if $isolation eq 'auto' && XSwitch::State::has_loaded_unlisted();
         }
         $lines = '';
     }
@@ -59,13 +62,14 @@ sub main {
 # way.
 sub run_forked {
     my ($file, $lines) = @_;
-    my $ended = XSwitch::Fork::run($file, $lines) // POSIX::SIGKILL();    # the zygote has ended: no status is known
-    if (my $signal = $ended & 127) {
+    # Without a wait status, the zygote has ended
+    my $wait_status = XSwitch::Fork::run_script($file, $lines) // POSIX::SIGKILL();
+    if (my $signal = $wait_status & 127) {
         kill $signal, $$;    # an incomplete answer must not look complete
         POSIX::_exit(128 + $signal);
     }
-    $status = $ended >> 8;
-    POSIX::_exit($status) unless XSwitch::Fork::alone();
+    $status = $wait_status >> 8;
+    POSIX::_exit($status) unless XSwitch::Fork::only_zygotes_are_left();
     syswrite $control, "\4$status\n";
 }
 
@@ -78,7 +82,7 @@ sub receive_lines {
 }
 
 # Move the engine's descriptors to numbers that no script uses, and let no program inherit them.
-sub settle {
+sub set_up_descriptors {
     open my $nothing, '+<', '/dev/null' or die "/dev/null: $!";
     POSIX::dup2(fileno $nothing, $NOTHING);
     close $nothing if fileno $nothing != $NOTHING;
@@ -92,7 +96,7 @@ sub settle {
         fcntl $handle, 2, 1;    # F_SETFD, FD_CLOEXEC
         push @handles, $handle;    # keeps it open
     }
-    XSwitch::Fork::remember($here, \%environment, \@INC, @handles[$FIRST_LINK - $CONTROL .. $#handles]);
+    XSwitch::Fork::note_start_values($here, \%environment, \@INC, @handles[$FIRST_LINK - $CONTROL .. $#handles]);
 }
 
 # --------------------------------------------------------------- before a script: set up the state of a new process
@@ -136,16 +140,16 @@ sub seed {
 
 # ----------------------------------------------------------------------------------------------- the script
 
-sub run {
+sub run_script {
     my ($file) = @_;
     my $code = XSwitch::State::code_of($file);
     $status = 0;
-    if ($code) { $! = 0; attempt($code) }
+    if ($code) { $! = 0; run_code($code) }
     else { print STDERR qq(Can't open perl script "$file": $!\n); $status = 2 }
 }
 
 # Call code as perl runs a file: exit and die end it, and set the status. Return whether it ended without them.
-sub attempt {
+sub run_code {
     my ($code) = @_;
     my $well = 0;
     REQUEST: {
@@ -161,36 +165,36 @@ sub attempt {
 }
 
 # Replaces exit() in scripts.
-sub leave {
+sub exit_script {
     no warnings qw(exiting numeric);
     $status = ($_[0] // 0) & 255;
     if ($$ == $engine) {
         local $SIG{__DIE__};
         eval { last REQUEST };    # fails in code that perl itself has called: a handler, DESTROY, a sort block
     }
-    end();
+    end_process();
 }
 
 # End this process as perl does.
-sub end {
-    run_ends();
+sub end_process {
+    run_end_blocks();
     CORE::exit($status);
 }
 
 # Run the END blocks: they find the status in $?, and may change it.
-sub run_ends {
-    for my $block (XSwitch::State::ends()) {
+sub run_end_blocks {
+    for my $block (XSwitch::State::end_blocks()) {
         $? = $status;
-        $status = $? & 255 if attempt($block);
+        $status = $? & 255 if run_code($block);
     }
 }
 
 # Destroy the script's variables, and flush all output.
-sub finish {
-    run_ends();
-    XSwitch::State::forget_handlers();
+sub destroy_variables {
+    run_end_blocks();
+    XSwitch::State::remove_handlers();
     select STDOUT;    # otherwise the selected handle would stay open
-    attempt(\&XSwitch::State::forget_names);
+    run_code(\&XSwitch::State::delete_names);
     untie *$_ for *STDIN, *STDOUT, *STDERR;
     close $_ for $output, *STDOUT;
 }
@@ -218,10 +222,10 @@ sub FETCH {
 { no strict 'refs'; tie my $state, __PACKAGE__; *{"\x13"} = \$state }
 
 # Have all processes that the script started ended?
-sub alone {
+sub script_processes_have_ended {
     my $pid;
-    do { $pid = waitpid -1, 1; XSwitch::Fork::ended($pid) } while $pid > 0;    # WNOHANG
-    return $pid < 0 || XSwitch::Fork::alone();
+    do { $pid = waitpid -1, 1; XSwitch::Fork::note_reaped($pid) } while $pid > 0;    # WNOHANG
+    return $pid < 0 || XSwitch::Fork::only_zygotes_are_left();
 }
 
 # Is no descriptor open except the engine's? Closing one without its handle would not help: perl counts the users of
@@ -234,7 +238,7 @@ sub all_closed {
 }
 
 # Replace this process by a fresh engine, which answers the request that was read already.
-sub start_anew {
+sub replace_process {
     my ($lines) = @_;
     XSwitch::Fork::end_all();
     local $environment{XSWITCH_FORKED} = join "\n", XSwitch::State::not_exact();
@@ -256,8 +260,8 @@ sub serve {
     $isolation = $environment{XSWITCH_ISOLATION} || 'auto';
     my $lines = '';
     if ($kept && open my $source, '<&=', $kept) { sysread $source, $lines, 1 << 18; close $source }
-    settle();
-    XSwitch::State::remember();
+    set_up_descriptors();
+    XSwitch::State::note_initial_state();
     main($lines);
     POSIX::_exit(0);
 }

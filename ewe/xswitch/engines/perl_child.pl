@@ -31,13 +31,13 @@ sub serve {
     $number = fileno $program;
     open $link, '+<&=', fcntl(STDIN, 0, $LINK) || fcntl(STDIN, 0, $number + 1) or die "link: $!";    # F_DUPFD
     fcntl $link, 2, 1;    # F_SETFD, FD_CLOEXEC
-    while (my ($order, @texts) = XSwitch::Protocol::hear($link)) {
+    while (my ($order, @texts) = XSwitch::Protocol::receive_frame($link)) {
         if ($order eq 'load') { load(@texts); next }
         my $child = fork;
         return prepare(@texts) if defined $child && !$child;    # to perl, which continues to read
         if (defined $child) { waitpid $child, 0 }
-        else { syswrite STDERR, "cannot fork: $!\n"; $? = $KILLED }    # nobody has read the body: the engine must end
-        XSwitch::Protocol::tell($link, 'ended', $?);
+        else { syswrite STDERR, "cannot fork: $!\n"; $? = $KILLED }    # the body was not read: the engine must end
+        XSwitch::Protocol::send_frame($link, 'ended', $?);
     }
     kill KILL => $$;    # no END block of a module may run
 }
@@ -67,8 +67,8 @@ sub load {
     require "${here}perl_watch.pl";
     delete $INC{"${here}perl_watch.pl"};
     $loaded = 1;
-    my @said = XSwitch::Watch::load({ map { split /=/, $_, 2 } XSwitch::Protocol::words($variables) }, $warns, @names);
-    XSwitch::Protocol::tell($link, @said);
+    my %environment = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+    XSwitch::Protocol::send_frame($link, XSwitch::Watch::load(\%environment, $warns, @names));
 }
 
 # Give this process the state that `perl script` would have, and make perl read the script next.
@@ -137,21 +137,22 @@ sub become_perl {
 }
 
 # Called when the script is compiled, before it runs.
-sub compiled {
+sub before_run {
     become_perl() if defined $path && join("\0", @INC) ne $path;    # @INC has changed: other modules might be found
     local $!;
     if (exists $main::{DATA} && (fileno(*main::DATA) // -1) == $number) {
         seek main::DATA, tell(main::DATA) - $read, 0;    # perl counts from the beginning of this program
     }
 }
-INIT { compiled() }
+INIT { before_run() }
 
 # Called when the script has ended, with its END blocks: this END block was the first to be compiled.
 sub report {
     local ($?, $!, $@, $,, $\);
     my @path = map { ref ? 'CODE' : $_ } @INC;
     my %modules = map { $_ => $INC{$_} } grep { defined $INC{$_} && !ref $INC{$_} } keys %INC;
-    XSwitch::Protocol::tell($link, 'learned', join("\0", @path), join("\0", sort keys %CORE::GLOBAL::), %modules);
+    my @overrides = sort keys %CORE::GLOBAL::;
+    XSwitch::Protocol::send_frame($link, 'learned', join("\0", @path), join("\0", @overrides), %modules);
 }
 END { report() if ($reports // 0) == $$ }
 

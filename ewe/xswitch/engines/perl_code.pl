@@ -10,43 +10,45 @@ use B ();
 
 my ($OUTER, $STATE, $OUR) = (1, 2, 16);    # flags of a name in a pad: PADNAMEf_OUTER (of the code around), ...
 # Operators whose compiled code keeps its result, or that change the meaning of a name for later code
-my $REMEMBERS = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
-my $REMEMBERS_ONE = qr/\A(?:flip|glob)\z/;    # unless they give a list
-my $PERHAPS = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
+my $KEEPS_RESULT = qr/\A(?:once|entereval|goto|reset|tie|dbmopen)\z/;
+my $KEEPS_ONE_VALUE = qr/\A(?:flip|glob)\z/;    # unless they give a list
+my $CONDITIONAL = qr/\A(?:and|or|dor|cond_expr|andassign|orassign|dorassign)\z/;
 
 # Does a sub of the script refer to a variable of the run in which it was compiled, or to another value?
-sub remembers {
+sub keeps_state {
     my $code = B::svref_2object($_[0]);
     return 0 if XSwitch::State::is_library($code->FILE);
     return ref $code->const_sv->object_2svref eq 'REF' if $code->CvFLAGS & B::CVf_CONST();
     return 0 unless ${ $code->ROOT };
-    return 1 if grep { ref eq 'B::PADNAME' && ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } $code->PADLIST->NAMES->ARRAY;
-    return code_remembers($code);
+    my @names = grep { ref eq 'B::PADNAME' } $code->PADLIST->NAMES->ARRAY;
+    return 1 if grep { ($_->FLAGS & ($OUTER | $OUR)) == $OUTER } @names;
+    return code_keeps_state($code);
 }
 
 # Is there a `state` variable, a constant that is a reference, or such an operator, in this code or within it?
-sub code_remembers {
+sub code_keeps_state {
     my ($code) = @_;
     for ($code->PADLIST->NAMES->ARRAY) {
         return 1 if ref eq 'B::PADNAME' && $_->FLAGS & $STATE && $_->PV ne '$';    # '$' belongs to a range
     }
     my @values = $code->PADLIST->ARRAYelt(1)->ARRAY;
-    for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_remembers($value) }
-    return op_remembers($code->ROOT, 0, \@values);
+    for my $value (@values) { return 1 if ref $value eq 'B::CV' && ${ $value->ROOT } && code_keeps_state($value) }
+    return op_keeps_state($code->ROOT, 0, \@values);
 }
 
-# The same for an operator and those below. maybe: it does not always run, so a `my` there may show its former
-# value.
-sub op_remembers {
-    my ($op, $maybe, $values) = @_;
+# The same for an operator and those below. is_conditional: the operator does not always run, so a `my` there may
+# show its former value.
+sub op_keeps_state {
+    my ($op, $is_conditional, $values) = @_;
     my $name = $op->name;
-    return 1 if $name =~ $REMEMBERS || $name =~ $REMEMBERS_ONE && ($op->flags & B::OPf_WANT()) != B::OPf_WANT_LIST();
-    return 1 if $maybe && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
+    my $gives_list = ($op->flags & B::OPf_WANT()) == B::OPf_WANT_LIST();
+    return 1 if $name =~ $KEEPS_RESULT || $name =~ $KEEPS_ONE_VALUE && !$gives_list;
+    return 1 if $is_conditional && $name =~ /\Apad/ && $op->private & B::OPpLVAL_INTRO();
     if ($name eq 'const') {
         my $value = ${ $op->sv } ? $op->sv : $values->[$op->targ];    # with threads, it is in the pad
         return 1 if ref $value eq 'B::IV' && $value->FLAGS & B::SVf_ROK();
     }
-    $maybe = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
+    $is_conditional = 0 if $name =~ /\A(?:leave|scope|lineseq)/;
     my @below;
     if ($op->flags & B::OPf_KIDS()) {
         for (my $each = $op->first; $$each; $each = $each->sibling) { push @below, $each }
@@ -58,8 +60,8 @@ sub op_remembers {
         push @below, $op->pmreplroot if ref $op->pmreplroot && ${ $op->pmreplroot };
     }
     for my $each (@below) {
-        return 1 if op_remembers($each, $maybe, $values);
-        $maybe = 1 if $name =~ $PERHAPS;    # the first operand always runs
+        return 1 if op_keeps_state($each, $is_conditional, $values);
+        $is_conditional = 1 if $name =~ $CONDITIONAL;    # the first operand always runs
     }
     return 0;
 }

@@ -19,13 +19,13 @@ our @NAMED = qw(
 my %named = map { $_ => 1 } @NAMED;
 
 # Modules that these load, at once or later; some of them are in the preloaded parent's list.
-my %with = map { s{::}{/}gr . '.pm' => 1 } @NAMED, qw(
+my %listed = map { s{::}{/}gr . '.pm' => 1 } @NAMED, qw(
     AutoLoader B CGI::File::Temp CGI::Util Config Digest::base Encode::Alias Encode::Config Encode::Encoding
     Encode::MIME::Name Errno Exporter Exporter::Heavy Carp::Heavy File::Glob File::Path File::Spec::Unix File::Temp
-    HTML::Entities HTML::Parser IO IO::File IO::Handle IO::Seekable JSON::PP::Boolean SelectSaver Storable Symbol Sub::Util Tie::Hash
-    XSLoader DynaLoader overload overloading parent re warnings::register bytes_heavy
+    HTML::Entities HTML::Parser IO IO::File IO::Handle IO::Seekable JSON::PP::Boolean SelectSaver Storable Symbol
+    Sub::Util Tie::Hash XSLoader DynaLoader overload overloading parent re warnings::register bytes_heavy
 );
-$with{'bytes_heavy.pl'} = 1;
+$listed{'bytes_heavy.pl'} = 1;
 
 my $NAME = qr/[A-Za-z_]\w*(?:(?:::|')\w+)*/;
 
@@ -53,7 +53,8 @@ my $RETURNS = qr/\breturn\s*(?:[;(\$\@%"'\d\\\[{!\-]|(?:if|unless|undef)\b)/;   
 # Does this text contain only constructs whose effects can be undone?
 sub is_exact {
     my ($text) = @_;
-    return 0 if $text =~ /\A#!(?!.*\bperl[\w.]*(?:\s+-w)?\s*$)/m || $text =~ /\A(?:\xEF\xBB\xBF|\xFE\xFF|\xFF\xFE|.?\0)/s;
+    return 0 if $text =~ /\A#!(?!.*\bperl[\w.]*(?:\s+-w)?\s*$)/m;
+    return 0 if $text =~ /\A(?:\xEF\xBB\xBF|\xFE\xFF|\xFF\xFE|.?\0)/s;
     if ($text !~ /<</) {    # such lines in a here-document would not be documentation or comments
         $text =~ s/^=[a-zA-Z].*?(?:^=cut\b[^\n]*|\z)//gms;
         $text =~ s/^\s*#.*//gm;
@@ -80,7 +81,7 @@ sub is_exact {
     return 1;
 }
 
-# Has a run loaded modules outside of the lists above?
-sub has_reached { return grep { !$with{$_} } @_ }
+# Return those of the loaded modules (keys of %INC) that are not in the lists above.
+sub unlisted_modules { return grep { !$listed{$_} } @_ }
 
 1;

@@ -27,21 +27,21 @@ my $PLAIN_LIB = qr{(?:^|(?<=[;{}]))\s*use\s+lib\s+(?:qw\s*(?:\([^()]*\)|/[^/]*/|
 my $OTHER_LIB = qr/\blib\s*->|\blib\b["';]|\buse\s+lib\b|\bINC\b|\blocal::lib\b/;
 
 my ($here, %environment, @libraries, @handles);
-# By slot. A zygote has its pid, `started` and `checked_at` (times), `used` (a value of $clock) and the `names` of its
-# modules, in one text. A zygote that has loaded them also has:
+# By slot. A zygote has its pid, `started` and `checked_at` (times), `used` (a value of $clock) and the `names` of
+# its modules, in one text. A zygote that has loaded them also has:
 #   modules, files     key of %INC -> file; file -> its signature
 #   tops               first part of a module's name -> keys of %INC
-#   read, variables    names of the environment variables that the modules read; variables of the request at that time
+#   read, variables    names of the environment variables that the modules read; the request's variables then
 #   overrides          names of the subs in CORE::GLOBAL, in one text
 my @zygotes;
 my %facts_of;   # script -> the facts that a run in a process without its modules has shown
 my $clock = 0;  # counts requests: the least recently used zygote is replaced
 
 # Return the first descriptor of the links, and the one after the last.
-sub links { return $FIRST_LINK, $FIRST_LINK + $LINKS }
+sub link_descriptors { return $FIRST_LINK, $FIRST_LINK + $LINKS }
 
 # Store the values that zygotes start with. handles: of the descriptors for links.
-sub remember {
+sub note_start_values {
     my ($directory, $variables, $path, @links) = @_;
     ($here, @handles) = ($directory, @links);
     %environment = map { $_ => $variables->{$_} } grep { !/\A(?:LANG|LC_|XSWITCH_)/ } keys %$variables;
@@ -49,30 +49,30 @@ sub remember {
 }
 
 # Run a request's script; return its wait status, or nothing if its zygote has ended.
-sub run {
+sub run_script {
     my ($file, $lines) = @_;
     $clock++;
-    my $facts = recall($file);
+    my $facts = facts_about($file);
     my $slot = $facts ? slot_for($facts, $lines) : 0;
     for (1, 2) {
-        start($slot) unless $zygotes[$slot];
+        start_zygote($slot) unless $zygotes[$slot];
         my $expected = $slot ? $facts->{path} : '';
-        last if XSwitch::Protocol::tell($handles[$slot], 'run', $facts ? 0 : 1, $expected, $lines);
-        end($slot);    # the zygote had ended
+        last if XSwitch::Protocol::send_frame($handles[$slot], 'run', $facts ? 0 : 1, $expected, $lines);
+        end_zygote($slot);    # the zygote had ended
         $slot = 0;
     }
     $zygotes[$slot]{used} = $clock;
-    while (my ($what, @texts) = XSwitch::Protocol::hear($handles[$slot])) {
+    while (my ($what, @texts) = XSwitch::Protocol::receive_frame($handles[$slot])) {
         return $texts[0] if $what eq 'ended';
-        learn($file, @texts) if $what eq 'learned';
+        note_facts($file, @texts) if $what eq 'learned';
     }
-    end($slot);
+    end_zygote($slot);
     return;
 }
 
 # Return the facts about a script; nothing if a run has shown none, or if a file has changed: the facts are then
 # dropped.
-sub recall {
+sub facts_about {
     my ($file) = @_;
     my $facts = $facts_of{$file} or return;
     my $own_files = $facts->{own_files};
@@ -83,26 +83,30 @@ sub recall {
 
 # --------------------------------------------------------------------------------------- the facts that a run shows
 
-# Store the facts about a script that a run without its modules has shown: path, overrides and modules (perl_child.pl,
-# report()). The script gets a zygote with modules only if its search path and its `use lib` can be read in the text.
-sub learn {
+# Store the facts about a script that a run without its modules has shown: path, overrides and modules
+# (perl_child.pl, report()). The script gets a zygote with modules only if its search path and its `use lib` can be
+# read in the text.
+sub note_facts {
     my ($file, $path, $overrides, %modules) = @_;
     %facts_of = () if keys %facts_of >= $MAX_SCRIPTS;
     my $directory = $file =~ s{[^/]*\z}{}r;
-    my %own_files = map { (m{\A/} ? $_ : $directory . $_) => 1 } grep { m{[/.]} && !installed($_) } values %modules;
-    my $facts = { path => $path, overrides => $overrides, modules => \%modules, names => [], refusals => 0, warns => 0 };
+    my @not_installed = grep { m{[/.]} && !is_installed($_) } values %modules;
+    my %own_files = map { (m{\A/} ? $_ : $directory . $_) => 1 } @not_installed;
+    my $facts = { path => $path, overrides => $overrides, modules => \%modules };
+    @$facts{qw(names refusals warns)} = ([], 0, 0);
     $facts->{own_files} = { map { $_ => XSwitch::State::signature($_) } $file, keys %own_files };
     $facts_of{$file} = $facts;
     my @path = split /\0/, $path, -1;
     my ($first) = grep { $path[$_] eq $libraries[0] } 0 .. $#path;
-    return unless defined $first && !grep({ $_ eq 'CODE' } @path) && "@path[$first .. $first + $#libraries]" eq "@libraries";
+    return if !defined $first || grep { $_ eq 'CODE' } @path;
+    return if "@path[$first .. $first + $#libraries]" ne "@libraries";
     $facts->{front} = [map { m{\A/} ? $_ : $directory . $_ } @path[0 .. $first - 1]];
     my %texts = map { $_ => code_of($_) } keys %{ $facts->{own_files} };
     return if grep { !defined || s/$PLAIN_LIB//gr =~ $OTHER_LIB } values %texts;
     my ($first_line) = $texts{$file} =~ /\A([^\n]*)/;
     $facts->{warns} = $first_line =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0;
     my %met;
-    $facts->{names} = [grep { !/\A(?:strict|warnings|lib)\z/ } named($file, $facts, \%texts, \%met)];
+    $facts->{names} = [grep { !/\A(?:strict|warnings|lib)\z/ } modules_used_by($file, $facts, \%texts, \%met)];
 }
 
 # Return a file's code without its documentation and comments; nothing if the file cannot be read.
@@ -117,18 +121,19 @@ sub code_of {
 }
 
 # Return the names of the installed modules that a file and its own modules use, in this order.
-sub named {
+sub modules_used_by {
     my ($file, $facts, $texts, $met) = @_;
     my @names;
     for my $name ($texts->{$file} =~ /(?:^|[;{}])\s*use\s+([A-Za-z]\w*(?:::\w+)*)/gm) {
         my $path = $facts->{modules}{ $name =~ s{::}{/}gr . '.pm' } // next;
         next if $met->{$name}++;
-        push @names, installed($path) ? $name : exists $texts->{$path} ? named($path, $facts, $texts, $met) : ();
+        if (is_installed($path)) { push @names, $name }
+        elsif (exists $texts->{$path}) { push @names, modules_used_by($path, $facts, $texts, $met) }
     }
     return @names;
 }
 
-sub installed {
+sub is_installed {
     my ($file) = @_;
     for (@libraries) { return 1 if index($file, "$_/") == 0 }
     return 0;
@@ -136,8 +141,8 @@ sub installed {
 
 # -------------------------------------------------------------------------------------------------------- zygotes
 
-# Return the slot of a zygote that has a script's modules; 0 (the one without modules) if there is none yet. The missing
-# one is then started, for later requests. A zygote whose files have changed ends.
+# Return the slot of a zygote that has a script's modules; 0 (the one without modules) if there is none yet. The
+# missing one is then started, for later requests. A zygote whose files have changed ends.
 sub slot_for {
     my ($facts, $lines) = @_;
     my @names = @{ $facts->{names} } or return 0;
@@ -145,33 +150,33 @@ sub slot_for {
     my ($slot) = grep { $zygotes[$_] && $zygotes[$_]{names} eq $wanted } 1 .. $LINKS - 1;
     my $line = (split /\n/, $lines)[1];
     if (!$slot) {
-        $slot = $facts->{refusals} < $MAX_REFUSALS && room() or return 0;
-        start($slot);
+        $slot = $facts->{refusals} < $MAX_REFUSALS && free_slot() or return 0;
+        eval { start_zygote($slot); 1 } or return 0;    # no process can be made: the other zygote answers
         $zygotes[$slot]{names} = $wanted;
         $zygotes[$slot]{variables} = variables($line);
-        XSwitch::Protocol::tell($handles[$slot], 'load', $line, $facts->{warns}, @names);
+        XSwitch::Protocol::send_frame($handles[$slot], 'load', $line, $facts->{warns}, @names);
         return 0;
     }
     my $zygote = $zygotes[$slot];
     return 0 if !$zygote->{files} && !has_loaded($slot, $facts);
     if ($zygote->{checked_at} + $CHECK_S <= time || $zygote->{checked_at} > time) {
         $zygote->{checked_at} = time;
-        if (grep({ $zygote->{files}{$_} ne XSwitch::State::signature($_) } keys %{ $zygote->{files} })
-            || grep { hidden($zygote, $libraries[$_], [@libraries[$_ + 1 .. $#libraries]]) } 0 .. $#libraries) {
-            end($slot);
-            return 0;
-        }
+        my $files = $zygote->{files};
+        my @changed = grep { $files->{$_} ne XSwitch::State::signature($_) } keys %$files;
+        my $hides = sub { hides_module($zygote, $libraries[$_[0]], [@libraries[$_[0] + 1 .. $#libraries]]) };
+        push @changed, grep { $hides->($_) } 0 .. $#libraries;
+        if (@changed) { end_zygote($slot); return 0 }
     }
-    return suits($zygote, $facts, $line) ? $slot : 0;
+    return may_answer($zygote, $facts, $line) ? $slot : 0;
 }
 
 # Return a free slot, or the slot of the least recently used zygote, which ends; 0 if all are in use.
-sub room {
+sub free_slot {
     my ($free) = grep { !$zygotes[$_] } 1 .. $LINKS - 1;
     return $free if $free;
     my ($slot) = sort { $zygotes[$a]{used} <=> $zygotes[$b]{used} } 1 .. $LINKS - 1;
     return 0 if $zygotes[$slot]{used} + $IN_USE > $clock;
-    end($slot);
+    end_zygote($slot);
     return $slot;
 }
 
@@ -180,17 +185,17 @@ sub variables {
     return { map { split /=/, $_, 2 } XSwitch::Protocol::words($line) };
 }
 
-# Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends, and
-# the script's next one leaves out that module.
+# Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends,
+# and the script's next one leaves out that module.
 sub has_loaded {
     my ($slot, $facts) = @_;
     my $zygote = $zygotes[$slot];
     my $ready = '';
     vec($ready, $FIRST_LINK + $slot, 1) = 1;
     return 0 unless select $ready, undef, undef, 0;
-    my ($what, @texts) = XSwitch::Protocol::hear($handles[$slot]);
+    my ($what, @texts) = XSwitch::Protocol::receive_frame($handles[$slot]);
     if (($what // '') ne 'loaded') {
-        end($slot);
+        end_zygote($slot);
         $facts->{refusals}++;
         $facts->{names} = [grep { $_ ne ($texts[0] // '') } @{ $facts->{names} }];
         return 0;
@@ -199,34 +204,35 @@ sub has_loaded {
     $zygote->{read} = [splice @texts, 0, $count];
     $zygote->{overrides} = shift @texts;
     $zygote->{modules} = {@texts};
-    $zygote->{files} = { map { $_ => XSwitch::State::signature($_) } grep { m{\A/} } values %{ $zygote->{modules} } };
+    my @files = grep { m{\A/} } values %{ $zygote->{modules} };
+    $zygote->{files} = { map { $_ => XSwitch::State::signature($_) } @files };
     $zygote->{tops} = {};
     push @{ $zygote->{tops}{ (split m{/|\.pm\z})[0] } }, $_ for keys %{ $zygote->{modules} };
     $zygote->{checked_at} = 0;
     if (grep { ((stat)[10] // 0) >= $zygote->{started} } keys %{ $zygote->{files} }) {
-        end($slot);    # it may have loaded an earlier version of the file
+        end_zygote($slot);    # it may have loaded an earlier version of the file
         return 0;
     }
     return 1;
 }
 
-# Would this script load exactly these modules in this request?
-sub suits {
+# May this zygote answer the request? The script must load exactly the zygote's modules.
+sub may_answer {
     my ($zygote, $facts, $line) = @_;
-    my $suits = $facts->{suits}{ $zygote->{pid} } //= do {
+    my $may_answer = $facts->{may_answer}{ $zygote->{pid} } //= do {
         my $modules = $facts->{modules};
         my @others = grep { ($modules->{$_} // '') ne $zygote->{modules}{$_} } keys %{ $zygote->{modules} };
         !@others && $facts->{overrides} eq $zygote->{overrides} ? 1 : 0;
     };
-    return 0 unless $suits;
-    for (@{ $facts->{front} }) { return 0 if hidden($zygote, $_, \@libraries) }
+    return 0 unless $may_answer;
+    for (@{ $facts->{front} }) { return 0 if hides_module($zygote, $_, \@libraries) }
     my @read = @{ $zygote->{read} } or return 1;
     my ($request_values, $zygote_values) = (variables($line), $zygote->{variables});
     return !grep { ($request_values->{$_} // "\0") ne ($zygote_values->{$_} // "\0") } @read;
 }
 
 # Does this directory have a file that perl would find before one that a zygote has loaded from another directory?
-sub hidden {
+sub hides_module {
     my ($zygote, $directory, $others) = @_;
     opendir my $all, $directory or return 0;
     my %there = map { s/\.pmc?\z//r => 1 } readdir $all;
@@ -240,8 +246,8 @@ sub hidden {
     return 0;
 }
 
-# Start the zygote of a slot.
-sub start {
+# Start the zygote of a slot. Dies if no process can be made.
+sub start_zygote {
     my ($slot) = @_;
     socketpair my $our_end, my $zygote_end, Socket::AF_UNIX(), Socket::SOCK_STREAM(), 0 or die "socketpair: $!";
     my $pid = fork // die "fork: $!";
@@ -258,8 +264,8 @@ sub start {
     $zygotes[$slot] = { pid => $pid, names => '', used => $clock, started => time, checked_at => 0 };
 }
 
-# End the zygote of a slot, for good.
-sub end {
+# End the zygote of a slot.
+sub end_zygote {
     my ($slot) = @_;
     my $zygote = delete $zygotes[$slot] or return;
     POSIX::dup2($DATA + 1, $FIRST_LINK + $slot);    # /dev/null
@@ -269,19 +275,24 @@ sub end {
     waitpid $zygote->{pid}, 0;
 }
 
-# Handle the end of a process: another process may have its number now.
-sub ended {
+# Note that a child was reaped, perhaps a zygote: another process may have its number now.
+sub note_reaped {
     my ($pid) = @_;
-    for (grep { $zygotes[$_] && $zygotes[$_]{pid} == $pid } 0 .. $#zygotes) { $zygotes[$_]{pid} = 0; end($_) }
+    for (grep { $zygotes[$_] && $zygotes[$_]{pid} == $pid } 0 .. $#zygotes) {
+        $zygotes[$_]{pid} = 0;
+        end_zygote($_);
+    }
 }
 
-sub end_all { end($_) for 0 .. $LINKS - 1 }
+sub end_all { end_zygote($_) for 0 .. $LINKS - 1 }
 
 # Is every child of this process a zygote? Others are leftover processes of a script; ended ones are reaped.
-sub alone {
+sub only_zygotes_are_left {
     my %zygote_pids = map { $_->{pid} => 1 } grep { $_ } @zygotes;
     open my $children, '<', "/proc/$$/task/$$/children" or return 0;
-    for my $pid (split ' ', <$children> // '') { return 0 if !$zygote_pids{$pid} && waitpid($pid, 1) == 0 }    # WNOHANG
+    for my $pid (split ' ', <$children> // '') {
+        return 0 if !$zygote_pids{$pid} && waitpid($pid, 1) == 0;    # WNOHANG
+    }
     return 1;
 }
 

@@ -21,15 +21,17 @@ sub words {
 # must end.
 sub body {
     my ($data, $length) = @_;
-    my ($source, $sink, $piece);
+    my ($source, $sink, $pieces) = (undef, undef, '');
     if ($length <= $PIPE) { pipe $source, $sink or die "pipe: $!" }
     else { open $sink, '+>', undef or die "temporary file: $!"; $source = $sink }
     while ($length) {
-        my $count = sysread $data, $piece, $length < $PIPE ? $length : $PIPE;
+        my $count = sysread $data, $pieces, $length < $PIPE ? $length : $PIPE, length $pieces;
         return unless $count;
         $length -= $count;
-        for (my $sent = 0; $sent < $count;) {
-            $sent += syswrite($sink, $piece, $count - $sent, $sent) // die "no room for the body of the request: $!\n";
+        next if $length && $source != $sink;    # a pipe gets all at once: small pieces fill its pages only in part
+        while (length $pieces) {
+            my $sent = syswrite($sink, $pieces) // die "no room for the body of the request: $!\n";
+            substr $pieces, 0, $sent, '';
         }
     }
     sysseek $source, 0, 0 if $source == $sink;
@@ -44,7 +46,7 @@ sub set_blocking {
 }
 
 # Send texts in one frame: their number and lengths come first. Return whether the other end is open.
-sub tell {
+sub send_frame {
     my ($handle, @texts) = @_;
     my $frame = pack 'N/a*', pack '(N/a*)*', @texts;
     my $sent = 0;
@@ -55,13 +57,13 @@ sub tell {
 }
 
 # Return the texts of the next frame; nothing if the other end is closed.
-sub hear {
+sub receive_frame {
     my ($handle) = @_;
-    my $frame = receive($handle, 4) // return;
-    return unpack '(N/a*)*', receive($handle, unpack 'N', $frame) // return;
+    my $frame = receive_bytes($handle, 4) // return;
+    return unpack '(N/a*)*', receive_bytes($handle, unpack 'N', $frame) // return;
 }
 
-sub receive {
+sub receive_bytes {
     my ($handle, $length) = @_;
     my $text = '';
     while (length $text < $length) {

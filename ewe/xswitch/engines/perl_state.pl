@@ -1,8 +1,8 @@
 # The state that the Perl engine (perl.pl) keeps from one script for the next: compiled code, and installed modules.
 #
-# It resets everything else: remember() notes the state of the interpreter before any script has run, and forget()
-# restores that state. A script is compiled again for each request until this is known to be unnecessary: its text
-# and its code (perl_code.pl) must show nothing that one run could leave for the next.
+# It resets everything else: note_initial_state() notes the state of the interpreter before any script has run, and
+# undo_changes() restores that state. A script is compiled again for each request until this is known to be
+# unnecessary: its text and its code (perl_code.pl) must show nothing that one run could leave for the next.
 
 package XSwitch::State;
 
@@ -40,20 +40,20 @@ my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
 my %LASTS = map { $_ => 1 } qw(strict warnings utf8 feature integer constant POSIX CGI);
 
 my %scripts;               # file -> the facts about it while it is unchanged
-my %not_exact = map { $_ => 1 } split /\n/, delete $ENV{XSWITCH_FORKED} // '';    # see has_reached()
+my %not_exact = map { $_ => 1 } split /\n/, delete $ENV{XSWITCH_FORKED} // '';    # see has_loaded_unlisted()
 my ($current, $present);   # the script that runs; the one whose names are in main::
 my $next_script;           # the one that will run next, if is_exact() has read it already
 my @module_ends;           # END blocks of modules that stay
 my (%names, $count);       # names in main:: that belong to no script; how many are in main:: now
 my (%modules, @libraries);
-my (%signatures, $checked_at);    # file of an installed module -> its signature when loaded; when they were compared
-my $reached = 0;           # has a script loaded a module that perl_exact.pl does not know?
+my (%signatures, $checked_at);    # installed module's file -> its signature when loaded; when they were compared
+my $has_unlisted = 0;      # has a script loaded a module that perl_exact.pl does not list?
 my ($locale, %overrides);  # of the engine: its locale; its subs that replace perl's own functions
-my %lent;                  # such subs of modules, as CGI::Carp's die: for scripts that name the module
+my %module_overrides;      # such subs of modules, as CGI::Carp's die: for scripts that name the module
 my $no_signals = POSIX::SigSet->new;
 
 # Note the state of the interpreter before any script has run.
-sub remember {
+sub note_initial_state {
     @libraries = grep { !ref && m{\A/} } @INC;
     note_modules();
     $locale = POSIX::setlocale(POSIX::LC_ALL());
@@ -72,12 +72,12 @@ sub code_of {
     if (defined $current->{data}) { open *main::DATA, '<', \$current->{data} }
     $^W = $current->{warns};
     $source = $current->{source};
-    keep($current) if $current->{runs}++ && !$current->{code} && !$current->{unsure};
-    bring_names($current->{code} ? $current : undef);
-    for (keys %lent) {
+    keep_compiled($current) if $current->{runs}++ && !$current->{code} && !$current->{unsure};
+    switch_names($current->{code} ? $current : undef);
+    for (keys %module_overrides) {
         no strict 'refs';
-        my $module = B::svref_2object($lent{$_})->STASH->NAME;
-        *{"CORE::GLOBAL::$_"} = $lent{$_} if $source =~ /\b$module\b/;
+        my $module = B::svref_2object($module_overrides{$_})->STASH->NAME;
+        *{"CORE::GLOBAL::$_"} = $module_overrides{$_} if $source =~ /\b$module\b/;
     }
     return $current->{code} || \&evaluate;
 }
@@ -86,14 +86,15 @@ sub code_of {
 sub is_exact {
     $file = $_[0];
     $next_script = find() or return 1;
-    return $next_script->{exact} //= !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
+    return $next_script->{exact} //=
+        !$not_exact{"$next_script->{signature} $file"} && XSwitch::Exact::is_exact($next_script->{source});
 }
 
-# Has the last script loaded a module that its text did not name? Then it runs in a separate process from now on.
-sub has_reached {
+# Has the last script loaded a module that perl_exact.pl does not list? From now on it runs in a separate process.
+sub has_loaded_unlisted {
     %not_exact = () if keys %not_exact >= $MAX_SCRIPTS;
-    $not_exact{"$current->{signature} $file"} = 1 if $reached && $current;
-    return $reached;
+    $not_exact{"$current->{signature} $file"} = 1 if $has_unlisted && $current;
+    return $has_unlisted;
 }
 
 sub not_exact { return keys %not_exact }
@@ -110,7 +111,7 @@ sub find {
     $text =~ s/\r\n/\n/g;    # as perl reads a file
     my @pods = $text =~ /^=([a-zA-Z]\w*)/mg;
     $text .= "\n\n=cut\n\n" if @pods && $pods[-1] ne 'cut';
-    if (keys %scripts >= $MAX_SCRIPTS) { %scripts = (); bring_names(undef) }
+    if (keys %scripts >= $MAX_SCRIPTS) { %scripts = (); switch_names(undef) }
     return $scripts{$file} = {
         signature => $signature,
         source => $text,
@@ -122,9 +123,9 @@ sub find {
 }
 
 # Keep a script compiled if its code leaves the next request the same state as this one.
-sub keep {
+sub keep_compiled {
     my ($script) = @_;
-    bring_names(undef);
+    switch_names(undef);
     my $warned = 0;
     my $watch = sub { $warned = 1 };
     my $code;
@@ -140,7 +141,8 @@ sub keep {
     my %said = map { $_ => 1 } $source =~ /[\$\@%]#?\{?\s*(?:(?:main)?::)*(\w+)/g;
     my @variables = map { $symbols{$_} } grep { is_variable($_, $said{$_}) } @names;
     delete @main::{@names};
-    if (!$code || $warned || grep({ XSwitch::Code::remembers($_) } $code, map { code_in($_) } values %symbols) || !uses_lasting()) {
+    my @codes = ($code // (), map { code_in($_) } values %symbols);
+    if (!$code || $warned || grep({ XSwitch::Code::keeps_state($_) } @codes) || !uses_lasting()) {
         $script->{unsure} = 1;
     }
     else {
@@ -181,7 +183,7 @@ sub uses_lasting {
 # ----------------------------------------------------------------------------------------------- names in main::
 
 # Remove the present script's names from main::, and put the names of another script there, if one is given.
-sub bring_names {
+sub switch_names {
     my ($script) = @_;
     return if ($script // 0) == ($present // 0);
     delete @main::{ new_names() };
@@ -193,22 +195,22 @@ sub bring_names {
 sub new_names { return grep { !$names{$_} && /\A[A-Za-z_]\w*\z/ } keys %main:: }
 
 # Delete global variables, modules and packages while their destructors can still write output.
-sub forget_names {
-    forget_variables();
+sub delete_names {
+    delete_variables();
     if ($INC{'CGI.pm'}) {
         CGI::initialize_globals();    # its uploaded files, too
         $CGI::LIST_CONTEXT_WARN = 1;    # restores the warning, which comes once in a process
     }
     if ($INC{'CGI/Carp.pm'}) { undef $_ for $CGI::Carp::WRAP, $CGI::Carp::CUSTOM_MSG, $CGI::Carp::DIE_HANDLER }
-    my $grown = keys %INC != keys %modules && forget_modules();
-    forget_packages($grown) if keys %main:: != $count;
+    my $grown = keys %INC != keys %modules && delete_modules();
+    delete_packages($grown) if keys %main:: != $count;
 }
 
-sub forget_variables {
+sub delete_variables {
     close *main::DATA if defined fileno *main::DATA;
-    empty($_) for *main::a, *main::b;    # these names stay
+    clear_variables($_) for *main::a, *main::b;    # these names stay
     for my $name ($present ? @{ $present->{variables} } : ()) {
-        empty($name);
+        clear_variables($name);
         if (*{$name}{IO}) { no warnings 'io'; close $name; closedir $name }
     }
     if (grep { (*{ $_->[0] }{CODE} // 0) != $_->[1] } $present ? @{ $present->{subs} } : ()) {
@@ -222,8 +224,8 @@ sub forget_variables {
 
 # ------------------------------------------------------------------------ after a script: undo its changes
 
-# Return the END blocks that must run now: the script's, then those of modules that stay. perl's own list is emptied.
-sub ends {
+# Return the END blocks that must run now: the script's, then those of modules that stay. Empty perl's own list.
+sub end_blocks {
     my $blocks = B::end_av();
     my @script_ends;
     if ($blocks->isa('B::AV')) {
@@ -237,7 +239,7 @@ sub ends {
 }
 
 # Remove handlers and ties: no signal and no tied variable may run a script's code from now on.
-sub forget_handlers {
+sub remove_handlers {
     untie %ENV;
     untie @$_ for \@ARGV, \@INC;
     untie $$_ for \($/, $\, $,, $;, $", $|, $0);
@@ -247,42 +249,45 @@ sub forget_handlers {
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), $no_signals);
 }
 
-# Undo a script's changes to handlers, overrides, the locale and @INC, and close its descriptors. forget_names() has
+# Undo a script's changes to handlers, overrides, the locale and @INC, and close its descriptors. delete_names() has
 # deleted its variables. Argument: the lowest descriptor that scripts get.
-sub forget {
+sub undo_changes {
     my ($first_free) = @_;
     delete @SIG{qw(__WARN__ __DIE__)};
-    forget_overrides();
+    remove_overrides();
     POSIX::setlocale(POSIX::LC_ALL(), $locale) if POSIX::setlocale(POSIX::LC_ALL()) ne $locale;
     @INC = @libraries;
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }
 
 # Remove subs with which scripts have replaced perl's own functions for all code that is compiled later.
-sub forget_overrides {
+sub remove_overrides {
     no warnings qw(redefine prototype);
     for my $name (keys %CORE::GLOBAL::) {
         my $glob = $CORE::GLOBAL::{$name};
         my $code = *{$glob}{CODE} // next;
         if ($overrides{$name}) { *{$glob} = $overrides{$name} if $code != $overrides{$name} }
         else {
-            $lent{$name} = $code if is_library(B::svref_2object($code)->FILE);
+            $module_overrides{$name} = $code if is_library(B::svref_2object($code)->FILE);
             delete $CORE::GLOBAL::{$name};
         }
     }
 }
 
 # Keep installed modules; delete the user's own. Return how many installed ones are new.
-sub forget_modules {
+sub delete_modules {
     my $stay = 0;
     my @fresh = grep { !$modules{$_} } keys %INC;
-    $reached = 1 if XSwitch::Exact::has_reached(@fresh);
+    $has_unlisted = 1 if XSwitch::Exact::unlisted_modules(@fresh);
     for my $key (@fresh) {
         if (($INC{$key} // '') =~ m{\A/} && is_library($INC{$key})) { $stay++; next }
         my @path = split m{/}, $key =~ s/\.pm\z//r;
         my $stash = \%main::;
-        while (@path > 1 && $stash) { my $glob = $stash->{ (shift @path) . '::' }; $stash = $glob && *{$glob}{HASH} }
-        remove($stash, "$path[0]::") if $stash && $stash->{"$path[0]::"};
+        while (@path > 1 && $stash) {
+            my $glob = $stash->{ (shift @path) . '::' };
+            $stash = $glob && *{$glob}{HASH};
+        }
+        delete_package($stash, "$path[0]::") if $stash && $stash->{"$path[0]::"};
         delete $INC{$key};
         $current->{unsure} = 1 if $current;
     }
@@ -307,7 +312,7 @@ sub libraries_changed {
 sub signature { return join ' ', map { $_ // '' } (Time::HiRes::stat($_[0]))[9, 10, 7, 1] }
 
 # Keep packages of modules, and packages that modules only name yet. Delete packages that a script itself has made.
-sub forget_packages {
+sub delete_packages {
     my ($grown) = @_;    # have installed modules been loaded?
     my %loaded = map { (split m{/|\.pm\z})[0] . '::' => 1 } keys %INC;
     for my $name (grep { /::\z/ && !$names{$_} } keys %main::) {
@@ -317,21 +322,21 @@ sub forget_packages {
         my $is_own = grep({ !is_library($_) && !/\A\(eval/ } @files)
             || !@files && (!$grown || $source =~ /(?:[\$\@%&*]\{?|\bpackage\s+)$word\b/);
         if ($loaded{$name} || !$is_own) { $names{$name} = 1 }
-        else { remove(\%main::, $name) }
+        else { delete_package(\%main::, $name) }
     }
     $count = keys %main::;
 }
 
 # Remove a package, after its variables: their destructors may still call a method of it.
-sub remove {
+sub delete_package {
     my ($stash, $name) = @_;
     my $package = *{ $stash->{$name} }{HASH};
-    for my $glob (globs($package)) { empty($glob) }
+    for my $glob (globs($package)) { clear_variables($glob) }
     %$package = ();    # otherwise its memory is lost
     delete $stash->{$name};
 }
 
-sub empty {
+sub clear_variables {
     my ($glob) = @_;
     undef $$glob;
     undef @$glob;

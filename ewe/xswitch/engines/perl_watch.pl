@@ -13,7 +13,11 @@ use warnings;
 my %seen;      # names of variables that were read
 my $SEED = 7;    # the value of rand after it shows whether a module has called rand
 # Functions that return the time or the place, called while a module is loaded: outside of subs
-my $CALLS = qr/(?<![\$\@%&*>:'"\w{\-])(?:time|times|gettimeofday|clock_gettime|localtime|gmtime|getppid|getcwd|cwd|hostname|sleep|setlocale)\b(?!\s*(?:=>|::|['"}]))/;
+my $CALLS = qr/
+    (?<![\$\@%&*>:'"\w{\-])
+    (?:time|times|gettimeofday|clock_gettime|localtime|gmtime|getppid|getcwd|cwd|hostname|sleep|setlocale)\b
+    (?!\s*(?:=>|::|['"}]))
+/x;
 my $BODY = qr/(?<body>\{(?:[^{}]++|(?&body))*+\})/;
 
 # Return "loaded", the number of environment variables that were read, their names, names of CORE::GLOBAL, and files
@@ -27,7 +31,8 @@ sub load {
     $restore->();
     return refused => $refused if defined $refused;
     my @read = map { /\A\$ENV\{(.*)\}\z/s } keys %seen;
-    return loaded => scalar @read, @read, join("\0", sort keys %CORE::GLOBAL::), map { $_ => $INC{$_} } grep { defined $INC{$_} } keys %INC;
+    my %files = map { $_ => $INC{$_} } grep { defined $INC{$_} } keys %INC;
+    return loaded => scalar @read, @read, join("\0", sort keys %CORE::GLOBAL::), %files;
 }
 
 # Load a module; return whether the checks allow it.
@@ -41,7 +46,8 @@ sub load_one {
     return 0 unless eval { require($name =~ s{::}{/}gr . '.pm'); 1 };
     delete $seen{'$0'} if $INC{'CGI.pm'} && !$loaded_before{'CGI.pm'};    # CGI only tests $0 for taint mode
     return 0 if rand != $next || process_state() ne $state_before || grep { !/\A\$ENV\{/ } keys %seen;
-    return !grep { asks($_) } grep { defined && m{\A/} } map { $INC{$_} } grep { !exists $loaded_before{$_} } keys %INC;
+    my @files = map { $INC{$_} } grep { !exists $loaded_before{$_} } keys %INC;
+    return !grep { defined && m{\A/} && depends_on_time_or_place($_) } @files;
 }
 
 # Replace $0, $$, $^T, @ARGV and %ENV by variables that note each read; return a function that undoes this.
@@ -77,7 +83,7 @@ sub process_state {
 }
 
 # Does this file call for the time or the like when it is loaded?
-sub asks {
+sub depends_on_time_or_place {
     my ($file) = @_;
     open my $handle, '<', $file or return 1;
     my $text = do { local $/; <$handle> } // '';

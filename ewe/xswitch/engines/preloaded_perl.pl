@@ -1,9 +1,9 @@
 # The preloaded parent of Perl engines: preloaded_perl.pl ENGINE-FILE MODULE ...
 #
 # Loads the engine and the modules, then forks for each order that comes on descriptor 0 (see
-# ewe/xswitch/privileged/preloaded.py). The child takes its descriptors, limits and user, and becomes an engine without
-# the start of an interpreter. It is forked twice: then suexecme is its parent, learns of its end, and ends it when
-# suexecme itself ends.
+# ewe/xswitch/privileged/preloaded.py). The child takes its descriptors, limits and user, and becomes an engine
+# without the start of an interpreter. It is forked twice: then suexecme is its parent, learns of its end, and ends
+# it when suexecme itself ends.
 #
 # It does the work of process.py, which starts engines by their command. Perl has no functions for limits, prctl(2)
 # and descriptors beside a message: here they are system calls, by number.
@@ -52,25 +52,25 @@ sub main {
     }
     XSwitch::State::note_modules();
     my $suexecme = getppid;
-    while (my ($text, @descriptors) = receive()) {
+    while (my ($text, @descriptors) = receive_order()) {
         my $order = JSON::PP::decode_json($text);
         my $between = fork;
         if (defined $between && !$between) {
             $between = $$;
             my $child = fork;
-            POSIX::_exit(0) if $child || !answer($child) || !@descriptors;
-            eval { begin($order, $between, $suexecme, @descriptors) };
+            POSIX::_exit(0) if $child || !send_pid($child) || !@descriptors;
+            eval { run_engine($order, $between, $suexecme, @descriptors) };
             syswrite STDERR, "the engine cannot be started: $@";
             POSIX::_exit($CANNOT_START);
         }
-        answer($between) unless defined $between;
+        send_pid($between) unless defined $between;
         waitpid $between, 0 if $between;
         POSIX::close($_) for @descriptors;
     }
 }
 
 # Tell suexecme the pid of a new process, which is this one; 0 if none could be made.
-sub answer {
+sub send_pid {
     my ($made) = @_;
     my $text = sprintf '{"pid":%d}', defined $made ? $$ : 0;
     POSIX::write(0, $text, length $text);
@@ -78,7 +78,7 @@ sub answer {
 }
 
 # Return the next packet and the descriptors beside it; nothing if suexecme has ended: recvmsg(2).
-sub receive {
+sub receive_order {
     my ($text, $control) = ('', '');
     vec($text, $MAX_ORDER - 1, 8) = vec($control, 63, 8) = 0;    # separate buffers, which the kernel fills
     my $place = pack 'P Q', $text, $MAX_ORDER;
@@ -90,7 +90,7 @@ sub receive {
 }
 
 # Run an engine, to the end of this process.
-sub begin {
+sub run_engine {
     my ($order, $between, $suexecme, $data, $errors, $control) = @_;
     my ($name, $uid, $gid, $groups, $home) = @{ $order->{account} };
     POSIX::setsid();
@@ -98,8 +98,8 @@ sub begin {
     syscall($CLOSE_RANGE, $CONTROL + 1, 0x7fffffff, 0) == 0 or die "close_range: $!\n";
     POSIX::sigprocmask(POSIX::SIG_SETMASK(), POSIX::SigSet->new);
     umask 022;
-    enter($order->{cgroup}) if $order->{cgroup};
-    limit(%{ $order->{limits} }, core => 0);
+    enter_cgroup($order->{cgroup}) if $order->{cgroup};
+    set_limits(%{ $order->{limits} }, core => 0);
     become($name, $uid, $gid, @$groups);
     call('prctl', $DUMPABLE, 1, 0, 0, 0);    # the user owns /proc/self, as after execve(2)
     chdir $home or chdir '/';
@@ -112,14 +112,14 @@ sub begin {
 }
 
 # Enter a cgroup by its file cgroup.procs: 0 stands for the process that writes.
-sub enter {
+sub enter_cgroup {
     my ($file) = @_;
     open my $processes, '>', $file or die "$file: $!\n";
     syswrite $processes, '0' or die "$file: $!\n";
 }
 
 # Set limits; 0: no limit, except that core files have the limit 0.
-sub limit {
+sub set_limits {
     my (%limits) = @_;
     for my $name (grep { $limits{$_} || $_ eq 'core' } keys %limits) {
         my $old = pack 'Q2', 0, 0;
@@ -130,7 +130,7 @@ sub limit {
     }
 }
 
-# Take groups and user for good, and check the result.
+# Set the groups and the user, which cannot be undone, and check the result.
 sub become {
     my ($name, $uid, $gid, @groups) = @_;
     if ($> == 0) {

@@ -6,7 +6,7 @@ output a mark goes back over the control socket. A script may leave something be
 have, such as a thread or a running child. Then the engine ends instead, as a CGI script's process would.
 
 python_state.py keeps some modules of one script for the next, and resets everything else. python_streams.py has a
-script's standard streams. All three need only Python's own library: any `python3` can run them.
+script's standard streams. The engine needs only Python's own library: any `python3` can run it.
 """
 # ruff: noqa: E402
 
@@ -98,6 +98,7 @@ def main(lines=b""):
         streams.flush_output()  # right before the mark: X-Switch then finds both at once
         c_library.fflush(None)  # also the output of libraries in C
         protocol.write_end_mark(status)
+        os.dup2(NULL_DESCRIPTOR, 0)  # an idle engine keeps no file with a body
         os.dup2(NULL_DESCRIPTOR, 1)  # later output belongs to no answer
         if ISOLATION == "auto" and isolation.has_left_changes(script, state):
             isolation.always_fork(script)

@@ -200,20 +200,28 @@ def start_helper(serve_as_helper):
 
 
 def start_zygote(profile, run_zygote):
-    """Fork the zygote of a script."""
-    profile.zygote_pid, profile.zygote_socket = start_server_process(lambda: run_zygote(profile))
+    """Fork the zygote of a script; if no process can be made, the script has none for now."""
+    try:
+        profile.zygote_pid, profile.zygote_socket = start_server_process(lambda: run_zygote(profile))
+    except OSError:
+        pass
 
 
 def start_server_process(run_child):
     """Fork a helper or a zygote; return its pid, and the socket over which it gets requests of this process.
 
     run_child: the function that the new process runs to its end. A SystemExit from it ends the new process with
-    that status.
+    that status. Raises OSError.
     """
     parent = os.getpid()
     # detach(): only the descriptors are needed, and must stay open without their Python objects
     parent_socket, child_socket = (end.detach() for end in socket.socketpair())
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(parent_socket)
+        os.close(child_socket)
+        raise
     if pid:
         os.close(child_socket)
         return pid, parent_socket
@@ -223,10 +231,10 @@ def start_server_process(run_child):
     library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     library.prctl(PR_SET_PDEATHSIG, KILL, 0, 0, 0)
     if os.getppid() == parent:  # else the parent ended before the signal was set
-        helpers.clear()
-        preload.profiles.clear()
-        spare.become_forking_process()
         try:
+            helpers.clear()
+            preload.profiles.clear()
+            spare.become_forking_process()
             run_child()
         except Exception:
             # The new process cannot fork, for example. The body may still be in the data socket, and the next

@@ -80,13 +80,17 @@ def open_input(length):
         source, sink = os.pipe()
     else:
         source = sink = temporary_file()
+    pieces = b""
     while length:
         piece = os.read(DATA_DESCRIPTOR, min(length, PIPE_BYTES))
         if not piece:
             os._exit(0)  # the sender has closed its end
         length -= len(piece)
-        while piece:
-            piece = piece[os.write(sink, piece) :]  # write(2) accepts a part if the disk is almost full
+        pieces += piece
+        if length and source != sink:
+            continue  # a pipe gets all at once: small pieces would fill each of its pages only in part
+        while pieces:
+            pieces = pieces[os.write(sink, pieces) :]  # write(2) accepts a part if the disk is almost full
     if source == sink:
         os.lseek(source, 0, os.SEEK_SET)  # the script reads the file from its beginning
     else:

@@ -84,7 +84,10 @@ def restore_modules():
         known_modules[name] = module
         file = getattr(module, "__file__", None)
         if file is not None and "-packages/" in file:
-            signatures[file] = file_signature(file)
+            try:
+                signatures[file] = file_signature(file)
+            except OSError:
+                pass  # the module is in an archive, or its file is gone already
     modules.update(known_modules)
     note_reset_functions()
     return has_new

@@ -132,11 +132,11 @@ class UserCgroups:
 
     def remove_all(self) -> None:
         """Remove the cgroups of all users without processes."""
-        names = os.listdir(self.base) if self.base else []
-        for name in names:
-            if name.startswith("user-"):
-                with suppress(OSError):
-                    os.rmdir(os.path.join(self.base, name))
+        with suppress(OSError):  # there is no base, or the administrator has removed it
+            for name in os.listdir(self.base):
+                if name.startswith("user-"):
+                    with suppress(OSError):
+                        os.rmdir(os.path.join(self.base, name))
 
 
 def write_file(directory: str, name: str, text: str) -> None:

@@ -18,12 +18,13 @@ import stat
 import sys
 import time
 from itertools import islice
+from typing import NamedTuple
 
 from ewe.bounded import BoundedDict
 from ewe.config.defaults import WEB_INF
 from ewe.xswitch import packages
 from ewe.xswitch.packages import SCRIPTS, SETTINGS, VERSIONS, BadPackage, PackageSettings, parse_settings
-from ewe.xswitch.privileged.rules import ExaminedScript, Refusal, account_of
+from ewe.xswitch.privileged.rules import ExaminedScript, Refusal, Replaced, account_of, open_checked
 from ewe.xswitch.process import Account, EngineLimits, become, clean_environment, start
 from ewe.xswitch.public import is_public
 from ewe.xswitch.settings import Settings
@@ -34,7 +35,9 @@ MAX_SECONDS = 60.0  # that one installation may take
 MAX_AT_ONCE = 4  # installations of all users
 MAX_USERS = 5000  # whose directories suexecme remembers
 MAX_FILES = 200  # of a directory, that suexecme looks at
-MAX_LINES_BYTES = 4096  # of what an installation reports: less than fits into a pipe
+# Of what an installation reports: as much as a pipe holds, and a line for each package that comes or goes
+MAX_LINES_BYTES = 64 * 1024
+MAX_LINES = 2 * packages.MAX_PACKAGES
 # The program as text: the user may not be allowed to read the directory of ewe
 PROGRAM = inspect.getsource(packages)
 OWN_PYTHON = os.path.realpath(sys.executable)
@@ -43,20 +46,30 @@ LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
 State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size, inode
 
 
+class Installation(NamedTuple):
+    """A running installation.
+
+    reader: the pipe with its lines. ends_at: the monotonic time at which it has taken too long.
+    """
+
+    account: Account
+    reader: int
+    ends_at: float
+
+
 class DropIns:
     """The directories for packages of all users."""
 
     def __init__(self) -> None:
         self.next_looks: BoundedDict[str, float] = BoundedDict(MAX_USERS)  # by home
         self.states: BoundedDict[str, State] = BoundedDict(MAX_USERS)  # home -> the state that was installed
-        # pid -> the user, the pipe with the lines, the home, and when the installation must have ended
-        self.running: dict[int, tuple[Account, int, str, float]] = {}
+        self.running: dict[int, Installation] = {}  # by pid
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
-        home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+        home = home_in(path, settings)
         now = time.monotonic()
-        if not separator or not settings.packages or now < self.next_looks.get(home, 0):
+        if not home or not settings.packages or now < self.next_looks.get(home, 0):
             return
         self.next_looks[home] = now + CHECK_S
         self.end_late(now)
@@ -65,7 +78,7 @@ class DropIns:
             if account is None or len(self.running) >= MAX_AT_ONCE:
                 return
             home = account.home  # a web server may have another name for it
-            if home in {each[2] for each in self.running.values()}:
+            if home in self.homes():
                 return
             directory = os.path.join(home, settings.packages)
             scripts = os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
@@ -75,59 +88,68 @@ class DropIns:
                 former_state = state  # a user without packages: nothing to install or remove
             if state == former_state or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
                 return
-            self.install(account, home, directory, scripts)
+            self.install(account, directory, scripts)
             self.states[home] = state
         except (OSError, ValueError):
             return  # the user has no such directory, or no process could be made: the next look tries again
 
-    def install(self, account: Account, home: str, directory: str, scripts: str) -> None:
+    def install(self, account: Account, directory: str, scripts: str) -> None:
         """Start an installation as the user. Raises OSError."""
         # This Python may lie where the user may not enter; that of the PATH must then be 3.11 or newer
         python = OWN_PYTHON if is_public(OWN_PYTHON) else "python3"
         command = (python, "-IS", "-c", PROGRAM, directory, scripts)
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            pid = start(
-                command,
-                clean_environment(account),
-                {0: nothing, 1: writer, 2: writer},
-                lambda: become(account, LIMITS),
-            )
-        except OSError:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-            os.close(nothing)
-        self.running[pid] = account, reader, home, time.monotonic() + MAX_SECONDS
+        with open(os.devnull, "rb", buffering=0) as nothing:
+            reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                pid = start(
+                    command,
+                    clean_environment(account),
+                    {0: nothing.fileno(), 1: writer, 2: writer},
+                    lambda: become(account, LIMITS),
+                )
+            except OSError:
+                os.close(reader)
+                raise
+            finally:
+                os.close(writer)
+        self.running[pid] = Installation(account, reader, time.monotonic() + MAX_SECONDS)
 
     def end_late(self, now: float) -> None:
         """Kill the installations that take too long."""
-        for pid, (_, _, _, end) in self.running.items():
-            if now > end:
+        for pid, installation in self.running.items():
+            if now > installation.ends_at:
                 os.kill(pid, signal.SIGKILL)
+
+    def homes(self) -> set[str]:
+        """Return the homes of the users for whom an installation runs."""
+        return {installation.account.home for installation in self.running.values()}
 
     def installing(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
-        home = path.partition(f"/{settings.userdir.strip('/')}/")[0]
-        homes = {account.home for account, _, _, _ in self.running.values()}
+        home = home_in(path, settings)
+        homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
     def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
         """Return the user and the lines of an installation that was reaped; None if the process was none."""
         if pid not in self.running:
             return None
-        account, reader, home, _ = self.running.pop(pid)
+        account, reader, _ = self.running.pop(pid)
         try:
             text = os.read(reader, MAX_LINES_BYTES).decode("ascii", "replace")
         except BlockingIOError:
             text = ""
         os.close(reader)
-        lines = text.splitlines()
+        lines = text.splitlines()[:MAX_LINES]
         if status and not lines:
-            lines = [f"{home}: its packages could not be read within the limits of memory and time"]
+            lines = [f"{account.home}: its packages could not be read within the limits of memory and time"]
         return account, lines
+
+
+def home_in(path: str, settings: Settings) -> str:
+    """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
+    home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
+    return home if separator else ""
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
@@ -200,22 +222,9 @@ def settings_for(script: ExaminedScript, settings: Settings) -> PackageSettings:
 
 
 def read_settings(path: str, uid: int) -> bytes:
-    """Return the text of a package.toml, b"" if there is none. Only a regular file of the owner's is opened.
-
-    The owner may replace the file at any moment: see rules.first_line().
-    """
+    """Return the text of a package.toml, b"" if there is none that is a regular file of this owner."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            return b""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(f"/proc/self/fd/{descriptor}", flags), "rb") as file:
+        with open_checked(path, lambda each: stat.S_ISREG(each.st_mode) and each.st_uid == uid) as file:
             return file.read(packages.MAX_SETTINGS_BYTES + 1)
-    except OSError:
+    except (OSError, Replaced):
         return b""
-    finally:
-        os.close(descriptor)

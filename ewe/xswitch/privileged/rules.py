@@ -21,7 +21,8 @@ import errno
 import os
 import pwd
 import stat
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
 
 from ewe.config.defaults import WEB_INF
 from ewe.xswitch.process import Account
@@ -45,7 +46,7 @@ class Refusal(Exception):
 
 
 class Replaced(Exception):
-    """Another file has replaced the examined one."""
+    """Another file has replaced the expected one."""
 
 
 class ExaminedScript(NamedTuple):
@@ -244,27 +245,30 @@ def writable_reason(description: str, path: str) -> str:
 
 
 def first_line(path: str, examined: os.stat_result) -> bytes:
-    """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced.
-
-    At any moment the owner may replace the file by a FIFO, a device or a link, or take a lease on it (fcntl(2)). To
-    open one of these by name could block without a limit, or could have an effect on a device. The name is
-    therefore looked up without opening the file (O_PATH). If it still is the examined file, it is opened through
-    that descriptor, without waiting.
-    """
+    """Return the first line of the examined file, b"" if it cannot be read. Raises Replaced."""
     try:
-        path_descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open_checked(path, lambda status: file_identity(status) == file_identity(examined)) as file:
+            return file.readline(MAX_FIRST_LINE_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise Replaced from None
     except OSError:
         return b""
+
+
+def open_checked(path: str, is_expected: Callable[[os.stat_result], bool]) -> BinaryIO:
+    """Open a user's file if its status is the expected one. Raises Replaced, OSError.
+
+    At any moment the owner may replace the file by a FIFO, a device or a link, or take a lease on it (fcntl(2)). To
+    open one of these by name could block without a limit, or could have an effect on a device. The name is
+    therefore looked up without opening the file (O_PATH). The expected file is then opened through that descriptor,
+    without waiting.
+    """
+    path_descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if file_identity(os.fstat(path_descriptor)) != file_identity(examined):
+        if not is_expected(os.fstat(path_descriptor)):
             raise Replaced
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with open(os.open(f"/proc/self/fd/{path_descriptor}", flags), "rb") as file:
-            return file.readline(MAX_FIRST_LINE_BYTES)
-    except OSError:
-        return b""
+        return open(os.open(f"/proc/self/fd/{path_descriptor}", flags), "rb")
     finally:
         os.close(path_descriptor)
 

@@ -34,11 +34,13 @@ Answers carry the id:
     {"pid"}                                         to start
     {"memory": {P: [private, shared]}, "limits": L} to measure; L: how the limits of users are enforced (cgroups.py)
     {"refused", "status"}                           to identify and start, if suexecme does not carry out the order;
-                                                    with "user" if the script's owner is not a system account
+                                                    with "user" if the script's owner is not a system account, with
+                                                    "installing" (a home) if a package there may have the script
 
 `kill` has no answer. An answer with "user" comes with a descriptor of the user's log, if the user has one. When an
 engine's process ends, suexecme sends {"ended": P, "status"} without an order; with "cause" if the kernel killed it
 for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user that were installed.
+{"installed": home} tells that their installation has ended.
 
 When a process dies:
 
@@ -536,9 +538,14 @@ def is_child(pid: int) -> bool:
 
 
 def log_directory_of(settings: Settings) -> str:
-    """Return the directory of the users' logs, "" if there is none, or if others may write to it."""
-    is_unfit = bool(settings.user_logs) and directory_fault(settings.user_logs) != ""
-    return "" if is_unfit else settings.user_logs
+    """Return the directory of the users' logs, "" if there is none, or if others may write to it.
+
+    The path has no links: a link in a user's directory could lead elsewhere after this check.
+    """
+    if not settings.user_logs.startswith("/"):
+        return ""
+    directory = os.path.realpath(settings.user_logs)
+    return "" if directory_fault(directory) else directory
 
 
 def memory_of(pid: int) -> tuple[int, int]:

@@ -67,21 +67,18 @@ class WorkDirectories:
             self.start_removal(directory, account)
 
     def start_removal(self, directory: str, account: Account) -> None:
-        """Start a process that empties a directory, as its user; finish_removal() then removes the directory."""
-        command = ("rm", "-rf", "--", directory)
-        null = os.open(os.devnull, os.O_RDWR)
-        try:
+        """Start a process that empties a directory, as its user; finish_removal() then removes the directory.
+
+        If no descriptor or no process can be made, the directory stays.
+        """
+        with suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:
             remover = start(
-                command,
+                ("rm", "-rf", "--", directory),
                 clean_environment(account),
-                {0: null, 1: null, 2: null},
+                dict.fromkeys((0, 1, 2), null.fileno()),
                 lambda: become(account, EngineLimits(cpu=REMOVAL_CPU_S)),
             )
             self.removers[remover] = directory
-        except OSError:
-            pass  # no process could be made: the directory stays
-        finally:
-            os.close(null)
 
     def finish_removal(self, remover: int) -> None:
         """Remove a directory, which is empty, once the process that has emptied it has ended.

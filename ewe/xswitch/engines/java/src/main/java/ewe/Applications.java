@@ -44,8 +44,8 @@ final class Applications extends Handler.Abstract {
             Response.writeError(request, response, callback, HttpStatus.INTERNAL_SERVER_ERROR_500);
             return true;
         }
-        Request visited = new Visited(request);
-        return handler.handle(visited, new Answer(visited, response), callback);
+        Request visited = new VisitorRequest(request);
+        return handler.handle(visited, new SafeResponse(visited, response), callback);
     }
 
     /** End the applications whose directories have been removed, such as old versions of a package. */

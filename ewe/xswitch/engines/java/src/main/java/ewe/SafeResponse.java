@@ -16,10 +16,10 @@ import org.eclipse.jetty.util.Callback;
  * line breaks. And when a write fails because the reader has closed the connection, Jetty keeps the connection, and
  * the request never ends: this class then closes the connection.
  */
-final class Answer extends Response.Wrapper {
+final class SafeResponse extends Response.Wrapper {
     private final HttpFields.Mutable headers;
 
-    Answer(Request request, Response response) {
+    SafeResponse(Request request, Response response) {
         super(request, response);
         headers = new HttpFields.Mutable.Wrapper(response.getHeaders()) {
             @Override

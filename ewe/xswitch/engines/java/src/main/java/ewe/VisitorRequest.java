@@ -6,8 +6,8 @@ import org.eclipse.jetty.server.ConnectionMetaData;
 import org.eclipse.jetty.server.Request;
 
 /** A request as the visitor sent it to the web server, not as it came from there over the socket. */
-final class Visited extends Request.Wrapper {
-    Visited(Request request) {
+final class VisitorRequest extends Request.Wrapper {
+    VisitorRequest(Request request) {
         super(request);
     }
 
