@@ -80,7 +80,7 @@ struct libcgi_call {
 /* The counters of a library. */
 typedef struct libcgi_info {
     uint64_t calls;       /* that have begun */
-    uint64_t faults;      /* outcomes FAULT, TIMEOUT and EXIT */
+    uint64_t faults;      /* calls whose outcome was neither DONE, GONE nor BUSY */
     uint64_t nanoseconds; /* spent in the library, wall clock */
     uint64_t longest;     /* of these, in one call */
     int inside;           /* threads that are in the library now */
