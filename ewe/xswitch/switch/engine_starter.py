@@ -128,7 +128,8 @@ class EngineStarter:
             with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
                 path = os.path.join(directory, "engine")
                 listener.bind(path)
-                listener.listen(kind.connections)
+                # A connection that is closed before the engine accepts it stays in the backlog
+                listener.listen(socket.SOMAXCONN)
                 data.connect(path)
                 socket_path = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
         except OSError:

@@ -54,9 +54,7 @@ class FastCGIEngine(Engine):
                     self.fail(f"it refused the request (protocol status {event.protocol_status})")
                     return
                 else:
-                    # The process may have ended while its output was still in the socket
-                    has_ended = self.exit_status is not None
-                    self.response_complete(b"".join(output), event.app_status, last=has_ended)
+                    self.response_complete(b"".join(output), event.app_status)
                     return
         except records.FastCGIError as error:
             self.fail(str(error))
