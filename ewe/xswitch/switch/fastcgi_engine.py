@@ -6,7 +6,7 @@ import socket
 
 from ewe.gateway import records
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import MAX_DRAINED_PIECES, Engine, EngineState, exit_text
+from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.scheduler import Key
 
@@ -69,8 +69,8 @@ class FastCGIEngine(Engine):
         """
         super().process_ended(status)
         for _ in range(MAX_DRAINED_PIECES):  # such a program may also write without an end
-            if self.state is EngineState.CLOSED or self.exchange is None or not (piece := self.receive()):
+            if self.state is CLOSED or self.exchange is None or not (piece := self.receive()):
                 break
             self.handle_records(piece)
-        if self.state is not EngineState.CLOSED:
+        if self.state is not CLOSED:
             self.fail(exit_text(status))
