@@ -467,7 +467,9 @@ void libcgi_explain(const libcgi_call *call, char *line, size_t room)
                  call->number != 0 ? signal_name(call->number) : "it called exit()");
         break;
     case LIBCGI_GONE: snprintf(line, room, "the library was unloaded"); break;
-    case LIBCGI_BUSY: snprintf(line, room, "other calls had the environment for the whole limit (libcgi-timeout)"); break;
+    case LIBCGI_BUSY:
+        snprintf(line, room, "no memory, or other calls had the environment for the whole limit (libcgi-timeout)");
+        break;
     default: snprintf(line, room, "%s() returned", function);
     }
 }
