@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.server import ROOT, wait_until
@@ -19,10 +20,12 @@ from support.xswitch_client import Connection
 from ewe.gateway.records import Requester, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
+from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
+from ewe.xswitch.switch.far_engine import FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.main import Switch
@@ -220,6 +223,15 @@ def test_the_timer_of_an_earlier_installation_lets_no_later_request_go_on(bench:
     installations.ended("/home/alice")
     loop.call_due_timers(first_due_at)
     assert gone_on == ["first", "second"]
+
+
+def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
+    engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
+    watch = engine.watch = Mock(has_answered=False)
+    watch.close.side_effect = lambda: engine.connection_closed(watch)
+    engine.use(Mock())
+    assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
+    assert engine.watches_at == 0  # the next tick() connects
 
 
 @pytest.fixture

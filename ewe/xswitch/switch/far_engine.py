@@ -242,8 +242,9 @@ class FarEngine:
         """Forget a connection."""
         if connection is self.watch:
             self.watch_closed(connection)
-            return
-        self.connections.discard(connection)
+        if connection not in self.connections:
+            return  # a watch carries no requests
+        self.connections.remove(connection)
         if connection in self.unused_connections:
             self.unused_connections.remove(connection)
         else:
@@ -327,8 +328,10 @@ class FarEngine:
         """Use another certificate for new connections."""
         self.tls = tls
         self.close_unused()
-        if self.watch is not None:
-            self.watch.close()
+        if (watch := self.watch) is not None:
+            # Not by watch_closed(): the other machine has not closed the connection
+            self.watch, self.watches_at = None, 0.0
+            watch.close()
 
     def close(self) -> None:
         """Close all connections that run no request; the running requests end normally.
