@@ -25,7 +25,7 @@ from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
-from ewe.xswitch.switch.far_engine import FarEngine, HostState
+from ewe.xswitch.switch.far_engine import FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.main import Switch
@@ -232,6 +232,17 @@ def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     engine.use(Mock())
     assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
     assert engine.watches_at == 0  # the next tick() connects
+
+
+@pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])
+def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
+    state: State, is_closed: bool
+) -> None:
+    connection = FarConnection.__new__(FarConnection)
+    engine, exchange = Mock(), Mock(state=state)
+    vars(connection).update(engine=engine, exchange=exchange, tls=Mock(fault=""), state=EngineState.CLOSED)
+    connection.fail("the client left before its body was complete")
+    assert exchange.engine_failed.called and engine.close_unused.called == is_closed
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from ewe.gateway.records import GET_VALUES, FastCGIError, encode_pairs, record
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
@@ -140,9 +141,10 @@ class FarConnection(FastCGIEngine):
     def fail(self, cause: str) -> None:
         """Close; the exchange decides whether the request is repeated, and has a new connection for that.
 
-        The kept connections may have ended, too, though the event loop has not come to them yet.
+        The kept connections may have ended, too, though the event loop has not come to them yet. ABANDONED: the
+        client has left within its body, and the other machine has not failed.
         """
-        if self.exchange is not None:
+        if self.exchange is not None and self.exchange.state is not ABANDONED:
             self.engine.close_unused()
         super().fail(f"{self.engine.name}: {self.tls.fault or cause}")
 
