@@ -96,13 +96,15 @@ static void store_outcome(libcgi_call *call, const struct guard_thread *thread, 
 }
 
 /* Run initfunc(), terminatefunc(), the destructors or dlclose() under the guard. No client waits, so their output is
- * dropped. `function`: the name for messages; `run` calls it with `argument`. */
+ * dropped. `function`: the name for messages; `run` calls it with `argument`. Without memory for this thread's record
+ * nothing runs, and the outcome is LIBCGI_FAULT. */
 static void run_outside_requests(libcgi_library *library, libcgi_call *call, const char *function,
                                  void (*run)(void *), void *argument)
 {
     static __thread char dropped_output[512];
     struct guard_thread *thread = guard_thread();
-    int outcome = LIBCGI_FAULT;
+    call->outcome = LIBCGI_FAULT;
+    call->function = function;
     call->output = dropped_output;
     call->capacity = sizeof dropped_output;
     call->used = 0;
@@ -117,7 +119,7 @@ static void run_outside_requests(libcgi_library *library, libcgi_call *call, con
         thread->threads = &library->threads;
         int is_end = strcmp(function, "initfunc") != 0;
         int limit_ms = is_end && library->limit_ms > MAX_END_MS ? MAX_END_MS : library->limit_ms;
-        outcome = guard_run(thread, run, argument, limit_ms);
+        int outcome = guard_run(thread, run, argument, limit_ms);
         thread->call = NULL;
         store_outcome(call, thread, library, function, outcome);
     }
@@ -214,7 +216,7 @@ libcgi_library *libcgi_load(const char *file, const char *name, int limit_ms, ch
     library->users = 1;
     library->holders = 2;
     snprintf(library->name, sizeof library->name, "%s", name);
-    library->copy = private_copy(file, name);
+    library->copy = private_copy(file, library->name);
     if (library->copy < 0 || open_copy(library, failure, room) != 0) {
         if (library->copy < 0)
             snprintf(failure, room, "%s", strerror(errno));
@@ -277,7 +279,7 @@ static void unload(libcgi_library *library)
     tell(library, &call);
     run_outside_requests(library, &call, "dlclose", run_close, library->handle);
     tell(library, &call);
-    /* If dlclose() was ended, the loader still has the name of the copy: the copy must stay. */
+    /* If dlclose() was ended, or not called, the loader still has the name of the copy: the copy must stay. */
     if (call.outcome == LIBCGI_DONE)
         close(library->copy);
     library->unloaded = 1;
@@ -465,7 +467,9 @@ void libcgi_explain(const libcgi_call *call, char *line, size_t room)
                  call->number != 0 ? signal_name(call->number) : "it called exit()");
         break;
     case LIBCGI_GONE: snprintf(line, room, "the library was unloaded"); break;
-    case LIBCGI_BUSY: snprintf(line, room, "other calls had the environment for the whole limit (libcgi-timeout)"); break;
+    case LIBCGI_BUSY:
+        snprintf(line, room, "no memory, or other calls had the environment for the whole limit (libcgi-timeout)");
+        break;
     default: snprintf(line, room, "%s() returned", function);
     }
 }

@@ -33,7 +33,7 @@ enum libcgi_outcome {
     LIBCGI_TIMEOUT = 2, /* the call took longer than the library's limit */
     LIBCGI_EXIT = 3,    /* the library called exit(): `number` has the status */
     LIBCGI_GONE = 4,    /* not called: the library was retired before */
-    LIBCGI_BUSY = 5,    /* not called: other calls had the process's environment for the whole limit */
+    LIBCGI_BUSY = 5,    /* not called: other calls had the process's environment for the whole limit, or no memory */
     LIBCGI_OUTPUT = 6,  /* the library wrote more than `max_output` bytes */
     LIBCGI_THREAD = 7,  /* a thread that the library has started got a signal, `number`, or called exit(): 0 */
     LIBCGI_EXEC = 8,    /* the library called execve() or a related function */
@@ -80,7 +80,7 @@ struct libcgi_call {
 /* The counters of a library. */
 typedef struct libcgi_info {
     uint64_t calls;       /* that have begun */
-    uint64_t faults;      /* outcomes FAULT, TIMEOUT and EXIT */
+    uint64_t faults;      /* calls whose outcome was neither DONE, GONE nor BUSY */
     uint64_t nanoseconds; /* spent in the library, wall clock */
     uint64_t longest;     /* of these, in one call */
     int inside;           /* threads that are in the library now */

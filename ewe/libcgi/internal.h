@@ -74,6 +74,12 @@ void guard_escape(int outcome, int number);
 libcgi_call *guard_call(void);
 /* Return the call of this thread if this process may answer: NULL in the child of a library. */
 libcgi_call *guard_answer(void);
+/* Return the record for threads of the library whose code this thread runs, NULL if it runs none. */
+struct library_threads *guard_threads(void);
+/* Is this a signal by which the guard ends calls? */
+int guard_uses(int number);
+/* The library is about to change the thread's signal mask: restore it when the call has ended. */
+void guard_keep_mask(void);
 int64_t guard_now(void); /* nanoseconds */
 
 /* stack.c: the stack of library code. */
@@ -83,14 +89,6 @@ int library_stack_make(struct guard_thread *thread);
 void library_stack_free(struct guard_thread *thread);
 /* Continue in entry(), on the stack that begins at `top`. entry() must not return: it leaves by siglongjmp(). */
 __attribute__((noreturn, noinline)) void library_stack_enter(void *top, void (*entry)(void));
-
-/* Is this a signal by which the guard ends calls? */
-int guard_uses(int number);
-/* The library is about to change the thread's signal mask: restore it when the call has ended. */
-void guard_keep_mask(void);
-
-/* Return the record for threads of the library whose code this thread runs, NULL if it runs none. */
-struct library_threads *guard_threads(void);
 
 /* threads.c: threads that a library starts. */
 

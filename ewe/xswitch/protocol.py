@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 MARK = re.compile(rb"\x04([0-9]{1,3})\n")
+MARK_START = re.compile(rb"(\x04[0-9]{0,3})?")
 SUCCESS = b"\x040\n"  # the mark of most requests
 MAX_MARK_BYTES = 5
 MAX_LINES_BYTES = 200 * 1024  # of both lines together: a socket accepts so many at once
@@ -67,6 +68,3 @@ class MarkReader:
         if len(self.buffer) >= MAX_MARK_BYTES or not MARK_START.fullmatch(self.buffer):
             raise ProtocolError(f"the engine wrote {self.buffer[:20]!r} where its mark should be")
         return None
-
-
-MARK_START = re.compile(rb"(\x04[0-9]{0,3})?")

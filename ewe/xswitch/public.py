@@ -19,7 +19,13 @@ COPIES_PREFIX = "xswitch-engines-"  # the name of a directory with copies begins
 
 
 def is_public(path: str) -> bool:
-    """Return whether everyone may read a file, or enter a directory, and enter all directories above it."""
+    """Return whether everyone may read a file, or enter a directory, and enter all directories above it.
+
+    If a symbolic link is on the way, this must hold for the path without links, too.
+    """
+    real = os.path.realpath(path)
+    if real != path and not is_public(real):
+        return False
     if not os.stat(path).st_mode & (stat.S_IXOTH if os.path.isdir(path) else stat.S_IROTH):
         return False
     return path == "/" or is_public(os.path.dirname(path))

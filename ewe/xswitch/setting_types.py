@@ -15,19 +15,20 @@ OVER_TLS = "tls:"  # begins the address at which other X-Switches connect
 
 
 def _name(raw: object) -> str:
+    """Return the name of a table; Settings.warnings() has a warning for one that no account has."""
     if not isinstance(raw, str) or not raw:
         raise ValueError(raw)
     return raw
 
 
-def _text_or_none(raw: object) -> str:
+def _text_or_empty(raw: object) -> str:
     if not isinstance(raw, str) or "\0" in raw:  # no path, argument or variable may have a NUL
         raise ValueError(raw)
     return raw
 
 
 def _text(raw: object) -> str:
-    if not (text := _text_or_none(raw)):
+    if not (text := _text_or_empty(raw)):
         raise ValueError(raw)
     return text
 
@@ -66,7 +67,7 @@ DIRECTORIES = list_of("PATH", "a list of absolute paths", ABSOLUTE.read)
 NAME = Kind("TEXT", "a text", _name)
 TEXTS = list_of("TEXT", "a list of texts", _text)
 NAMES = list_of("NAME", "a list of names of accounts", _text, lone=True)
-TABLE = TableKind("a table of texts", others=(TEXT, Kind("TEXT", "a text", _text_or_none)))
+TABLE = TableKind("a table of texts", others=(TEXT, Kind("TEXT", "a text", _text_or_empty)))
 ADDRESSES = list_of("ADDRESS", "a list of unix:PATH, HOST:PORT and tls:HOST:PORT", _address)
 HOST = Kind("ADDRESS", "the numeric address and port of an X-Switch, as 192.0.2.7:9443", _remote_address)
 SUFFIXES = list_of(

@@ -29,6 +29,7 @@ sigwait() takes them one at a time. No handler can therefore interrupt the code.
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
@@ -87,23 +88,23 @@ def bind(address: str, settings: Settings) -> socket.socket:
     except ValueError:
         raise ConfigError(f"listen: {address} is neither unix:PATH nor HOST:PORT") from None
     except OSError as reason:
-        raise StartError(f"cannot listen on {address}: {reason.strerror}") from None
+        # A path that is too long has no strerror
+        raise StartError(f"cannot listen on {address}: {reason.strerror or reason}") from None
 
 
 def bind_unix(path: str, settings: Settings) -> socket.socket:
     """Return a listening Unix socket; replace a stale one. Raises OSError, StartError."""
     with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-            raise StartError(f"cannot listen on unix:{path}: another server does already")
-        except ConnectionRefusedError:
-            if not stat.S_ISSOCK(os.lstat(path).st_mode):
-                raise StartError(
-                    f"cannot listen on unix:{path}: it is a file, not a socket; choose another path"
-                ) from None
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        probe.setblocking(False)
+        error = probe.connect_ex(path)
+    if error in (0, errno.EAGAIN):  # EAGAIN: the backlog of the other server is full
+        raise StartError(f"cannot listen on unix:{path}: another server does already")
+    if error == errno.ECONNREFUSED:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise StartError(f"cannot listen on unix:{path}: it is a file, not a socket; choose another path")
+        os.unlink(path)
+    elif error != errno.ENOENT:
+        raise OSError(error, os.strerror(error))
     listener = socket.socket(socket.AF_UNIX)
     umask_before = os.umask(0o777 & ~settings.socket_mode)  # the mode holds from the first moment on
     try:
@@ -174,6 +175,8 @@ class Supervisor:
     def run(self) -> int:
         """Serve until TERM or INT; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        # If the starting process ignores this signal, the kernel reaps the children at once, and waitid(2) fails
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         become_subreaper()
         if self.parent:
             end_with_parent(self.parent, signal.SIGTERM)

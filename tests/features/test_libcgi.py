@@ -269,6 +269,15 @@ def test_a_library_that_cannot_be_loaded_is_kept_out_for_this_reason(
     server.wait_for_log("bad.so: kept out, it cannot be loaded: file too short")
 
 
+def test_a_library_with_a_long_name(start_libraries: StartLibraries, built: Path, tmp_path: Path) -> None:
+    """The name of the copy in memory may have 249 bytes, and the name of a file 255."""
+    server = start_libraries("thread")
+    name = f"{'x' * 248}.so"
+    install(built, "plain", tmp_path / "libcgi-bin" / name)
+    with web.Client(base_url=server.url) as client:
+        assert client.get(f"/libcgi-bin/{name}?a").status_code == 200
+
+
 @pytest.mark.parametrize("model", ["thread", "asyncio"])
 def test_bad_heads(start_libraries: StartLibraries, built: Path, model: str) -> None:
     """A bad head is answered by 500, the log has the reason, and the library is unloaded (paper, section 4.1)."""

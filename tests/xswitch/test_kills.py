@@ -168,6 +168,20 @@ def test_a_main_module_that_cannot_live_ends_all() -> None:
         running.wait_for_log("X-Switch stops")
 
 
+# Starts a command with the end of children ignored, as some daemons do: the kernel would then reap them itself.
+IGNORING = """import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_start_by_a_process_that_ignores_the_end_of_its_children() -> None:
+    with xswitch(prefix=("/usr/bin/python3", "-c", IGNORING)) as running:
+        assert running.ask(running.script("a.py", WORK_PLACEHOLDER)).status == 200
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0, running.log()
+
+
 def test_a_killed_parent_leaves_nothing() -> None:
     """suexecme tidies up: engines, what a script has left behind, and copies of the engines' programs."""
     leaves = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(60)\n"

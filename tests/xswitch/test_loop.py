@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -11,8 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.error_lines import ErrorLines
 from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.outbox import FULL_BYTES, Outbox
+from ewe.xswitch.switch.spool import SpoolingOutbox, SpoolSpace
 
 
 @pytest.fixture
@@ -166,3 +170,30 @@ def test_an_outbox_that_nobody_reads_says_so(loop: EventLoop, pair: Pair, size: 
     loop.run()
     assert outbox.on_room.called  # type: ignore[attr-defined]
     assert outbox.failed and not outbox.pending and not loop.writers
+
+
+def test_a_file_of_a_response_that_cannot_be_read_ends_the_connection(
+    loop: EventLoop, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the loop would call the outbox again at once, without an end."""
+    ours, other = pair
+    outbox = SpoolingOutbox(loop, ours, Mock(), Mock(), SpoolSpace(Settings()))
+    outbox.send(bytes(FULL_BYTES * 20))
+    assert outbox.file_end
+    monkeypatch.setattr(os, "pread", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+    while loop.writers:
+        other.recv(FULL_BYTES * 20)
+        outbox.on_writable()
+    assert outbox.failed and outbox.on_room.called  # type: ignore[attr-defined]
+    outbox.close()
+
+
+def test_an_incomplete_line_is_logged_when_its_engine_is_closed(loop: EventLoop) -> None:
+    reading, writing = os.pipe()
+    lines: list[str] = []
+    errors = ErrorLines(loop, reading, lines.append)
+    errors.begin("/x.py")
+    os.write(writing, b"one\ntwo")
+    errors.close()
+    os.close(writing)
+    assert lines == ["/x.py: one", "/x.py: two"]

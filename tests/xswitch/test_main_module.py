@@ -11,20 +11,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
+from ewe.gateway.records import Requester, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
+from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
+from ewe.xswitch.switch.far_engine import FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
+from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.main import Switch
 from ewe.xswitch.switch.shared_engine import SharedEngine
+from ewe.xswitch.switch.web_server_connection import ConnectionState, WebServerConnection
 
 HEAD = b"Content-Type: text/plain\n\n"
 
@@ -150,6 +156,138 @@ def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -
             and data.recv(9) == b"a=1"
             and control.recv(9000) == post.engine_request
         )
+
+
+def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Bench) -> None:
+    """Leftover processes of its script keep its sockets open, so that a request can still be written to them."""
+    bench.switch.scheduler.settings = Settings(max_engines_per_user=1)
+    first_client, first = bench.exchange()
+    first.identified()
+    message, ends = bench.next_start()
+    bench.switch.handle_message({"id": message["id"], "pid": 4_000_000}, [])
+    _, second = bench.exchange()
+    second.identified()
+    assert second.state is State.WAITING
+    with socket.socket(fileno=ends[0]) as data, socket.socket(fileno=ends[2]) as control:
+        os.close(ends[1])
+        data.sendall(HEAD)
+        control.sendall(b"\x040\n")
+        bench.switch.handle_message({"ended": 4_000_000, "status": 0}, [])
+        assert first.state is State.DONE and first_client.data == HEAD
+        message, ends = bench.next_start()  # for the second request
+        assert second.state is State.RUNNING and message["order"] == "start"
+        for descriptor in ends:
+            os.close(descriptor)
+
+
+def test_the_backlog_of_an_engine_has_room_for_connections_that_were_closed(bench: Bench) -> None:
+    """Until a JVM has started, it accepts none; clients that leave within a body would fill the backlog."""
+    kind = bench.switch.context.settings.engines["java"]
+    engine, (listener, errors) = bench.switch.starter.fastcgi_engine(("alice", "java"), kind)
+    assert isinstance(engine, SharedEngine) and isinstance(errors, int)
+    for _ in range(3 * kind.connections):
+        engine.connect()
+    engine.close()
+    os.close(listener if isinstance(listener, int) else listener.detach())
+    os.close(errors)
+
+
+def test_an_engine_that_starts_is_not_taken_for_one_whose_script_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A primed engine may load modules for longer than CLEANUP_SECONDS."""
+    _, exchange = bench.exchange()
+    exchange.identified()
+    [engine] = bench.switch.scheduler.engines
+    now = time.monotonic()
+    monkeypatch.setattr("ewe.xswitch.switch.engine.cpu_seconds", lambda pid: 9.0)
+    spins = []
+    for ended_requests in (0, 1):
+        engine.ended_requests, engine.used_at = ended_requests, now - 10
+        engine.last_cpu_reading = now - 1, 0.0
+        spins.append(engine.check_spinning())
+    assert spins == [False, True]
+
+
+def test_the_timer_of_an_earlier_installation_lets_no_later_request_go_on(bench: Bench) -> None:
+    loop = bench.switch.loop
+    loop.timers.clear()
+    installations = Installations(loop)
+    gone_on: list[str] = []
+    installations.wait("/home/alice", lambda: gone_on.append("first"))
+    [(first_due_at, *_)] = loop.timers
+    installations.ended("/home/alice")
+    installations.wait("/home/alice", lambda: gone_on.append("second"))
+    loop.call_due_timers(first_due_at)
+    assert gone_on == ["first"]
+    installations.ended("/home/alice")
+    loop.call_due_timers(first_due_at)
+    assert gone_on == ["first", "second"]
+
+
+def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
+    engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
+    watch = engine.watch = Mock(has_answered=False)
+    watch.close.side_effect = lambda: engine.connection_closed(watch)
+    engine.use(Mock())
+    assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
+    assert engine.watches_at == 0  # the next tick() connects
+
+
+@pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])
+def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
+    state: State, is_closed: bool
+) -> None:
+    connection = FarConnection.__new__(FarConnection)
+    engine, exchange = Mock(), Mock(state=state)
+    vars(connection).update(engine=engine, exchange=exchange, tls=Mock(fault=""), state=EngineState.CLOSED)
+    connection.fail("the client left before its body was complete")
+    assert exchange.engine_failed.called and engine.close_unused.called == is_closed
+
+
+@pytest.fixture
+def connected(bench: Bench) -> Iterator[tuple[WebServerConnection, socket.socket]]:
+    """A connection of a web server, and the web server's end of it."""
+    sock, other = socket.socketpair()
+    bench.switch.connected(sock)
+    [connection] = bench.switch.connections
+    with other:
+        yield connection, other
+        connection.close()
+
+
+def test_a_web_server_that_takes_no_responses_has_its_requests_read_later(
+    connected: tuple[WebServerConnection, socket.socket],
+) -> None:
+    connection, other = connected
+    request = Requester().begin([(b"SCRIPT_NAME", b"/x.py")], keep=True)
+    for _ in range(9000):
+        other.sendall(request)
+        connection.on_data()
+        if not connection.is_reading:
+            break
+    assert connection.outbox.is_full() and not connection.is_reading
+    other.setblocking(False)
+    while connection.outbox.pending:
+        assert other.recv(1 << 20).startswith(b"\1")
+        connection.outbox.on_writable()
+    assert connection.is_reading
+
+
+def test_a_web_server_that_takes_no_answers_to_its_records_is_closed(
+    connected: tuple[WebServerConnection, socket.socket],
+) -> None:
+    """The response of its request comes later. Until then, the answers would wait here, without a limit."""
+    connection, other = connected
+    other.sendall(Requester().begin([(b"SCRIPT_FILENAME", b"/x.py")], keep=True))
+    connection.on_data()
+    assert connection.exchange is not None
+    for _ in range(99):
+        other.sendall(record(99, 0) * 1000)
+        connection.on_data()
+        if connection.state is ConnectionState.CLOSED:
+            break
+    assert connection.state is ConnectionState.CLOSED
 
 
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +21,7 @@ from support.server import ROOT, run_command, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, Connection, XSwitch, xswitch
 
 from ewe.gateway.records import FastCGIError, Requester
+from ewe.xswitch.public import is_public
 from ewe.xswitch.settings import load
 from ewe.xswitch.switch.context import STALLED_SECONDS
 from ewe.xswitch.switch.engine import Engine, EngineState
@@ -161,6 +163,18 @@ def test_an_ewe_that_only_root_may_enter_has_engines_all_the_same() -> None:
         running.process.send_signal(signal.SIGHUP)
         running.wait_for_log("the settings were read again")
         assert running.ask(running.script("b.pl", f'print "{HEAD}\\nhello\\n";')).text == "hello\n"
+
+
+def test_a_link_to_a_directory_that_only_root_may_enter_is_not_public() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        engines = Path(name, "private", "engines")
+        engines.mkdir(parents=True)
+        link = Path(name, "link")
+        link.symlink_to(engines)
+        assert is_public(str(link)) == is_public(str(engines))
+        engines.parent.chmod(0o700)
+        assert not is_public(str(link))
 
 
 @pytest.mark.needs("php-cgi")
@@ -1055,11 +1069,22 @@ def test_unix_sockets_and_stale_ones(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_server_that_accepts_nothing_is_another_server_too(tmp_path: Path) -> None:
+    """Its backlog is full, so that connect(2) would wait."""
+    path = str(tmp_path / "x.sock")
+    with socket.socket(socket.AF_UNIX) as other, socket.socket(socket.AF_UNIX) as waiting:
+        other.bind(path)
+        other.listen(0)
+        waiting.connect(path)
+        assert "another server does already" in command("--listen", f"unix:{path}").stderr
+
+
 def test_a_file_in_the_place_of_a_socket_stays(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
     path.write_text("of value")
     assert "it is a file, not a socket" in command("--listen", f"unix:{path}").stderr
     assert path.read_text() == "of value"
+    assert "AF_UNIX path too long" in command("--listen", f"unix:{path}{'x' * 100}").stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -197,6 +197,8 @@ class Engine:
         exchange = self.take_exchange()
         if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
             last = True  # the engine would read the rest of the body as the next request
+        if self.exit_status is not None:
+            last = True  # its process has ended, and leftover processes may keep the sockets open
         self.ended_requests += 1
         self.used_at = time.monotonic()
         self.resume_output()  # an idle engine is read, so that its end is noticed
@@ -310,9 +312,8 @@ class Engine:
     def check_spinning(self) -> bool:
         """Return whether an idle engine has used the CPU since the last call, and log it then.
 
-        Called once a second.
-
-        A script can write its engine's end mark itself and continue to run: no time limit applies to it then.
+        Called once a second. A script can write its engine's end mark itself and continue to run: no time limit
+        applies to it then. An engine that has run no script may still be starting (priming, restart).
         """
         now = time.monotonic()
         last_at, last_cpu_s = self.last_cpu_reading
@@ -320,7 +321,8 @@ class Engine:
         self.last_cpu_reading = now, cpu_s
         allowed_s = (now - last_at) * MAX_IDLE_CPU_SHARE
         # Just after a request, the engine may still clean up.
-        if last_at < self.used_at + CLEANUP_SECONDS or cpu_s - last_cpu_s < allowed_s:
+        has_cleaned_up = last_at >= self.used_at + CLEANUP_SECONDS
+        if not self.ended_requests or not has_cleaned_up or cpu_s - last_cpu_s < allowed_s:
             return False
         self.context.log_for_user(
             self.key[USER], f"{self.script}: it goes on after the end of its answer; its engine is ended"

@@ -15,7 +15,7 @@ from typing import Any
 
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import Engine, EngineState
+from ewe.xswitch.switch.engine import CLOSED, Engine
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
@@ -56,7 +56,7 @@ class EngineStarter:
         engine.assign(exchange)
         self.order_process(engine, engine_descriptors, exchange.script, exchange.uid)
         # CLOSED: assign() could not connect, or could not write the request
-        return None if engine.state is EngineState.CLOSED else engine
+        return None if engine.state is CLOSED else engine
 
     def start_idle(self, key: Key, kind: EngineKind, script: str, uid: int) -> Engine | None:
         """Have suexecme start an engine for later requests; return it. None if no sockets are left.
@@ -93,9 +93,9 @@ class EngineStarter:
                 self.running[engine.pid] = engine
                 if trace is not None:
                     trace.process_runs(engine)
-                if engine.state is EngineState.CLOSED:  # it was closed while suexecme started its process
+                if engine.state is CLOSED:  # it was closed while suexecme started its process
                     self.kill(engine.pid)
-            elif engine.state is not EngineState.CLOSED:
+            elif engine.state is not CLOSED:
                 engine.start_refused(answer["status"], answer["refused"])
 
         order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[LANGUAGE]}
@@ -104,7 +104,7 @@ class EngineStarter:
             order,
             on_answer=started,
             descriptors_to_pass=engine_descriptors,
-            is_wanted=lambda: engine.state is not EngineState.CLOSED,
+            is_wanted=lambda: engine.state is not CLOSED,
         )
 
     def protocol_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
@@ -128,7 +128,8 @@ class EngineStarter:
             with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
                 path = os.path.join(directory, "engine")
                 listener.bind(path)
-                listener.listen(kind.connections)
+                # A connection that is closed before the engine accepts it stays in the backlog
+                listener.listen(socket.SOMAXCONN)
                 data.connect(path)
                 socket_path = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
         except OSError:

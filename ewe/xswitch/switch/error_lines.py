@@ -93,7 +93,7 @@ class ErrorLines:
 
     def close(self) -> None:
         """Log the rest of the pipe, and close it."""
-        self.read()
+        self.read(flush=True)
         self.end_count()
         self.close_pipe()
 

@@ -291,9 +291,8 @@ class Exchange:
             except LongHead:
                 self.reject_head()
                 return
-            if not sendable:
-                # None: the head is not complete. b"": it consisted of a field X-Switch, which is dropped.
-                self.withheld_head = self.withheld_head + data if sendable is None else b""
+            if sendable is None:  # the head is not complete
+                self.withheld_head += data
                 self.handle(Event.HELD)
                 return
             data = sendable

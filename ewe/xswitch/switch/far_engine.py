@@ -39,6 +39,7 @@ from ewe.gateway.records import GET_VALUES, FastCGIError, encode_pairs, record
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
@@ -140,9 +141,10 @@ class FarConnection(FastCGIEngine):
     def fail(self, cause: str) -> None:
         """Close; the exchange decides whether the request is repeated, and has a new connection for that.
 
-        The kept connections may have ended, too, though the event loop has not come to them yet.
+        The kept connections may have ended, too, though the event loop has not come to them yet. ABANDONED: the
+        client has left within its body, and the other machine has not failed.
         """
-        if self.exchange is not None:
+        if self.exchange is not None and self.exchange.state is not ABANDONED:
             self.engine.close_unused()
         super().fail(f"{self.engine.name}: {self.tls.fault or cause}")
 
@@ -242,8 +244,9 @@ class FarEngine:
         """Forget a connection."""
         if connection is self.watch:
             self.watch_closed(connection)
-            return
-        self.connections.discard(connection)
+        if connection not in self.connections:
+            return  # a watch carries no requests
+        self.connections.remove(connection)
         if connection in self.unused_connections:
             self.unused_connections.remove(connection)
         else:
@@ -327,8 +330,10 @@ class FarEngine:
         """Use another certificate for new connections."""
         self.tls = tls
         self.close_unused()
-        if self.watch is not None:
-            self.watch.close()
+        if (watch := self.watch) is not None:
+            # Not by watch_closed(): the other machine has not closed the connection
+            self.watch, self.watches_at = None, 0.0
+            watch.close()
 
     def close(self) -> None:
         """Close all connections that run no request; the running requests end normally.

@@ -6,7 +6,7 @@ import socket
 
 from ewe.gateway import records
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import MAX_DRAINED_PIECES, Engine, EngineState, exit_text
+from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.scheduler import Key
 
@@ -54,9 +54,7 @@ class FastCGIEngine(Engine):
                     self.fail(f"it refused the request (protocol status {event.protocol_status})")
                     return
                 else:
-                    # The process may have ended while its output was still in the socket
-                    has_ended = self.exit_status is not None
-                    self.response_complete(b"".join(output), event.app_status, last=has_ended)
+                    self.response_complete(b"".join(output), event.app_status)
                     return
         except records.FastCGIError as error:
             self.fail(str(error))
@@ -71,8 +69,8 @@ class FastCGIEngine(Engine):
         """
         super().process_ended(status)
         for _ in range(MAX_DRAINED_PIECES):  # such a program may also write without an end
-            if self.state is EngineState.CLOSED or self.exchange is None or not (piece := self.receive()):
+            if self.state is CLOSED or self.exchange is None or not (piece := self.receive()):
                 break
             self.handle_records(piece)
-        if self.state is not EngineState.CLOSED:
+        if self.state is not CLOSED:
             self.fail(exit_text(status))

@@ -27,11 +27,16 @@ class Installations:
         requests = self.waiting.get(home)
         if requests is None:
             requests = self.waiting[home] = []
-            self.loop.call_later(WAIT_S, self.ended, home)
+            self.loop.call_later(WAIT_S, self.time_out, home, requests)
         if len(requests) >= MAX_WAITING:
             return False
         requests.append(on_end)
         return True
+
+    def time_out(self, home: str, requests: list[Callable[[], None]]) -> None:
+        """Let these requests go on, unless they have done so: later ones may wait for another installation."""
+        if self.waiting.get(home) is requests:
+            self.ended(home)
 
     def ended(self, home: str) -> None:
         """Let the requests of a home go on."""

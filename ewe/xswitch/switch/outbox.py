@@ -34,7 +34,7 @@ class Outbox:
         self.on_full = on_full
         self.on_room = on_room
         self.pending = b""  # the bytes that wait for room in the socket
-        self.failed = False  # the peer has closed the socket
+        self.failed = False  # the peer has closed the socket, or the file of a SpoolingOutbox cannot be read
         self.last_write_at = 0.0  # monotonic time at which the socket last accepted pending bytes
 
     def send(self, data: bytes) -> None:

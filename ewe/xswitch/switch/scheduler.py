@@ -148,7 +148,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         # If others of this key wait already, this one waits behind them
         if exchange.key not in self.queues.get(user, ()) and self.try_assign(exchange):
             return
-        waiting_of_user = sum(map(len, self.queues.get(user, {}).values()))
+        waiting_of_user = self.waiting_of(user)
         if self.waiting >= self.settings.max_queue or waiting_of_user >= self.settings.max_queue_per_user:
             self.counters["refused"] += 1
             exchange.refuse(
@@ -165,7 +165,11 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     def requests_of(self, user: str) -> int:
         """Return how many requests of a user run or wait."""
         running = sum(engine.running() for engine in self.engines if engine.key[USER] == user)
-        return running + sum(map(len, self.queues.get(user, {}).values()))
+        return running + self.waiting_of(user)
+
+    def waiting_of(self, user: str) -> int:
+        """Return how many requests of a user wait."""
+        return sum(map(len, self.queues.get(user, {}).values()))
 
     def try_assign(self, exchange: ExchangeType) -> bool:
         """Give an exchange to an engine with room, or to a new one, for which an idle engine may have to end.

@@ -22,9 +22,9 @@ import socket
 import time
 
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import Engine, EngineState, exit_text
+from ewe.xswitch.switch.engine import CLOSED, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
-from ewe.xswitch.switch.exchange_table import State
+from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.scheduler import LANGUAGE, Key
 
@@ -81,7 +81,7 @@ class EngineConnection(FastCGIEngine):
 
     def fail(self, cause: str) -> None:
         """Close after a short wait: if the process is ending, the whole engine fails, not this request alone."""
-        if self.exchange is None or self.engine.state is EngineState.CLOSED:
+        if self.exchange is None or self.engine.state is CLOSED:
             super().fail(cause)
         else:
             self.stop_reading()
@@ -89,7 +89,7 @@ class EngineConnection(FastCGIEngine):
 
     def fail_alone(self, cause: str) -> None:
         """Close only this connection: the engine's process has not ended."""
-        if self.state is not EngineState.CLOSED:
+        if self.state is not CLOSED:
             super().fail(cause)
 
     def become_idle(self) -> None:
@@ -103,7 +103,7 @@ class EngineConnection(FastCGIEngine):
 
         A servlet that does not write may run until its time limit, because other requests need the engine.
         """
-        if self.exchange is None or self.exchange.state is not State.ABANDONED:
+        if self.exchange is None or self.exchange.state is not ABANDONED:
             return  # the request has ended in the meantime
         if not self.engine.pid:
             self.loop.call_later(SOON_SECONDS, self.client_left)
@@ -119,7 +119,7 @@ class EngineConnection(FastCGIEngine):
         The event loop does not watch the connection any more: client_left() has shut down the reading direction,
         and epoll would report that again and again.
         """
-        if self.state is EngineState.CLOSED:
+        if self.state is CLOSED:
             return
         poller = select.poll()
         poller.register(self.data, 0)  # no events but POLLHUP and POLLERR, which always count
@@ -177,7 +177,7 @@ class SharedEngine(Engine):
         """Return whether another request may be assigned: the limits for requests allow it."""
         max_requests = self.context.settings.max_requests_of(self.key[LANGUAGE])
         return (
-            self.state is not EngineState.CLOSED
+            self.state is not CLOSED
             and self.running() < self.max_connections
             and self.ended_requests < max_requests
         )
@@ -221,7 +221,7 @@ class SharedEngine(Engine):
         self.connections.discard(connection)
         if connection in self.unused_connections:
             self.unused_connections.remove(connection)
-        elif self.state is not EngineState.CLOSED:
+        elif self.state is not CLOSED:
             self.request_ended()
 
     def request_ended(self) -> None:
@@ -304,5 +304,5 @@ class SharedEngine(Engine):
     def process_ended(self, status: int) -> None:
         """Note the exit status, and fail the running requests."""
         super().process_ended(status)
-        if self.state is not EngineState.CLOSED:
+        if self.state is not CLOSED:
             self.fail(exit_text(status))

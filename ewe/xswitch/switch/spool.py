@@ -104,9 +104,13 @@ class SpoolingOutbox(Outbox):
     def refill(self) -> None:
         """Make the next bytes of the file pending, or `unspooled` once the whole file was read."""
         if self.file_begin < self.file_end:
-            self.pending = os.pread(
-                self.spool_file, min(WRITE_BYTES, self.file_end - self.file_begin), self.file_begin
-            )
+            try:
+                self.pending = os.pread(
+                    self.spool_file, min(WRITE_BYTES, self.file_end - self.file_begin), self.file_begin
+                )
+            except OSError:
+                self.failed = True  # the connection closes: the response must not pass for complete
+                return
             self.file_begin += len(self.pending)
             if self.file_begin == self.file_end:
                 self.close_file()

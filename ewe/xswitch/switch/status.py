@@ -68,7 +68,7 @@ def collect_status(
             {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
             for engine in engines
         ],
-        "waiting": {user: sum(map(len, queues.values())) for user, queues in scheduler.queues.items()},
+        "waiting": {user: scheduler.waiting_of(user) for user in scheduler.queues},
         "connections": connections,
         "limits": answer.get("limits", ""),
         "resources": scheduler.resources.describe(),

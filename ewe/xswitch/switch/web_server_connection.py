@@ -9,7 +9,8 @@ LINGER_SECONDS.
 
 Back-pressure goes through the exchange in both directions. When the web server takes the response slowly, the
 outbox spools it in memory and in a file (spool.py), and then makes the engine wait. When the engine takes the body
-slowly, the exchange makes this connection pause reading.
+slowly, the exchange makes this connection pause reading. A web server that sends requests and takes no responses
+waits, too: the next request is read when the outbox has room.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class WebServerConnection:
 
     def on_data(self) -> None:
         """Read records, or the end of the input. Most web servers end it to report that their client has left."""
+        if self.outbox.pending and self.state is OPEN and self.exchange is None and self.outbox.is_full():
+            self.pause_reading()  # until resume_writing()
+            return
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -110,6 +114,8 @@ class WebServerConnection:
                     body.append(event.data)
                 elif self.exchange is not None:
                     self.exchange.body_arrived(event.data)
+            if self.responder.reply and self.outbox.is_full():
+                raise FastCGIError("it sends records that need answers, and takes no answers")
         except FastCGIError as error:
             self.context.log.warning(f"a web server's connection closed: {error}")
             self.client_left()
@@ -224,7 +230,7 @@ class WebServerConnection:
             self.exchange.pause_output()
 
     def resume_writing(self) -> None:
-        """Make the engine continue; close if the web server has closed the connection.
+        """Make the engine continue, or read the next request; close if the web server has closed the connection.
 
         The outbox calls this when it has room again, or when its socket has failed. If no more requests are
         accepted, and all is written, shut down the sending direction.
@@ -234,4 +240,6 @@ class WebServerConnection:
             self.close()
         elif self.exchange is not None:
             self.exchange.resume_output()
+        else:
+            self.resume_reading()
         self.shut_if_written()
