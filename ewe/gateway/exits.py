@@ -1,6 +1,6 @@
 """Exits: a descriptor that can be read once a program has exited. A poller waits for it as for a pipe.
 
-    Linux       pidfd_open(2)                 the kernel has such a descriptor
+    Linux 5.3   pidfd_open(2)                 the kernel has such a descriptor
     elsewhere   a pipe, and one more thread   the thread waits for the program, and then closes the pipe
 
 An exited process keeps its process id until its parent reads its exit status. Until then a signal cannot reach a
@@ -17,6 +17,7 @@ Read next: programs.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from _thread import allocate_lock, start_new_thread
@@ -88,7 +89,14 @@ class ThreadExit:
 
 def watched_exit(pid: int) -> PidfdExit | ThreadExit:
     """Return the exit of a child process. Raises OSError if no descriptor is left, RuntimeError if no thread is."""
-    return PidfdExit(pid, os.pidfd_open(pid)) if hasattr(os, "pidfd_open") else ThreadExit(pid)
+    if hasattr(os, "pidfd_open"):
+        try:
+            return PidfdExit(pid, os.pidfd_open(pid))
+        except OSError as reason:
+            # An older kernel, or a container that forbids the call (seccomp)
+            if reason.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+    return ThreadExit(pid)
 
 
 def exit_status(pid: int) -> int:
