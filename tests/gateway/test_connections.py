@@ -274,6 +274,24 @@ def test_a_kept_connection_that_has_ended_leaves_its_room(paths: list[str]) -> N
     )
 
 
+def test_a_kept_connection_shows_that_its_address_can_be_reached(paths: list[str]) -> None:
+    """A busy server may refuse new connections for a moment, and still answer on those that are kept."""
+    connections = limited(paths, keeps=True)
+    first = Client(connections)
+    assert first.upstream
+    address = first.upstream.address
+    connections.release(first.upstream, reusable=True)
+    address.left_out_until = 0.001  # it was left out, and that time is over
+    second = Client(connections, preferred=address)
+    assert second.upstream is first.upstream and address.left_out_until == 0.0
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+    connections = Connections([f"unix:{tmp_path / ('a' * 200)}"], keeps=False)
+    with pytest.raises(HTTPError, match="cannot be reached: AF_UNIX path too long"):
+        Client(connections)
+
+
 def test_each_process_begins_anywhere_in_the_circle() -> None:
     """A child of the fork model starts with its parent's state, and answers perhaps one request."""
     connections = Connections(["unix:/a", "unix:/b", "unix:/c"], keeps=False)
