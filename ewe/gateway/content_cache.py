@@ -268,8 +268,8 @@ class ContentCache:
             or (size or 0) > self.max_copy_bytes
             or not may_store(request, response, cache_control, personal=personal)
         ):
-            # An error may pass, and a field of `unkeyed` tells nothing about the requests without it.
-            if response.status < 500 and not unkeyed:
+            # An error may pass, and the response to any other request tells nothing about a plain one.
+            if response.status < 500 and is_plain(request, unkeyed, personal=personal):
                 self.remember_not_kept(key)
             return with_status(response, status)
         names = fields_in_vary(response) or ()
@@ -412,6 +412,13 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     if not variables:
         return ()
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
+
+
+def is_plain(request: Request, unkeyed: frozenset[str], *, personal: bool) -> bool:
+    """Return whether the response is the one that each plain visitor gets. The arguments are those of forward()."""
+    if unkeyed or personal or request.conditional:
+        return False
+    return "no-store" not in directives(request.values.get("cache-control"))
 
 
 def may_use(copy: Copy | None, *, personal: bool) -> bool:
