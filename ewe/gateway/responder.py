@@ -263,7 +263,8 @@ class ResponderSource(GatewaySource):
         assert self.upstream is not None
         untouched = self.upstream.written == self.written_before
         if self.received or self.fresh or not (untouched or self.safe):
-            raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
+            how = "within the answer" if self.received else "without an answer"
+            raise HTTPError(502, f"{self.name}: the responder closed the connection {how}")
         await self.begin_again()
 
     async def go_elsewhere(self) -> None:
