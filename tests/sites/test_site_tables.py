@@ -272,6 +272,9 @@ def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ('prefix = "/old"', "/new$rest", "/old", "/new"),
         ('prefix = "/old"', "$scheme://$host/new", "/old", "http://a/new"),
         ('prefix = "/old"', "https://b$rest", "/old/x", "https://b/x"),
+        # A browser takes a backslash for a slash, and would go to the server b.
+        ('path = "/go"', "/$query", "/go?\\b", "/b?\\b"),
+        ('path = "/go"', "$query", "/go?\\b", "/b?\\b"),
     ],
 )
 def test_a_redirect_leads_to_a_whole_path(
