@@ -27,6 +27,8 @@ TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 def tcp_lines() -> Iterator[list[str]]:
     """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError."""
     for path in TCP:
+        if path.name == "tcp6" and not path.exists():
+            return  # the kernel has no IPv6
         with path.open(encoding="ascii") as file:
             next(file, "")  # the names of the columns
             yield from (line.split() for line in file)
