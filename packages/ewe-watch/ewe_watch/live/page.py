@@ -113,7 +113,9 @@ class WatchPage:
             return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), b"a nested action")
         except (ConfigError, Failure, ValueError) as reason:
             text = str(reason).partition("\n")[0]  # a ConfigError may have several lines
-            return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())
+            return Response(
+                409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode("utf-8", "replace")
+            )
         return Response(204, SAFE, b"")
 
     def changes(self, io: Stream) -> Response:
