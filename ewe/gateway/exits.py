@@ -21,6 +21,7 @@ import errno
 import os
 import signal
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
 
 
 class PidfdExit:
@@ -53,15 +54,12 @@ class ThreadExit:
         self.ended = allocate_lock()  # held until the thread ends
         self.ended.acquire()
         self.descriptor, self.writer = os.pipe()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            start_new_thread(self.wait, ())
+            start_thread(self.wait)
         except RuntimeError:
             os.close(self.writer)
             os.close(self.descriptor)
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> None:
         """Wait for the exit, in the thread."""
@@ -85,6 +83,24 @@ class ThreadExit:
     def close(self) -> None:
         """Close the descriptor; the thread closes the other end of its pipe."""
         os.close(self.descriptor)
+
+
+def start_thread(function: Callable[[], object]) -> None:
+    """Start a thread that takes no signal. Raises RuntimeError if the system starts none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        start_new_thread(function, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def has_exited(descriptor: int, seconds: float) -> bool:
+    """Wait for an exit, `seconds` at most; return whether it has come. descriptor: that of the exit."""
+    from select import POLLIN, poll
+
+    watched = poll()
+    watched.register(descriptor, POLLIN)
+    return bool(watched.poll(seconds * 1000))
 
 
 def watched_exit(pid: int) -> PidfdExit | ThreadExit:
