@@ -62,12 +62,12 @@ class ServerProcess:
         """End the server with all its processes, and remove its log."""
         if self.alive():
             self.signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
         self.signal(signal.SIGKILL)  # always: children may have ignored SIGTERM, or outlive their parent
-        self.process.wait()
+        # A server that runs as another account (sudo) cannot be killed.
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
         self.guard.remove(self.pid)  # the guard need not kill this group any more if ewe-watch dies
         self.log.unlink(missing_ok=True)
 
