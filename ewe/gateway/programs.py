@@ -303,8 +303,10 @@ class RunningProgram(GatewaySource):
 
 def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group, if it still exists and this process may signal it."""
-    with suppress(OSError):
+    try:
         os.killpg(group, number)
+    except OSError:
+        pass
 
 
 def kill_all() -> int:
