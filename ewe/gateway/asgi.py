@@ -132,24 +132,8 @@ class ApplicationCall:
     """
 
     __slots__ = (
-        "application",
-        "asked",
-        "bodiless",
-        "channel",
-        "client_left",
-        "complete",
-        "discarded_bytes",
-        "fault",
-        "head",
-        "incoming",
-        "read_to_end",
-        "request",
-        "room",
-        "scope",
-        "sending",
-        "task",
-        "unsent",
-        "waiting",
+        "application", "asked", "bodiless", "channel", "client_left", "complete", "discarded_bytes", "fault",
+        "head", "incoming", "read_to_end", "request", "room", "scope", "sending", "task", "unsent", "waiting",
     )  # fmt: skip
 
     def __init__(

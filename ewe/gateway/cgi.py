@@ -140,11 +140,7 @@ def of_request(
             environment[variable] = text.encode("latin-1", "replace")
     if request.host:  # the host of the target, if it has one: RFC 9112 section 3.2.2
         environment[b"HTTP_HOST"] = request.host.encode("latin-1", "replace")
-    paths = {
-        "SCRIPT_NAME": script.name,
-        "SCRIPT_FILENAME": script.file,
-        "DOCUMENT_ROOT": document_root,
-    }
+    paths = {"SCRIPT_NAME": script.name, "SCRIPT_FILENAME": script.file, "DOCUMENT_ROOT": document_root}
     if script.path_info:
         paths["PATH_INFO"] = script.path_info
         paths["PATH_TRANSLATED"] = document_root + script.path_info

@@ -53,12 +53,7 @@ from ewe.http.caching import (
     unkeyed_fields,
 )
 from ewe.http.error_pages import error_page
-from ewe.http.messages import (
-    FileResponse,
-    Request,
-    Response,
-    Source,
-)
+from ewe.http.messages import FileResponse, Request, Response, Source
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -133,14 +128,8 @@ class ContentCache:
         if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (
-            url,
-            request.path,
-            request.query,
-            id(feature),
-            variables_of_site(io.variables),
-            request.version,
-        )
+        variables = variables_of_site(io.variables)
+        key = (url, request.path, request.query, id(feature), variables, request.version)
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:

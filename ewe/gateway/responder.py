@@ -37,7 +37,6 @@ NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
 # Without REDIRECT_STATUS php-cgi assumes that a client calls it directly, and refuses to run.
 NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
-
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
 

@@ -109,9 +109,8 @@ class BehindStory:
     steps: dict[str, list[BehindStep]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     queued: Counter[str] = field(default_factory=Counter)
     open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
-    second: dict[str, list[BehindLane]] = field(
-        default_factory=dict
-    )  # engine -> lanes of requests at the same time
+    # Engine -> lanes of requests at the same time
+    second: dict[str, list[BehindLane]] = field(default_factory=dict)
     open_requests: dict[str, BehindRequest] = field(default_factory=dict)
     processes: set[str] = field(default_factory=set)  # X-Switch's main processes
     ended: float = 0.0

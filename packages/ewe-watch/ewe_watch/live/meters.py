@@ -18,9 +18,8 @@ from typing import Any
 import psutil
 
 LISTENING = "0A"
-MOST_WITH_PSS = (
-    24  # processes whose memory is read exactly: reading it takes the kernel about a millisecond each
-)
+# Processes whose memory is read exactly: reading it takes the kernel about a millisecond each
+MOST_WITH_PSS = 24
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
