@@ -52,7 +52,7 @@ from ewe.timeouts import count_timeout
 
 RECEIVE_BYTES = 64 * 1024  # bytes read at once
 TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
-KILL_TIMEOUT_S = 1.0  # seconds that a killed program may take to end
+KILL_TIMEOUT_S = 2.0  # seconds that a killed program may take to end
 EXIT_TIMEOUT_S = 2.0  # seconds that a program may take to exit after its output has ended
 MAX_ERROR_LINES = 1000  # lines of one program's standard error that go to the log; further lines are counted
 MAX_LINE_CHARS = 2000  # characters of such a line
@@ -286,7 +286,9 @@ class RunningProgram(GatewaySource):
         if self.leader_exited or has_exited(self.exit_descriptor, KILL_TIMEOUT_S):
             self.status = self.exit.status()
         else:
-            logger.errors.warning(f"{self.name}: process {self.pid} cannot be killed, and runs on")
+            logger.errors.warning(
+                f"{self.name}: process {self.pid} runs {KILL_TIMEOUT_S:g} s after it was killed"
+            )
             with suppress(RuntimeError):  # without a thread, this process keeps a zombie
                 start_thread(self.exit.status)
         for _ in range(LAST_ERRORS):
