@@ -105,7 +105,7 @@ class ApplicationHead:
         self.path: str | None = None
         headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
         # Fast path, same meaning: most applications send few different heads, so parsed heads are cached.
-        short = sum([len(value) for _, value in headers]) <= MAX_CACHED_HEAD_BYTES
+        short = sum([len(name) + len(value) for name, value in headers]) <= MAX_CACHED_HEAD_BYTES
         self.fields, self.length = (parsed_fields if short else parsed_fields.__wrapped__)(headers)
 
 
@@ -132,24 +132,8 @@ class ApplicationCall:
     """
 
     __slots__ = (
-        "application",
-        "asked",
-        "bodiless",
-        "channel",
-        "client_left",
-        "complete",
-        "discarded_bytes",
-        "fault",
-        "head",
-        "incoming",
-        "read_to_end",
-        "request",
-        "room",
-        "scope",
-        "sending",
-        "task",
-        "unsent",
-        "waiting",
+        "application", "asked", "bodiless", "channel", "client_left", "complete", "discarded_bytes", "fault",
+        "head", "incoming", "read_to_end", "request", "room", "scope", "sending", "task", "unsent", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -174,8 +158,9 @@ class ApplicationCall:
         if self.read_to_end:
             self.incoming = {"type": "http.request", "body": b"", "more_body": False}
         self.asked = False  # ASK is posted, and no piece has come yet
-        self.waiting: Any = None  # the future of a receive() that waits
-        self.room: Any = None  # the future of a send() that waits
+        # Set for each receive(), and for each send(), that waits: several tasks of the application may wait.
+        self.waiting: Event | None = None
+        self.room: Event | None = None
         # Bytes of the pieces that the conversation has not taken yet, with CALL_COST_BYTES for each piece
         self.unsent = 0
 
@@ -233,9 +218,9 @@ class ApplicationCall:
                 self.asked = True
                 self.channel.post(ASK)
                 continue  # the piece may have come already
-            if self.waiting is None or self.waiting.done():
-                self.waiting = self.channel.loop.create_future()
-            await self.waiting
+            self.waiting = self.waiting or Event()
+            self.waiting.clear()
+            await self.waiting.wait()
 
     async def send(self, message: Message) -> None:
         """Accept a message of the response. Raises ClientLeft; ValueError, RuntimeError for a wrong message."""
@@ -283,8 +268,9 @@ class ApplicationCall:
         self.unsent += len(piece) + CALL_COST_BYTES
         self.channel.post_soon(item)
         while more and self.unsent > MAX_QUEUED_BYTES and not self.bodiless:
-            self.room = self.channel.loop.create_future()
-            await self.room
+            self.room = self.room or Event()
+            self.room.clear()
+            await self.room.wait()
             if self.client_left:
                 raise ClientLeft("the client has left")
 
@@ -345,10 +331,10 @@ class ApplicationCall:
         self.channel.close()
 
 
-def wake(future: Any) -> None:
-    """Wake the coroutine that waits for a future, if there is one."""
-    if future is not None and not future.done():
-        future.set_result(None)
+def wake(event: Event | None) -> None:
+    """Wake the tasks that wait for an event. None: no task has waited yet."""
+    if event is not None:
+        event.set()
 
 
 def is_because_client_left(reason: BaseException | None) -> bool:
@@ -405,7 +391,8 @@ class Application:
         lifespan = self.lifespan
         await lifespan.started.wait()
         if lifespan.failure:
-            self.lifespan = None  # the next request tries again
+            if self.lifespan is lifespan:  # another request may have tried again already
+                self.lifespan = None
             raise StartupFailed(f"application {self.text!r} cannot start: {lifespan.failure} (asgi)")
         self.process = process
 

@@ -140,11 +140,7 @@ def of_request(
             environment[variable] = text.encode("latin-1", "replace")
     if request.host:  # the host of the target, if it has one: RFC 9112 section 3.2.2
         environment[b"HTTP_HOST"] = request.host.encode("latin-1", "replace")
-    paths = {
-        "SCRIPT_NAME": script.name,
-        "SCRIPT_FILENAME": script.file,
-        "DOCUMENT_ROOT": document_root,
-    }
+    paths = {"SCRIPT_NAME": script.name, "SCRIPT_FILENAME": script.file, "DOCUMENT_ROOT": document_root}
     if script.path_info:
         paths["PATH_INFO"] = script.path_info
         paths["PATH_TRANSLATED"] = document_root + script.path_info
@@ -376,9 +372,11 @@ class GatewaySource(Source):
             if not data:
                 what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
                 raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
+            new = max(len(head) - 2, 0)  # the end may begin in the last two bytes before
             head += data
             # A head that begins with a line end (LF, or 13: CR) is empty.
-            match = HEAD_END.search(head) if head[0] > 13 else FIRST_END.match(head) or HEAD_END.search(head)
+            first = FIRST_END.match(head) if head[0] <= 13 else None
+            match = first or HEAD_END.search(head, new)
             # The limit also holds for a head that has come whole: it does not depend on how the pieces arrive.
             if (len(head) if match is None else match.start()) > MAX_HEAD_BYTES:
                 raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")

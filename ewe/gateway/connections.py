@@ -162,14 +162,17 @@ class Connections:
                 expires = expires or time.monotonic() + self.queue_timeout
                 room = await self.wait(io, tried, must_be_new, preferred, expires)
             address, upstream = room
+            if upstream is not None and not upstream.is_open():
+                upstream.close()
+                self.give_back_room(address)
+                continue
             try:
                 if upstream is None:
                     upstream = await address.connect(self.poller_of(io), self.connect_timeout)
-                    address.left_out_until = 0.0
-                    return upstream
-                if upstream.is_open():
+                else:
                     upstream.poller = self.poller_of(io)
-                    return upstream
+                address.left_out_until = 0.0
+                return upstream
             except Timeout:
                 count_timeout("upstream")
                 cause = f"{address.text} takes no connection in {self.connect_timeout:g} s"
@@ -177,14 +180,11 @@ class Connections:
                 if reason.errno in EXHAUSTED:  # this process is at fault, not the responder
                     self.give_back_room(address)
                     raise
-                cause = f"{address.text} cannot be reached: {reason.strerror}"
+                # A path too long for a Unix socket is an OSError without an errno.
+                cause = f"{address.text} cannot be reached: {reason.strerror or reason}"
             except BaseException:
                 self.give_back_room(address)
                 raise
-            else:  # the kept connection has ended
-                upstream.close()
-                self.give_back_room(address)
-                continue
             self.leave_out(address, cause)
             self.give_back_room(address)
             tried.append(address)

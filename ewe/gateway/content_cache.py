@@ -53,12 +53,7 @@ from ewe.http.caching import (
     unkeyed_fields,
 )
 from ewe.http.error_pages import error_page
-from ewe.http.messages import (
-    FileResponse,
-    Request,
-    Response,
-    Source,
-)
+from ewe.http.messages import FileResponse, Request, Response, Source
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -133,14 +128,8 @@ class ContentCache:
         if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
-        key = (
-            url,
-            request.path,
-            request.query,
-            id(feature),
-            variables_of_site(io.variables),
-            request.version,
-        )
+        variables = variables_of_site(io.variables)
+        key = (url, request.path, request.query, id(feature), variables, request.version)
         if request.method not in ("GET", "HEAD") or request.length != 0:
             response = await ask(request)
             if request.method not in SAFE and response is not None and response.status < 400:
@@ -268,8 +257,8 @@ class ContentCache:
             or (size or 0) > self.max_copy_bytes
             or not may_store(request, response, cache_control, personal=personal)
         ):
-            # An error may pass, and a field of `unkeyed` tells nothing about the requests without it.
-            if response.status < 500 and not unkeyed:
+            # An error may pass, and the response to any other request tells nothing about a plain one.
+            if response.status < 500 and is_plain(request, unkeyed, personal=personal):
                 self.remember_not_kept(key)
             return with_status(response, status)
         names = fields_in_vary(response) or ()
@@ -412,6 +401,13 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     if not variables:
         return ()
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
+
+
+def is_plain(request: Request, unkeyed: frozenset[str], *, personal: bool) -> bool:
+    """Return whether the response is the one that each plain visitor gets. The arguments are those of forward()."""
+    if unkeyed or personal or request.conditional:
+        return False
+    return "no-store" not in directives(request.values.get("cache-control"))
 
 
 def may_use(copy: Copy | None, *, personal: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 from ewe.http import conditional
 from ewe.http.caching import directives, is_shared, lifetime, may_store, seconds, selecting_values
@@ -42,9 +43,9 @@ class Copy:
         self.fields = tuple(
             field for field in response.fields if field[0].lower() not in ("age", "cache-status")
         )
-        self.cost = (
-            COPY_OVERHEAD_BYTES + 2 * len(body) + sum(len(name) + len(value) for name, value in self.fields)
-        )
+        # The key has the target, and its two parts again. A client chooses it, and the values of Vary's fields.
+        texts = (key[0][3], key[0][3], *(value or "" for value in self.values), *chain(*self.fields))
+        self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
         self.age_before = seconds(response.get("age"))
         self.lifetime = lifetime(cache_control, response, time.time()) or 0
         self.shared = is_shared(cache_control)

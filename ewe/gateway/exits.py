@@ -1,6 +1,6 @@
 """Exits: a descriptor that can be read once a program has exited. A poller waits for it as for a pipe.
 
-    Linux       pidfd_open(2)                 the kernel has such a descriptor
+    Linux 5.3   pidfd_open(2)                 the kernel has such a descriptor
     elsewhere   a pipe, and one more thread   the thread waits for the program, and then closes the pipe
 
 An exited process keeps its process id until its parent reads its exit status. Until then a signal cannot reach a
@@ -17,9 +17,11 @@ Read next: programs.py.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
 
 
 class PidfdExit:
@@ -52,15 +54,12 @@ class ThreadExit:
         self.ended = allocate_lock()  # held until the thread ends
         self.ended.acquire()
         self.descriptor, self.writer = os.pipe()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            start_new_thread(self.wait, ())
+            start_thread(self.wait)
         except RuntimeError:
             os.close(self.writer)
             os.close(self.descriptor)
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> None:
         """Wait for the exit, in the thread."""
@@ -86,9 +85,34 @@ class ThreadExit:
         os.close(self.descriptor)
 
 
+def start_thread(function: Callable[[], object]) -> None:
+    """Start a thread that takes no signal. Raises RuntimeError if the system starts none."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        start_new_thread(function, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def has_exited(descriptor: int, seconds: float) -> bool:
+    """Wait for an exit, `seconds` at most; return whether it has come. descriptor: that of the exit."""
+    from select import POLLIN, poll
+
+    watched = poll()
+    watched.register(descriptor, POLLIN)
+    return bool(watched.poll(seconds * 1000))
+
+
 def watched_exit(pid: int) -> PidfdExit | ThreadExit:
     """Return the exit of a child process. Raises OSError if no descriptor is left, RuntimeError if no thread is."""
-    return PidfdExit(pid, os.pidfd_open(pid)) if hasattr(os, "pidfd_open") else ThreadExit(pid)
+    if hasattr(os, "pidfd_open"):
+        try:
+            return PidfdExit(pid, os.pidfd_open(pid))
+        except OSError as reason:
+            # An older kernel, or a container that forbids the call (seccomp)
+            if reason.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+    return ThreadExit(pid)
 
 
 def exit_status(pid: int) -> int:

@@ -22,8 +22,10 @@ Possible failures, and where each is prevented:
 - The program writes to standard error without end. MAX_ERROR_LINES lines are logged, the others counted
   (StderrLog).
 - The client leaves. The poller raises Disconnected. The group gets SIGTERM, and SIGKILL after TERM_TO_KILL_S.
-- A signal goes to a process id that was reaped, and belongs to another process now. signal() sends only until the
-  leader is reaped; until then the kernel reserves its process id.
+- A signal goes to a process id that was reaped, and belongs to another process now. reap() sends the last signal;
+  until the leader is reaped, the kernel reserves its process id.
+- The program cannot be killed: it runs as another account (`exec sudo`), or hangs in the kernel. reap() waits for
+  KILL_TIMEOUT_S. A thread then waits for the exit, so the server goes on, and its stop stays bounded.
 
 Read next: spawn.py for the start; cgi.py for the variables of a program; streams/poller.py; orphans.py for programs
 that outlive a killed worker.
@@ -35,11 +37,12 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway.cgi import GatewaySource
-from ewe.gateway.exits import watched_exit
+from ewe.gateway.exits import has_exited, start_thread, watched_exit
 from ewe.gateway.scripts import fault_of
 from ewe.http.status import HTTPError
 
@@ -50,6 +53,7 @@ from ewe.timeouts import count_timeout
 
 RECEIVE_BYTES = 64 * 1024  # bytes read at once
 TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
+KILL_TIMEOUT_S = 2.0  # seconds that a killed program may take to end
 EXIT_TIMEOUT_S = 2.0  # seconds that a program may take to exit after its output has ended
 MAX_ERROR_LINES = 1000  # lines of one program's standard error that go to the log; further lines are counted
 MAX_LINE_CHARS = 2000  # characters of such a line
@@ -271,19 +275,25 @@ class RunningProgram(GatewaySource):
             self.reap()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the group. Any thread may call this. Do nothing if the leader is reaped."""
-        if self.status is not None:
-            return
-        try:
-            os.killpg(self.pid, number)
-        except OSError:
-            pass
+        """Send a signal to the group, unless reap() was called. Any thread may call this."""
+        if not self.reaped:
+            signal_group(self.pid, number)
 
-    def reap(self) -> int:
-        """Kill the rest of the group, read the exit status, close the pipes; return the status."""
+    def reap(self) -> int | None:
+        """Kill the rest of the group, read the exit status, close the pipes; return the status.
+
+        Return None if the program cannot be killed.
+        """
         self.reaped = True
-        self.signal(signal.SIGKILL)
-        self.status = status = self.exit.status()
+        signal_group(self.pid, signal.SIGKILL)
+        if self.leader_exited or has_exited(self.exit_descriptor, KILL_TIMEOUT_S):
+            self.status = self.exit.status()
+        else:
+            logger.errors.warning(
+                f"{self.name}: process {self.pid} runs {KILL_TIMEOUT_S:g} s after it was killed"
+            )
+            with suppress(RuntimeError):  # without a thread, this process keeps a zombie
+                start_thread(self.exit.status)
         for _ in range(LAST_ERRORS):
             if not (self.error_open and self.read_errors()):
                 break
@@ -293,7 +303,15 @@ class RunningProgram(GatewaySource):
             os.close(descriptor)
         running.discard(self)
         self.programs_of_stream.discard(self)
-        return status
+        return self.status
+
+
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists and this process may signal it."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        pass
 
 
 def kill_all() -> int:

@@ -37,7 +37,6 @@ NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
 # Without REDIRECT_STATUS php-cgi assumes that a client calls it directly, and refuses to run.
 NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
-
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
 
@@ -263,7 +262,8 @@ class ResponderSource(GatewaySource):
         assert self.upstream is not None
         untouched = self.upstream.written == self.written_before
         if self.received or self.fresh or not (untouched or self.safe):
-            raise HTTPError(502, f"{self.name}: the responder closed the connection within the answer")
+            how = "within the answer" if self.received else "without an answer"
+            raise HTTPError(502, f"{self.name}: the responder closed the connection {how}")
         await self.begin_again()
 
     async def go_elsewhere(self) -> None:

@@ -16,6 +16,7 @@ import errno
 import os
 import socket
 import time
+from contextlib import suppress
 from socket import SocketType  # without the Python methods that socket.socket adds to each call
 from typing import Any
 
@@ -41,18 +42,18 @@ class UpstreamAddress:
         self.idle_connections: list[Upstream] = []
         self.open_count = 0
         self.left_out_until = 0.0
-        # The argument of connect(2)
-        self.target: str | tuple[str, int] | tuple[str, int, int, int]
+        # Families and arguments of connect(2): localhost may be ::1 and 127.0.0.1, and the server at one of them
+        self.targets: list[tuple[int, Any]]
         if family == "unix":
-            self.family, self.target = socket.AF_UNIX, host
+            self.targets = [(socket.AF_UNIX, host)]
         elif family == "tcp":
             try:
-                ip_family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except socket.gaierror as reason:
                 raise ValueError(f"{address}: the host is unknown ({reason.strerror})") from None
             # `where` of an IPv6 address has four items. The last one is the number of an interface, without which
             # connect(2) refuses a link-local address.
-            self.family, self.target = ip_family, where  # type: ignore[assignment]
+            self.targets = [(ip_family, where) for ip_family, _, _, _, where in found]
         else:
             raise ValueError(f"{address}: expected unix:PATH or HOST:PORT")
 
@@ -62,14 +63,22 @@ class UpstreamAddress:
         poller: that of the client for whom the connection is made. It waits for the connection, and raises
         Disconnected if this client leaves.
         """
-        sock = SocketType(self.family, KIND)
+        *others, last = self.targets
+        for target in others:
+            with suppress(OSError):
+                return await self.connect_to(*target, poller, seconds)
+        return await self.connect_to(*last, poller, seconds)
+
+    async def connect_to(self, family: int, target: Any, poller: Poller, seconds: float) -> Upstream:
+        """Return a new connection to one of the targets. Raises as connect()."""
+        sock = SocketType(family, KIND)
         try:
             if KIND == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
                 sock.setblocking(False)
             # A Unix socket connects at once, or its backlog is full.
-            if error := sock.connect_ex(self.target):
-                await self.wait_until_connected(sock, error, poller, seconds)
-            if self.family != socket.AF_UNIX:
+            if error := sock.connect_ex(target):
+                await self.wait_until_connected(sock, target, error, poller, seconds)
+            if family != socket.AF_UNIX:
                 # Otherwise the kernel would hold back the last, short piece of a request until the server has
                 # acknowledged the pieces before it.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -79,7 +88,7 @@ class UpstreamAddress:
         return Upstream(sock, poller, self)
 
     async def wait_until_connected(
-        self, sock: SocketType, error: int, poller: Poller, seconds: float
+        self, sock: SocketType, target: Any, error: int, poller: Poller, seconds: float
     ) -> None:
         """Wait until the socket is connected. Raises OSError, Timeout, Disconnected.
 
@@ -101,7 +110,7 @@ class UpstreamAddress:
                     return
             elif error == errno.EAGAIN:
                 await poller.wait([], since, min(RETRY_CONNECT_S, left))
-                error = sock.connect_ex(self.target)
+                error = sock.connect_ex(target)
                 continue
             raise OSError(error, os.strerror(error))
 

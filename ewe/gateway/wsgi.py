@@ -336,6 +336,8 @@ class Invocation:
 
     def write(self, data: bytes) -> None:
         """Collect bytes that precede the blocks: in memory, or in a file once they exceed `spool`."""
+        if self.finished:  # the number of the closed file may belong to another file by now
+            raise ValueError("write() was called after the response (PEP 3333)")
         self.check(data)
         self.begun = self.begun or bool(data)
         if self.file < 0:

@@ -175,16 +175,16 @@ class LocationBuilder:
         """Read `alias` into `file` and `template`; return its files. Raises ConfigError."""
         text, label = self.values["alias"], self.table.at("alias")
         template = Template(text, label, self.match.pattern)
-        text_before, _ = template.parts[0]  # in which "$$" has become "$"
-        directory = text_before
+        directory, _ = template.parts[0]  # in which "$$" has become "$"
+        above, slash, _ = directory.rpartition("/")
         if not template.constant:  # the directory before the first variable
-            directory = text_before.rpartition("/")[0] or "/"
+            directory = (above or "/") if slash else "."
         try:
             path, is_directory = true_path(directory)
         except OSError as reason:
             raise ConfigError(f"{label} {quoted(directory)}: {reason.strerror}") from None
         if not template.constant:
-            rest = text.removeprefix(directory.rstrip("/").replace("$", "$$"))
+            rest = text.removeprefix(above.replace("$", "$$"))
             self.template = Template(rest, label, self.match.pattern)
         elif not is_directory:  # one file
             if "gateway" not in self.values and os.access(path, os.X_OK):

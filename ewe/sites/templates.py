@@ -101,8 +101,11 @@ class Template:
             elif name:
                 made += percent_encode(values[name])
         before, name = self.parts[0]
-        if made.startswith("//") or not (before or name in ("host", "scheme") or made.startswith("/")):
-            made = "/" + made.lstrip("/")  # "//host/" would lead to another server
+        # "//host/" would lead to another server. Browsers take the backslash of a query for a slash.
+        if made.startswith(("//", "/\\")) or not (
+            before or name in ("host", "scheme") or made.startswith("/")
+        ):
+            made = "/" + made.lstrip("/\\")
         return made
 
 

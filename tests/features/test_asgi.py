@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +25,15 @@ from support.wire import read_all
 
 from ewe.config.settings import Config
 from ewe.features.asgi import file_response, of_request
-from ewe.gateway.asgi import ApplicationHead
+from ewe.gateway.asgi import (
+    DISCONNECT,
+    MAX_QUEUED_BYTES,
+    Application,
+    ApplicationCall,
+    ApplicationHead,
+    StartupFailed,
+    parsed_fields,
+)
 from ewe.http.messages import Request
 
 SUPPORT = ROOT / "tests" / "support"
@@ -233,6 +244,78 @@ def test_a_head_that_is_remembered_means_the_same() -> None:
         assert head(iter([(b"Set-Cookie", b"a" * 100_000)])) == ((("Set-Cookie", "a" * 100_000),), None)
         with pytest.raises(ValueError, match="Content-Length is b'-5'"):
             head([(b"Content-Length", b"-5")])
+
+
+def test_names_count_for_the_size_of_a_remembered_head() -> None:
+    parsed_fields.cache_clear()
+    ApplicationHead({"status": 200, "headers": [(b"X" * 100_000, b"")]})
+    assert parsed_fields.cache_info().currsize == 0
+
+
+async def made_call() -> ApplicationCall:
+    """Return a call whose application has got the whole request."""
+
+    async def program(scope: Any, receive: Any, send: Any) -> None: ...
+
+    channel: Any = SimpleNamespace(loop=asyncio.get_running_loop(), post_soon=lambda item: None)
+    call = ApplicationCall(Application("m:a", program, 1.0), Request("GET", "/", (1, 1)), {}, channel)
+    assert (await call.receive())["type"] == "http.request"
+    return call
+
+
+def test_a_task_that_gives_up_does_not_end_the_wait_of_another() -> None:
+    """For example: one task waits until the client leaves, and another asks for a moment whether it has left."""
+
+    async def scenario() -> Any:
+        call = await made_call()
+        first, second = (asyncio.ensure_future(call.receive()) for _ in range(2))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.sleep(0)
+        call.leave()
+        return await first
+
+    assert asyncio.run(scenario()) == DISCONNECT
+
+
+def test_two_tasks_that_wait_for_room_both_go_on() -> None:
+    async def scenario() -> None:
+        call = await made_call()
+        await call.send({"type": "http.response.start", "status": 200})
+        piece = {"type": "http.response.body", "body": bytes(MAX_QUEUED_BYTES), "more_body": True}
+        senders = [asyncio.ensure_future(call.send(piece)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(each.done() for each in senders)
+        call.count_taken(call.unsent)
+        await asyncio.wait_for(asyncio.gather(*senders), 30)
+
+    asyncio.run(scenario())
+
+
+def test_a_startup_that_fails_does_not_forget_the_next_one() -> None:
+    """A request of the first startup may learn of its failure after another request has begun the next one."""
+
+    async def program(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        application = Application("m:a", program, 1.0)
+        failing = asyncio.ensure_future(application.start())
+        await asyncio.sleep(0)
+        first: Any = application.lifespan
+        application.lifespan = None
+        starting = asyncio.ensure_future(application.start())
+        await asyncio.sleep(0)
+        second: Any = application.lifespan
+        first.failure = "no database"
+        first.started.set()
+        with pytest.raises(StartupFailed, match="no database"):
+            await failing
+        assert application.lifespan is second is not first
+        for each in (starting, first.task, second.task):
+            each.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_lengths_are_checked(bare: Callable[..., Server], model_or_loop: str) -> None:

@@ -470,6 +470,29 @@ def test_an_odd_field_gets_a_copy_and_changes_none(place: Place, clock: Callable
     assert not place.cache.not_kept
 
 
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("Cache-Control: no-store", page()),
+        ("Authorization: Basic eDp5", page()),
+        ('If-None-Match: "1"', page(status=304)),
+        ("Range: bytes=0-0", page("max-age=60", ("Content-Range", "bytes 0-0/1"), status=206)),
+    ],
+)
+def test_only_a_plain_request_says_that_no_response_is_kept(place: Place, field: str, says: Response) -> None:
+    """Otherwise a stranger could have the program run for each plain request, also for many at once."""
+    place.says = says
+    assert "stored" not in place.ask("GET /", field)[0]
+    assert not place.cache.not_kept
+
+
+def test_the_texts_that_a_client_chooses_count_as_memory(place: Place) -> None:
+    place.says = page("max-age=60", ("Vary", "Accept-Language"))
+    target = "/?" + "q" * 5000
+    place.ask(f"GET {target}", f"Accept-Language: {'a' * 4000}")
+    assert place.cache.used_bytes > 2 * len(target) + 4000
+
+
 NAMES = some.sampled_from((
     "Accept-Language", "Connection", "Content-Type", "Cookie", "Forwarded", "Front-End-Https", "HX-Request",
     "Origin", "Purpose", "Save-Data", "Sec-CH-Prefers-Color-Scheme", "Sec-Purpose", "Surrogate-Capability", "Via",

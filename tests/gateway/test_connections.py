@@ -21,6 +21,7 @@ from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected
 from ewe.streams.blocking import run
+from ewe.streams.poller import BlockingPoller
 
 
 class Pause:
@@ -311,6 +312,41 @@ def test_a_kept_connection_that_has_ended_leaves_its_room(paths: list[str]) -> N
     assert (
         third.upstream and third.upstream is not second.upstream and connections.addresses[0].open_count == 1
     )
+
+
+def test_a_kept_connection_shows_that_its_address_can_be_reached(paths: list[str]) -> None:
+    """A busy server may refuse new connections for a moment, and still answer on those that are kept."""
+    connections = limited(paths, keeps=True)
+    first = Client(connections)
+    assert first.upstream
+    address = first.upstream.address
+    connections.release(first.upstream, reusable=True)
+    address.left_out_until = 0.001  # it was left out, and that time is over
+    second = Client(connections, preferred=address)
+    assert second.upstream is first.upstream and address.left_out_until == 0.0
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
+    connections = Connections([f"unix:{tmp_path / ('a' * 200)}"], keeps=False)
+    with pytest.raises(HTTPError, match="cannot be reached: AF_UNIX path too long"):
+        Client(connections)
+
+
+def test_a_name_that_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """localhost is often ::1 first, and a server often listens at 127.0.0.1 only."""
+    here, there = socket.socketpair()
+    with here, there, socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.2", "127.0.0.1")
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **how: found)
+        client = MemoryStream([])
+        monkeypatch.setattr(client, "poller", lambda: BlockingPoller(here))
+        upstream = run(Connections([f"localhost:{port}"], keeps=False).open(client))
+        assert upstream.socket.getpeername() == ("127.0.0.1", port)
+        upstream.close()
 
 
 def test_each_process_begins_anywhere_in_the_circle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -67,6 +68,19 @@ def test_the_status_was_read_elsewhere(watch: Watch) -> None:
     except ChildProcessError:
         pass  # the thread was first
     assert watched.status() in (0, -signal.SIGKILL)
+    watched.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_that_refuses_pidfd_open(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """An older kernel has no such call, and a container may forbid it: a thread waits instead."""
+
+    def refuse(pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    watched = exits.watched_exit(begun("sh", "-c", "exit 3"))
+    assert ready(watched.descriptor, 30) and watched.status() == 3
     watched.close()
 
 

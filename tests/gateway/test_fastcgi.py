@@ -236,7 +236,7 @@ def test_what_goes_wrong(server: Server, application: Callable[[], Application])
         server.wait_for_log("cannot be reached: No such file or directory")
         application()
         for path, status, says in (
-            ("/nothing", 502, "closed the connection within the answer"),
+            ("/nothing", 502, "closed the connection without an answer"),
             ("/garbage", 502, "a record of version 72, not 1"),
             ("/full", 503, "the responder is overloaded"),
         ):

@@ -479,7 +479,7 @@ def test_several_addresses(start: Start, upstream: HTTPUpstream) -> None:
 def test_a_link_local_address_keeps_its_interface() -> None:
     """connect(2) refuses a link-local IPv6 address without the number of the interface (a zone, RFC 4007)."""
     number, name = socket.if_nameindex()[0]
-    target = UpstreamAddress(f"[fe80::1%{name}]:9000").target
+    target = UpstreamAddress(f"[fe80::1%{name}]:9000").targets[0][1]
     assert target[1:] == (9000, 0, number)
 
 

@@ -268,7 +268,7 @@ def test_what_goes_wrong(start: Start, caller: str, applications: dict[str, Appl
         assert (unreached.status_code, unreached.headers["retry-after"]) == (503, "1")
         for name, application in applications.items():
             assert client.get(f"/{name}/nothing").status_code == 502
-            server.wait_for_log(f"/{name}: the responder closed the connection within the answer")
+            server.wait_for_log(f"/{name}: the responder closed the connection without an answer")
             assert client.get(f"/{name}/silent").status_code == 504
             assert application.left.wait(20)
             with pytest.raises(httpx.RemoteProtocolError):

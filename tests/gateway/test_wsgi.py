@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -450,6 +451,26 @@ def test_a_205_has_no_content() -> None:
 
     run = invocation(application)
     assert (run.body, run.length) == (b"", 0)
+
+
+def test_write_after_the_response_writes_into_no_other_file(tmp_path: Path) -> None:
+    """A file that is opened later may get the number of the closed one."""
+    kept: list[Callable[[bytes], None]] = []
+
+    def application(environ: object, start_response: Callable[..., Any]) -> list[bytes]:
+        kept.append(start_response("200 OK", []))
+        kept[0](b"more than the ten bytes that stay in memory")
+        return []
+
+    run = invocation(application)
+    number = run.file
+    run.finish()
+    with open(tmp_path / "other", "wb") as other:
+        os.dup2(other.fileno(), number)
+        with pytest.raises(ValueError, match="after the response"):
+            kept[0](b"late")
+        os.close(number)
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 def test_a_part_of_a_file_is_as_long_as_its_content_length(tmp_path: Path) -> None:

@@ -276,6 +276,20 @@ def test_no_server_sends_its_own_settings(tmp_path: Path, monkeypatch: pytest.Mo
         assert ask(text, tmp_path, *targets) == [403, 403, 200]
 
 
+def test_an_alias_without_a_slash_begins_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is never the root of the file system, whose files a group of the pattern could name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page-one.txt").write_text("a file")
+    text = "[[site]]\n" + "".join(
+        f'[[site.location]]\npattern = "^/{name}/(.*)$"\nalias = "{alias}"\n'
+        for name, alias in (("a", "page-$1.txt"), ("b", "$1"))
+    )
+    targets = ("/a/one", "/b/page-one.txt", f"/b{tmp_path}/page-one.txt")
+    assert ask(text, tmp_path, *targets) == [200, 200, 404]
+
+
 def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is written $$, also in front of a variable, and in the name of a directory and of a file."""
     monkeypatch.chdir(tmp_path)
@@ -304,6 +318,9 @@ def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ('prefix = "/old"', "/new$rest", "/old", "/new"),
         ('prefix = "/old"', "$scheme://$host/new", "/old", "http://a/new"),
         ('prefix = "/old"', "https://b$rest", "/old/x", "https://b/x"),
+        # A browser takes a backslash for a slash, and would go to the server b.
+        ('path = "/go"', "/$query", "/go?\\b", "/b?\\b"),
+        ('path = "/go"', "$query", "/go?\\b", "/b?\\b"),
     ],
 )
 def test_a_redirect_leads_to_a_whole_path(

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import select
+import signal
 import socket
 import sys
 import tempfile
@@ -977,6 +978,29 @@ def test_reading_a_program(connect: Connect) -> None:
     connection = connect(talk)
     assert connection.result() == (b"onetwo", 3)
     assert not connection.stream.programs
+
+
+@pytest.mark.starts_processes
+def test_a_program_that_cannot_be_killed_holds_nothing_up(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that runs as another account after `exec sudo`. A thread reads its status once it ends."""
+    killpg = os.killpg
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError
+
+    async def talk(stream: Stream) -> tuple[int, int | None, bool]:
+        program = await start(stream, "exec sleep 60")
+        program.kill()
+        return program.pid, program.status, bool(stream.programs)
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    monkeypatch.setattr(programs, "KILL_TIMEOUT_S", 0.05)
+    pid, status, runs = connect(talk).result()
+    assert status is None and not runs
+    killpg(pid, signal.SIGKILL)
+    wait_until(lambda: gone(pid), 30)
 
 
 @pytest.mark.starts_processes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,7 +48,6 @@ class BehindLane:
     served: int = 0
     busy: BehindRequest | None = None
     outcome: str = ""  # of the last request that has ended here
-    of: str = ""  # the engine, for a lane of a second request at the same time
 
 
 @dataclass
@@ -74,7 +73,6 @@ class BehindRequest:
     outcome: str = ""
     state: str = ""
     since: float = 0.0
-    queued: bool = False
 
 
 class BehindSpan(NamedTuple):
@@ -111,9 +109,8 @@ class BehindStory:
     steps: dict[str, list[BehindStep]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     queued: Counter[str] = field(default_factory=Counter)
     open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
-    second: dict[str, list[BehindLane]] = field(
-        default_factory=dict
-    )  # engine -> lanes of requests at the same time
+    # Engine -> lanes of requests at the same time
+    second: dict[str, list[BehindLane]] = field(default_factory=dict)
     open_requests: dict[str, BehindRequest] = field(default_factory=dict)
     processes: set[str] = field(default_factory=set)  # X-Switch's main processes
     ended: float = 0.0
@@ -185,7 +182,7 @@ class BehindStory:
         for other_lane in lanes:
             if other_lane.busy is None:
                 return other_lane
-        new_lane = BehindLane(ENGINE, lane.key, lane.name, lane.detail, lane.user, seconds, of=lane.key)
+        new_lane = BehindLane(ENGINE, lane.key, lane.name, lane.detail, lane.user, seconds)
         lanes.append(new_lane)
         self.lanes.append(new_lane)
         return new_lane
@@ -372,28 +369,30 @@ class BehindStory:
             if len(lanes_of_kind) <= MOST_ROWS:
                 found += range(first_row, first_row + len(lanes_of_kind))
             else:
-                found += [first_row + row for row in rows_of_lanes(lanes_of_kind, self.ended)]
+                # A lane that lives at the last event keeps its row
+                times = [
+                    (each.began, self.ended + 1 if each.ended is None else each.ended)
+                    for each in lanes_of_kind
+                ]
+                found += [first_row + row for row in shared_rows(times)]
         return found
 
 
-def rows_of_lanes(lanes: list[BehindLane], ended: float) -> list[int]:
-    """Return a row for each lane. Two lanes share a row if one has ended before the other begins.
-
-    ended: the time of the last event; a lane that lives then keeps its row.
-    """
+def shared_rows(times: Sequence[tuple[float, float]]) -> list[int]:
+    """Return a row for each (begin, end). Two share a row if one has ended before the other begins."""
     row_by_index = dict[int, int]()
     free_rows: list[int] = []  # a heap, so that the free row with the smallest number is taken first
-    used_rows: list[tuple[float, int]] = []  # a heap: the end of the lane that has a row, and the row
-    for index in sorted(range(len(lanes)), key=lambda index: lanes[index].began):
-        lane = lanes[index]
-        while used_rows and used_rows[0][0] <= lane.began:
+    used_rows: list[tuple[float, int]] = []  # a heap: the end of the time that has a row, and the row
+    for index in sorted(range(len(times)), key=lambda index: times[index][0]):
+        begin, end = times[index]
+        while used_rows and used_rows[0][0] <= begin:
             _, row = heapq.heappop(used_rows)
             heapq.heappush(free_rows, row)
         # Without a free row, all rows so far are in use: their count is the number of the next one
         row = heapq.heappop(free_rows) if free_rows else len(used_rows)
         row_by_index[index] = row
-        heapq.heappush(used_rows, (ended + 1 if lane.ended is None else lane.ended, row))
-    return [row_by_index[index] for index in range(len(lanes))]
+        heapq.heappush(used_rows, (end, row))
+    return [row_by_index[index] for index in range(len(times))]
 
 
 def split_words(text: str, count: int) -> list[str]:

@@ -57,8 +57,7 @@ def connection_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
     busy = sum(each.request.kind == DATABASE and runs_at(each, span.begin) for each in spans)
     text = (
         f"A statement for {span.request.what} waited {duration(seconds_of(span))} in the daemon's queue. "
-        "When it came, "
-        f"{count_text(busy, 'connection')} ran a statement."
+        f"When it came, {count_text(busy, 'connection')} ran a statement."
     )
     return moment_of_span("connection-wait", "The longest wait for a connection to a database", text, span)
 

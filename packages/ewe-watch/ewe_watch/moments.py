@@ -23,9 +23,8 @@ from ewe_watch.behind_moments import behind_moments
 from ewe_watch.moment import WORTH_SECONDS, Moment, duration
 from ewe_watch.story import OCCUPYING, QUEUED, Span, TracedConnection, TraceStory
 
-LONG_SECONDS = (
-    0.1  # the shortest standstill that is worth a word if the trace does not see the waiting clients
-)
+# The shortest standstill that is worth a word if the trace does not see the waiting clients
+LONG_SECONDS = 0.1
 
 
 @dataclass

@@ -29,13 +29,12 @@ takes one event at a time, and all results may be asked for in between.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.behind import ENGINE, BehindStory, is_behind
+from ewe_watch.behind import ENGINE, BehindStory, is_behind, shared_rows
 from ewe_watch.events import TraceEvent
 
 QUEUED, BUSY, SENDS, WAITS, PARKED = "queued", "busy", "sends", "waits", "parked"
@@ -141,7 +140,6 @@ class TraceStory:
         self.events = 0
         self.lost = 0
         self.models: dict[str, str] = {}  # process -> the model's name and description
-        self.stopped: dict[str, float] = {}
         self.connections: dict[str, TracedConnection] = {}
         self.requests: list[TracedRequest] = []
         self.spans: list[Span] = []
@@ -183,9 +181,7 @@ class TraceStory:
 
     def stops(self, event: TraceEvent) -> None:
         """End the states of all connections that a process of the server has: it stops."""
-        process = process_of(event.worker)
-        self.stopped[process] = event.seconds
-        for worker in self.occupied_of.pop(process, ()):
+        for worker in self.occupied_of.pop(process_of(event.worker), ()):
             self.end_state(self.occupied[worker], event.seconds)
 
     def refused(self, event: TraceEvent) -> None:
@@ -349,7 +345,7 @@ class TraceStory:
             order.setdefault(process_of(worker), len(order))
         found = sorted(self.workers, key=lambda each: (order[process_of(each)], int(each.partition("/")[2])))
         threads = Counter(map(process_of, found))
-        rows = shared_rows(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
+        rows = rows_of_workers(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
         return [
             WorkerLane(worker, f"worker {number}", worker_detail(worker, threads), row)
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
@@ -418,7 +414,7 @@ def span_of(connection: TracedConnection, end: float, *, goes_on: bool = False) 
     )
 
 
-def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
+def rows_of_workers(workers: list[str], spans: list[Span]) -> list[int]:
     """Return a row for each worker, 0 for one without a span. Workers share a row if their times do not overlap."""
     begins: dict[str, float] = {}
     ends: dict[str, float] = {}
@@ -426,15 +422,5 @@ def shared_rows(workers: list[str], spans: list[Span]) -> list[int]:
         if span.worker:
             begins.setdefault(span.worker, span.begin)
             ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
-    rows: dict[str, int] = {}
-    free_rows: list[int] = []  # a heap, so that the free row with the smallest number is taken first
-    used_rows: list[tuple[float, int]] = []  # a heap: the end of a row's last worker, and the row
-    for worker in sorted(begins, key=begins.__getitem__):
-        while used_rows and used_rows[0][0] <= begins[worker]:
-            _, row = heapq.heappop(used_rows)
-            heapq.heappush(free_rows, row)
-        # Without a free row, all rows so far are in use: their count is the number of the next one
-        row = heapq.heappop(free_rows) if free_rows else len(used_rows)
-        rows[worker] = row
-        heapq.heappush(used_rows, (ends[worker], row))
+    rows = dict(zip(begins, shared_rows([*zip(begins.values(), ends.values(), strict=True)]), strict=True))
     return [rows.get(worker, 0) for worker in workers]

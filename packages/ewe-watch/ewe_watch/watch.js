@@ -71,7 +71,6 @@ function prepare(trace, index) {
       }
     }
   }
-  for (const span of waiting.values()) trace.ways.push({queued: span, row: -1});
   trace.requests.forEach((each, number) => {
     trace.connections[each.connection].requests.push(number);
     if (each.worker >= 0) trace.workers[each.worker].requests++;
@@ -366,7 +365,7 @@ function drawWays(pen, layout, trace) {
   let drawn = 0;
   pen.strokeStyle = pen.fillStyle = colours.queue;
   for (const {queued, row} of trace.ways) {
-    if (row < 0 || end[queued] < view.from || begin[queued] > view.to) continue;
+    if (end[queued] < view.from || begin[queued] > view.to) continue;
     const from = xOf(layout, begin[queued]), to = xOf(layout, end[queued]);
     const chosen = selected?.trace === trace && !isBehind(trace, selected.row) && connection[selected.span] === connection[queued];
     if ((to - from < 6 && !chosen) || (filtering() && !connectionMatches(trace, connection[queued]))) continue;
@@ -565,7 +564,7 @@ function keys(picture, event) {
     case "p": choose(picture, row, -1, index); break;
     case "Escape": select(null); break;
     case "Enter":
-      if (selected) {
+      if (index >= 0) {  // the pointer may have chosen a span of another picture
         const {begin, end} = spansOf(trace, row), from = begin[selected.span], to = end[selected.span];
         show(from - (to - from), to + (to - from), true);
       }

@@ -224,6 +224,7 @@ def test_an_impossible_action_is_one_line(watch: Callable[..., LivePage]) -> Non
         ({"do": "change", "model": 7, "values": {}}, "no model 7"),
         ({"do": "change", "model": 0, "values": {"poolthreads": "x"}}, "poolthreads"),
         ({"do": "change", "model": 0, "values": {"documentroot": "/"}}, "documentroot cannot be changed"),
+        ({"do": "change", "model": 0, "values": {"\ud800": "x"}}, "cannot be changed here"),
         ({"do": "next"}, "no scene is shown"),
         ({"do": "send", "kind": "visitor", "count": 1e999}, "not complete"),
     ]:

@@ -56,6 +56,27 @@ def test_a_client_may_leave_while_the_tally_is_read() -> None:
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"", "lost"),
+    ],
+)
+def test_a_slow_reader_tells_how_its_response_ended(
+    server: socketserver.ThreadingTCPServer, answer: bytes, end: str
+) -> None:
+    server.answer = answer  # type: ignore[attr-defined]
+    loop, group = Clients(), ModelClients(server.server_address[1])
+    loop.send(group, KINDS["slow reader"], 1, gate=1, slowdown=0.01)
+    try:
+        wait_until(lambda: bool(group.tally("slow reader").ends), 20)
+        assert group.tally("slow reader").ends == {end: 1}
+    finally:
+        loop.stop()
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
         (b"hello\r\n\r\n", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok", "lost"),

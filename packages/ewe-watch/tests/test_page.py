@@ -149,6 +149,19 @@ def test_keys_zoom_and_choose(tmp_path: Path, chromium: Browser) -> None:
 
 @pytest.mark.starts_processes
 @pytest.mark.needs("Chromium")
+def test_a_key_does_not_zoom_to_a_span_of_another_picture(tmp_path: Path, chromium: Browser) -> None:
+    """The keys belong to the picture that has the focus; the pointer may be over another one."""
+    chromium.open(page_of(tmp_path, made("pool, never"), made("pool, never")))
+    chromium.run("document.querySelector('#pictures canvas').focus()")
+    chromium.run("select({trace: traces[1], row: 0, span: traces[1].spans.begin.length - 1})")
+    before = chromium.run("[view.from, view.to]")
+    chromium.press("Enter")
+    assert chromium.run("[view.from, view.to]") == before
+    assert chromium.errors == []
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("Chromium")
 def test_moments_and_filters(tmp_path: Path, chromium: Browser) -> None:
     chromium.open(page_of(tmp_path, made("pool, never")))
     chromium.run("document.querySelector('[data-moment]').click()")

@@ -124,8 +124,13 @@ class LiveClient:
         await self.send(head(target, close=close))
         return await self.read_response(reader, pause_s)
 
-    async def read_response(self, reader: asyncio.StreamReader, pause_s: float = 0.0) -> str:
-        """Read a response with a Content-Length, or to the end of the connection; return how it ended."""
+    async def read_response(
+        self, reader: asyncio.StreamReader, pause_s: float = 0.0, piece_bytes: int = CHUNK_BYTES
+    ) -> str:
+        """Read a response with a Content-Length, or to the end of the connection; return how it ended.
+
+        pause_s: between two pieces of the body, of which each has piece_bytes at most.
+        """
         try:
             text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.IncompleteReadError:
@@ -143,7 +148,7 @@ class LiveClient:
                     return LOST
                 bytes_left = int(value)
         while bytes_left:
-            data = await reader.read(CHUNK_BYTES)
+            data = await reader.read(piece_bytes)
             if not data:
                 return LOST if bytes_left > 0 else ANSWERED
             bytes_left -= len(data) if bytes_left > 0 else 0
@@ -191,9 +196,7 @@ async def read_slowly(client: LiveClient) -> str:
     """
     reader = await client.connect(receive_bytes=SLOW_READ_BYTES)
     await client.send(head("/large.bin"))
-    while await reader.read(SLOW_READ_BYTES):
-        await asyncio.sleep(SLOW_READ_S * client.slowdown)
-    return ANSWERED
+    return await client.read_response(reader, SLOW_READ_S * client.slowdown, SLOW_READ_BYTES)
 
 
 async def download(client: LiveClient) -> str:

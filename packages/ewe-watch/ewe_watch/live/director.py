@@ -55,18 +55,9 @@ BEHIND: dict[str, Callable[[BehindStory], int]] = {
 }
 COSTS = ("threads", "processes", "zombies", "descriptors")
 MEASURES = (
-    *COSTS,
-    "backlog",
-    "queued",
-    "parked",
-    "lost",
-    "refused",
-    "accepted",
-    "programs",
-    "started programs",
-    "statements",
-    *BEHIND,
-)
+    *COSTS, "backlog", "queued", "parked", "lost", "refused", "accepted", "programs", "started programs",
+    "statements", *BEHIND,
+)  # fmt: skip
 OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "refused", "lost")
 
 

@@ -191,7 +191,7 @@ function buildModel(facts, index, title) {
   recording.download = "";
   card.append(make("h2", title), about, figures, picture, cost, box);
   if (facts.parameters.length) card.append(parameterForm(facts, index));
-  if (facts.recorded !== false) card.append(recording);
+  card.append(recording);
   return {facts, card, values, rows, canvas, body, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
 }
 

@@ -244,11 +244,10 @@ class LiveStory(TraceStory):
 
     def of_kind(self, kind: str, state: str) -> int:
         """Return how many connections of this kind of client are in a state. state: "held": they have a worker."""
+        states = OCCUPYING if state == "held" else frozenset((state,))
         return sum(
-            1
+            self.name_of(each.name).rpartition(" ")[0] == kind and each.state in states
             for each in self.connections.values()
-            if self.name_of(each.name).rpartition(" ")[0] == kind
-            and (each.state in OCCUPYING if state == "held" else each.state == state)
         )
 
     def tidy(self) -> None:

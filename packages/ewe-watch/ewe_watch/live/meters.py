@@ -18,15 +18,16 @@ from typing import Any
 import psutil
 
 LISTENING = "0A"
-MOST_WITH_PSS = (
-    24  # processes whose memory is read exactly: reading it takes the kernel about a millisecond each
-)
+# Processes whose memory is read exactly: reading it takes the kernel about a millisecond each
+MOST_WITH_PSS = 24
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def tcp_lines() -> Iterator[list[str]]:
     """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError."""
     for path in TCP:
+        if path.name == "tcp6" and not path.exists():
+            return  # the kernel has no IPv6
         with path.open(encoding="ascii") as file:
             next(file, "")  # the names of the columns
             yield from (line.split() for line in file)

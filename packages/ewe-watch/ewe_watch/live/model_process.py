@@ -62,12 +62,12 @@ class ServerProcess:
         """End the server with all its processes, and remove its log."""
         if self.alive():
             self.signal(signal.SIGTERM)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
         self.signal(signal.SIGKILL)  # always: children may have ignored SIGTERM, or outlive their parent
-        self.process.wait()
+        # A server that runs as another account (sudo) cannot be killed.
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
         self.guard.remove(self.pid)  # the guard need not kill this group any more if ewe-watch dies
         self.log.unlink(missing_ok=True)
 
@@ -86,15 +86,15 @@ class ModelProcess(ServerProcess):
         self.guard = guard
         self.pipe = directory / f"trace-{number}"
         self.log = directory / f"log-{number}"
-        self.pipe.unlink(missing_ok=True)
-        os.mkfifo(self.pipe, 0o600)
-        self.reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.keeper = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with suppress(OSError):  # a small limit of the system's: lost events are counted
-                fcntl.fcntl(self.reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self.rest = b""  # the beginning of a line whose end has not come yet
-        self.process = self.start(directory)
+        self.reader = self.keeper = -1
+        try:
+            self.open_pipe()
+            self.process = self.start(directory)
+        except OSError as reason:  # the system has no descriptors or processes left
+            self.close_pipe()
+            self.log.unlink(missing_ok=True)
+            raise StartFailure(f"{choice.label} does not start: {reason.strerror}") from None
         self.pid = self.process.pid
         guard.add(self.pid)
         try:
@@ -102,6 +102,24 @@ class ModelProcess(ServerProcess):
         except BaseException:
             self.stop()
             raise
+
+    def open_pipe(self) -> None:
+        """Make the pipe for the trace, and open it for reading and writing. Raises OSError."""
+        self.pipe.unlink(missing_ok=True)
+        os.mkfifo(self.pipe, 0o600)
+        self.reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.keeper = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with suppress(OSError):  # a small limit of the system's: lost events are counted
+                fcntl.fcntl(self.reader, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def close_pipe(self) -> None:
+        """Close and remove the pipe. It may be called twice."""
+        for descriptor in (self.reader, self.keeper):
+            with suppress(OSError):
+                os.close(descriptor)
+        self.reader = self.keeper = -1
+        self.pipe.unlink(missing_ok=True)
 
     def start(self, directory: Path) -> subprocess.Popen[bytes]:
         """Start the command with the settings of the choice; return its process. {site} in a value: `directory`."""
@@ -167,8 +185,4 @@ class ModelProcess(ServerProcess):
     def stop(self) -> None:
         """End the server with all its processes, and remove its files and the pipe. It may be called twice."""
         super().stop()
-        for descriptor in (self.reader, self.keeper):
-            with suppress(OSError):
-                os.close(descriptor)
-        self.reader = self.keeper = -1
-        self.pipe.unlink(missing_ok=True)
+        self.close_pipe()

@@ -110,11 +110,13 @@ class WatchPage:
             # By call(), because it waits for models and clients
             await io.call(execute_action, self.director, self.chooser, action)
         except RecursionError:  # of json.loads()
-            return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), b"a nested action")
+            text = "a nested action"
         except (ConfigError, Failure, ValueError) as reason:
             text = str(reason).partition("\n")[0]  # a ConfigError may have several lines
-            return Response(409, (("Content-Type", "text/plain; charset=utf-8"), *SAFE), text.encode())
-        return Response(204, SAFE, b"")
+        else:
+            return Response(204, SAFE, b"")
+        fields = (("Content-Type", "text/plain; charset=utf-8"), *SAFE)
+        return Response(409, fields, text.encode("utf-8", "replace"))
 
     def changes(self, io: Stream) -> Response:
         """Return the stream of changes. Raises HTTPError."""
