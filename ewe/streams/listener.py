@@ -84,6 +84,10 @@ class StartError(Failure):
     """The server cannot start. The text is one line: the reason, and the remedy."""
 
 
+class InheritedSocket(socket.socket):
+    """A socket of the program that starts the server (fd://N). The path of a Unix socket is that program's."""
+
+
 class Accepted:
     """One accepted connection. client, server: (address, port); ("unix:", 0) over a Unix socket."""
 
@@ -104,13 +108,13 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
     try:
         for address in addresses:
             for sock in open_address(address):
+                sockets.append(sock)
                 sock.listen(backlog)
                 sock.setblocking(False)
                 if sock.family != socket.AF_UNIX:
                     # Accepted sockets inherit these options, which saves three system calls per connection.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
-                sockets.append(sock)
     except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
         raise StartError(explain(address, reason)) from None
@@ -123,7 +127,7 @@ def open_address(address: str) -> Iterator[socket.socket]:
     if family == "unix":
         yield open_unix(host)
     elif family == "fd":
-        yield socket.socket(fileno=port)  # of fd://N: the descriptor
+        yield InheritedSocket(fileno=port)  # of fd://N: the descriptor
     else:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for ip_family, kind, protocol, _, where in dict.fromkeys(found):  # without duplicates
@@ -182,9 +186,8 @@ def open_unix(path: str) -> socket.socket:
     try:
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                try:
-                    probe.connect(path)
-                except ConnectionRefusedError:
+                probe.setblocking(False)  # connect(2) would wait for a server whose backlog is full
+                if probe.connect_ex(path) == errno.ECONNREFUSED:
                     os.unlink(path)
         sock.bind(path)
         os.chmod(path, 0o666)  # a proxy runs as another user; the permissions of the directory limit access
@@ -204,18 +207,19 @@ def explain(address: str, reason: OSError | UnicodeError) -> str:
     if reason.errno == errno.EADDRNOTAVAIL:
         return f"{address} is not an address of this machine; 127.0.0.1 always is, 0.0.0.0 means all"
     if reason.errno == errno.EACCES:
-        return f"{address} may not be opened without privileges; choose a port above 1023"
+        advice = "another path" if address.startswith("unix:") else "a port above 1023"
+        return f"{address} may not be opened without privileges; choose {advice}"
     if isinstance(reason, socket.gaierror):
         return f"{address}: the host is unknown ({reason.strerror})"
     return f"cannot listen on {address}: {reason.strerror or reason}"
 
 
 def close_sockets(sockets: Sequence[socket.socket]) -> None:
-    """Close listening sockets, and remove the paths of Unix sockets."""
+    """Close listening sockets, and remove the paths of Unix sockets that this server has bound."""
     for sock in sockets:
         name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         sock.close()
-        if name and isinstance(name, str):
+        if name and isinstance(name, str) and not isinstance(sock, InheritedSocket):
             try:
                 os.unlink(name)
             except OSError:
@@ -252,6 +256,7 @@ class Listener:
         self.takes_turns = takes_turns
         self.accepts_at_once = 1 if takes_turns else ACCEPTS_AT_ONCE
         self.closed = False
+        self.last_socket = -1  # the descriptor of the socket that had the last connection
         self.backlog_poll: select.poll | None = None  # of the listening sockets alone
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
@@ -297,23 +302,28 @@ class Listener:
     def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:
         """Wait for connections, and for the descriptors that watch() has added.
 
-        seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections of each listening socket
-        (0: they wait in the backlog), and the watched descriptors that are ready.
+        seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections (0: they wait in the
+        backlog), and the watched descriptors that are ready.
         """
         if self.forks != Forks.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
-        now = time.monotonic() if self.accept_from else 0.0
-        if now < self.accept_from:
+        accept_from = self.accept_from  # read once: another thread may change it
+        now = time.monotonic() if accept_from else 0.0
+        if now < accept_from:
             max_accepts = 0
-            seconds = self.accept_from - now
-        elif self.accept_from:
+            seconds = accept_from - now
+        elif accept_from:
             self.accept_from = 0.0
         self.watch_sockets(max_accepts > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
-        for descriptor, _ in self.watched.poll(seconds):
+        ready = self.watched.poll(seconds)
+        if len(self.sockets) > 1 and len(ready) > 1:
+            # The sockets take turns: a busy one must not keep the clients of the others waiting.
+            ready.sort(key=lambda event: (event[0] <= self.last_socket, event[0]))
+        for descriptor, _ in ready:
             if descriptor in self.sockets:
-                self.accept_from_socket(descriptor, max_accepts, accepted)
+                self.accept_from_socket(descriptor, max_accepts - len(accepted), accepted)
                 if self.takes_turns and accepted:
                     self.end_turn(descriptor)
             elif descriptor == self.wake_reader:
@@ -390,6 +400,7 @@ class Listener:
                 adopt_settings(sock, listening)
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
+            self.last_socket = descriptor
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[descriptor]))
 
     def log_accept_failure(self, reason: OSError) -> None:
