@@ -175,7 +175,8 @@ class EventStream(Stream):
             self.close()
         except BaseException:
             logger.errors.exception(f"a conversation with {self.client[0]} failed")
-            self.abort()
+            # Not abort(): the exit status of the worker would say that a stop has aborted requests.
+            self.transport.abort()
 
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
@@ -348,7 +349,7 @@ class EventStream(Stream):
             try:
                 if self.transport.get_write_buffer_size():
                     self.output_full = True
-                    await self.wait(Want.ROOM, self.timeouts.write_timeout)
+                    await self.write_buffer_has_room()
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 

@@ -1,0 +1,93 @@
+"""The event loop's stream over a transport in memory: faults, and a client that takes its time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ewe import logger
+from ewe.config.settings import Config
+from ewe.streams.base import Timeout
+from ewe.streams.event import Clock, EventStream
+from ewe.streams.event_poller import EventPoller
+
+
+class Transport:
+    """A transport whose buffer the test empties. aborted: how often abort() was called."""
+
+    def __init__(self, buffered: int = 0) -> None:
+        self.buffered = buffered
+        self.aborted = 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("192.0.2.1", 40000)
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Do nothing: the test calls resume_writing()."""
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def stream_with(converse: Any = None) -> EventStream:
+    """Return a stream; converse: returns its conversation."""
+    model: Any = SimpleNamespace(
+        loop=None, clock=Clock(), calls=None, converse=converse, admit=lambda stream: True
+    )
+    return EventStream(model, ("here", 2), Config())
+
+
+@pytest.mark.parametrize("fault", [ValueError, SystemExit])
+def test_a_fault_is_no_abort(fault: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit status of a worker counts aborted conversations. A fault is in the log, under every model."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "exception", lines.append)
+
+    async def fails(stream: EventStream) -> None:
+        raise fault
+
+    stream, transport = stream_with(fails), Transport()
+    stream.connection_made(transport)  # type: ignore[arg-type]
+    assert lines == ["a conversation with 192.0.2.1 failed"]
+    assert transport.aborted == 1 and not stream.aborted
+
+
+def test_a_client_that_reads_a_little_before_a_file_is_waited_for() -> None:
+    """Each wait of a send may take write_timeout: only a client that has read nothing meanwhile is too slow."""
+    stream, transport = stream_with(), Transport(1000)
+    stream.transport = transport  # type: ignore[assignment]
+    draining = stream.drain()
+    draining.send(None)
+    transport.buffered = 900
+    draining.throw(Timeout())
+    with pytest.raises(Timeout):
+        draining.throw(Timeout())
+
+
+class Loop:
+    """A loop that cannot watch another descriptor than 1. watched: those that it watches."""
+
+    def __init__(self) -> None:
+        self.watched: set[int] = set()
+
+    def add_reader(self, descriptor: int, *callback: Any) -> None:
+        if descriptor != 1:
+            raise OSError(28, "no space for another one")
+        self.watched.add(descriptor)
+
+    def remove_reader(self, descriptor: int) -> None:
+        self.watched.discard(descriptor)
+
+
+def test_a_descriptor_that_cannot_be_watched_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next file with the number of a forgotten descriptor would wake the wrong conversation."""
+    stream = stream_with()
+    stream.loop = loop = Loop()
+    with pytest.raises(OSError, match="no space"):
+        EventPoller(stream).wait([1, 2], 0, 9).send(None)
+    assert not loop.watched
