@@ -293,7 +293,7 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
             response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
         else:
             response = fault(stream, request)
-    except Exception:
+    except (Exception, SystemExit):  # a user's feature may call exit(), which must not end the server
         response = fault(stream, request)
     stream.requests += 1
     return response

@@ -134,7 +134,7 @@ class Processor(Accounts):
         """Run a conversation from its start to its end in this thread."""
         try:
             run(self.converse(stream))
-        except Exception:
+        except (Exception, SystemExit):
             logger.errors.exception(f"a conversation with {stream.client[0]} failed")
         finally:
             self.release(stream)

@@ -184,7 +184,7 @@ class Pool(Processor):
                 wait = task.conversation.throw(error)
         except StopIteration:
             self.release(task.stream)
-        except Exception:
+        except (Exception, SystemExit):  # otherwise the worker would end
             logger.errors.exception(f"a conversation with {task.stream.client[0]} failed")
             self.release(task.stream)
         else:

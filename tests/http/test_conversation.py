@@ -651,6 +651,19 @@ def test_what_a_feature_raises(
     assert first.fields.get("allow") == ("GET" if status == 405 else None)
 
 
+def test_a_feature_that_calls_exit_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that serves one client after the other goes on."""
+
+    class Exits(Echo):
+        async def respond(self, request: Request, io: Stream) -> Response:
+            raise SystemExit("secret")
+
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+    answer = only(talk(Exits(), get()))
+    assert answer.status == 500 and b"secret" not in answer.body and any("secret" in line for line in lines)
+
+
 @pytest.mark.parametrize("error", [Timeout(), Disconnected()])
 def test_a_client_that_left_is_told_nothing(error: Exception) -> None:
     assert talk(Fixed(error), get(), get()).sent == []
