@@ -95,7 +95,7 @@ class ParkedPoll:
 
     async def wait(self, seconds: float) -> bool:
         """Raise NotImplementedError: PoolPoller.wait() waits instead."""
-        raise NotImplementedError  # PoolPoller.wait() waits instead
+        raise NotImplementedError
 
     def close(self) -> None:
         """Note that the conversation goes on, perhaps while a worker still parks it."""

@@ -114,7 +114,7 @@ def load_self_signed(context: ssl.SSLContext) -> None:
             raise BadCertificate(
                 "tls = self needs the openssl command; install it, or give tls-cert"
             ) from None
-        except subprocess.SubprocessError as reason:
+        except (OSError, subprocess.SubprocessError) as reason:
             raise BadCertificate(f"openssl could not make a certificate: {reason}") from None
         context.load_cert_chain(certificate, key)
 

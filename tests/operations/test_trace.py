@@ -362,3 +362,9 @@ def test_a_line_of_escapes_is_as_short_as_any_other(tmp_path: Path) -> None:
     trace.write("request", "1.1", "/" + "\U0001f411" * MAX_TEXT_CHARS)
     lines = (tmp_path / "trace").read_bytes().splitlines(keepends=True)
     assert len(lines) == 2 and max(map(len, lines)) < 4096 and rb"/\U000e0001" in lines[0]
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "9" * 10, "9" * 5000])
+def test_a_descriptor_that_cannot_exist(number: str) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Trace(f"fd://{number}")
