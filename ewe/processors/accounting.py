@@ -136,7 +136,12 @@ class Accounts:
         seconds: the longest wait; -1: no limit. At the connection limit, the setting `overload` leaves a connection
         in the backlog or refuses it.
         """
-        accepted = listener.accept(self.config.overload == "refuse" or self.has_room(), seconds)
+        may_accept = self.config.overload == "refuse" or self.has_room()
+        if not may_accept:
+            # A conversation in another thread may end just now. After this call, its release() ends the wait.
+            listener.watch_sockets(False)
+            may_accept = self.has_room()
+        accepted = listener.accept(may_accept, seconds)
         if accepted is None:
             return None
         if self.has_too_many(accepted.client[0]):

@@ -369,6 +369,11 @@ class Listener:
                 except (FileExistsError, FileNotFoundError):
                     pass  # another thread has done it
 
+    def limit_sends(self, seconds: float) -> None:
+        """Set the longest wait of a send(2) to clients that are accepted from now on (write-timeout)."""
+        for sock in self.sockets.values():
+            set_timeouts(sock, None, seconds)
+
     def end_turn(self, descriptor: int) -> None:
         """Let other processes accept the next connections of a listening socket: go to the end of the list."""
         try:

@@ -8,10 +8,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ewe import logger
+from ewe.config.settings import Config
+from ewe.processors.thread import Thread
+from ewe.server.worker import Worker
 from ewe.streams import listener
+from ewe.streams.blocking import TIMEVAL
 from ewe.streams.listener import Listener, StartError, close_sockets, explain, open_sockets
 
 
@@ -47,6 +54,44 @@ def test_a_busy_socket_does_not_keep_the_clients_of_another_waiting(two: list[so
     for busy, other in ((0, 1), (1, 0)):
         found = accepted_ports(two, [busy, busy, busy, other])
         assert sorted(found) == sorted([busy, busy, busy, other]) and other in found[:2]
+
+
+def test_a_conversation_that_ends_while_the_next_connection_is_asked_for(
+    two: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread wakes the listener only if no connection is accepted; otherwise the wait would have no end."""
+    site: Any = SimpleNamespace(tls=None)
+    processor = Thread(site, Config())
+    looks = iter([False, True, True])
+    monkeypatch.setattr(processor, "has_room", lambda: next(looks))
+    listening = Listener(two)
+    with socket.create_connection(two[0].getsockname()):
+        accepted = processor.next_connection(listening, 0)
+        assert accepted is not None
+        accepted.socket.close()
+    listening.close_waiting()
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_another_write_timeout_counts_for_the_next_clients(
+    two: list[socket.socket], supervised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listening sockets are those of the start: a reload opens no others."""
+    monkeypatch.setattr(logger.access, "name_worker", lambda *names: None)
+    site: Any = SimpleNamespace(tls=None)
+    processor, after = Thread(site, Config()), Config(write_timeout=7)
+    factory: Any = SimpleNamespace(make=lambda: processor, workers=1)
+    factory.config = after if supervised else Config()
+    worker = Worker(factory, two, "1")
+    if not supervised:
+        processor.adopt(site, after)
+    with socket.create_connection(two[0].getsockname()):
+        accepted = worker.listener.accept(seconds=0)
+        assert accepted is not None
+        limit = accepted.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEVAL.size)
+        accepted.socket.close()
+    worker.listener.close_waiting()
+    assert TIMEVAL.unpack(limit) == (7, 0)
 
 
 def test_the_path_of_an_inherited_socket_stays(tmp_path: Path) -> None:
