@@ -93,7 +93,7 @@ class PoolStream(BlockingStream):
         self.idle = True
         try:
             if self.finishing:
-                return self.arrived_before_stop()
+                return self.arrived_bytes()
             # Pause before the first recv(): the main thread runs the conversation to this point, and must not
             # answer a request.
             wait = Wait(Want.BYTES, time.monotonic() + seconds)
@@ -107,7 +107,7 @@ class PoolStream(BlockingStream):
                     raise Disconnected from None
         except Timeout:
             # The request may have come before epoll could report it: the kernel did not schedule this process.
-            return counted_if_empty(self, self.arrived_before_stop())
+            return counted_if_empty(self, self.arrived_bytes())
         finally:
             self.idle = False
 

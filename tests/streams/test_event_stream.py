@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +15,7 @@ from ewe.config.settings import Config
 from ewe.streams.base import Timeout
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.event_poller import EventPoller
+from ewe.streams.watcher import watcher_of
 
 
 class Transport:
@@ -91,3 +95,14 @@ def test_a_descriptor_that_cannot_be_watched_leaves_none_behind(monkeypatch: pyt
     with pytest.raises(OSError, match="no space"):
         EventPoller(stream).wait([1, 2], 0, 9).send(None)
     assert not loop.watched
+
+
+def test_the_watcher_of_a_loop_goes_with_it() -> None:
+    """Otherwise each loop that has waited for an upstream would leave a descriptor open."""
+    loop = asyncio.new_event_loop()
+    watcher = weakref.ref(watcher_of(loop))
+    assert watcher() is not None
+    loop.close()
+    del loop
+    gc.collect()
+    assert watcher() is None
