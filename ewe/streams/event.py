@@ -343,13 +343,17 @@ class EventStream(Stream):
 
     async def drain(self) -> None:
         """Wait until the transport's buffer is empty, so that sendfile(2) sends its bytes after those."""
-        if self.transport.get_write_buffer_size():
+        if size := self.transport.get_write_buffer_size():
             # With a limit of 0 the loop calls resume_writing() only when the buffer is empty.
             self.transport.set_write_buffer_limits(high=0)
             try:
                 if self.transport.get_write_buffer_size():
                     self.output_full = True
-                    await self.write_buffer_has_room()
+                    await self.wait(Want.ROOM, self.timeouts.write_timeout)
+            except Timeout:
+                if self.transport.get_write_buffer_size() >= size:
+                    raise
+                await self.write_buffer_has_room()
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
