@@ -18,6 +18,7 @@ The calls are the same for all of them:
     send(), send_file()
     share()          count work that was done without a wait; after much work let other conversations run
     poller()         wait for something else than the client: a program, an upstream (streams/poller.py)
+    event_stream()   the model's own stream, if an event loop runs the conversation (streams/loops.py)
     either()         wait for the client and an upstream at once: for bytes that go both ways
     wake_event()     wait for another conversation (streams/wake_events.py)
     call()           call a function that may block: in this thread, or in one beside the loop (streams/calls.py)
@@ -63,6 +64,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import ParkedWakeEvent, WakeEvent
 
 T = TypeVar("T")
@@ -374,6 +376,10 @@ class Stream:
     def poller(self) -> Poller:
         """Return the model's poller for a program's pipes or an upstream's socket."""
         raise NotImplementedError
+
+    def event_stream(self) -> PausingStream | None:
+        """Return the model's own stream if an event loop runs the conversation; None under the other models."""
+        return None
 
     def upstream_poller(self) -> Poller:
         """Return the model's poller for an upstream. If possible, its waits occupy no thread."""

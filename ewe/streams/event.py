@@ -67,6 +67,7 @@ from ewe.timeouts import counted_if_empty
 if TYPE_CHECKING:
     import asyncio
 
+    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 
@@ -415,6 +416,9 @@ class EventStream(Stream):
     def poller(self) -> Poller:
         """Return an EventPoller: the conversation pauses, and the loop watches the descriptors."""
         return EventPoller(self)
+
+    def event_stream(self) -> PausingStream:
+        return self
 
     async def either(self, descriptor: int, seconds: float) -> bool:
         """Pause until the client has sent bytes or closed its side, or until an upstream's socket can be read.

@@ -42,13 +42,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
 from contextvars import Context
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
 from ewe.streams.descriptors import Waker
-from ewe.streams.event_poller import EventPoller, PausingStream
 from ewe.streams.flag import Flag
 from ewe.streams.poller import HALF_CLOSED_S
+
+if TYPE_CHECKING:
+    from ewe.streams.event_poller import PausingStream
 
 T = TypeVar("T")
 
@@ -193,10 +195,10 @@ class CrossThreadChannel:
 
 def open_channel(io: Stream, choice: str) -> CallChannel:
     """Return a new channel for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
-    poller = io.poller()
-    if isinstance(poller, EventPoller):
-        return SameLoopChannel(poller.stream)
-    return CrossThreadChannel(poller, LoopThread.of_this_process(choice).loop)
+    # Not io.poller(): a trace stands before it, and the application would run on another loop than its start.
+    if (stream := io.event_stream()) is not None:
+        return SameLoopChannel(stream)
+    return CrossThreadChannel(io.poller(), LoopThread.of_this_process(choice).loop)
 
 
 def start_task(

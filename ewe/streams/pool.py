@@ -45,9 +45,9 @@ from ewe.streams.base import (
     Want,
 )
 from ewe.streams.blocking import BlockingStream
-from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, GONE, look_at
+from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP
 from ewe.streams.descriptors import send_region
-from ewe.streams.parking import ParkedPoll, PoolPoller
+from ewe.streams.parking import ParkedPoll, PoolPoller, end_of_client
 from ewe.streams.poller import HALF_CLOSED_S
 from ewe.timeouts import counted_if_empty
 
@@ -244,8 +244,8 @@ class PoolWakeEvent:
     def set(self) -> None:
         """Queue the conversation, if it is parked already. Any thread may call this."""
         self.is_set = True
-        if self.wake is not None:
-            self.wake()
+        if (wake := self.wake) is not None:  # read once: the conversation may set it to None meanwhile
+            wake()
 
     async def wait(self, seconds: float) -> bool:
         """Pause until set() is called; return False after `seconds`.
@@ -267,14 +267,8 @@ class PoolWakeEvent:
             except Timeout:
                 continue
             if not self.is_set:  # then an event of the client's socket has resumed the conversation
-                self.raise_if_client_left()
+                self.client_ended_at = end_of_client(self.stream.socket, self.client_ended_at)
         return True
-
-    def raise_if_client_left(self) -> None:
-        """Check whether the client has left, or has only closed its sending side. Raises Disconnected."""
-        if look_at(self.stream.socket.fileno(), self.client_ended_at is not None) == GONE:
-            raise Disconnected
-        self.client_ended_at = time.monotonic()
 
     def events(self) -> int:
         """Return the epoll(7) events of the client's socket that resume the conversation, too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,10 @@ from ewe.config.settings import Config
 from ewe.streams.base import Timeout
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.event_poller import EventPoller
+from ewe.streams.loops import SameLoopChannel, open_channel
+from ewe.streams.traced import TracedStream
 from ewe.streams.watcher import watcher_of
+from ewe.trace import Trace
 
 
 class Transport:
@@ -106,3 +110,13 @@ def test_the_watcher_of_a_loop_goes_with_it() -> None:
     del loop
     gc.collect()
     assert watcher() is None
+
+
+def test_an_application_of_asyncio_runs_on_the_model_loop_also_with_a_trace(tmp_path: Path) -> None:
+    """It has started there: a connection to a database, say, belongs to that loop."""
+    stream = stream_with()
+    stream.loop = object()
+    traced = TracedStream(stream, Trace(str(tmp_path / "trace")), "1.1")
+    for each in (stream, traced):
+        channel = open_channel(each, "asyncio")
+        assert isinstance(channel, SameLoopChannel) and channel.loop is stream.loop

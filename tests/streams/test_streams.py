@@ -54,7 +54,7 @@ from ewe.streams.base import (
 from ewe.streams.blocking import BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.event import Clock, EventStream
-from ewe.streams.pool import PoolStream
+from ewe.streams.pool import PoolStream, PoolWakeEvent
 
 try:
     import uvloop
@@ -1184,6 +1184,28 @@ def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> 
 
 # ---------------------------------------------------------------------------------------------------------
 # WakeEvents
+
+
+class GoesOn(PoolWakeEvent):
+    """A WakeEvent whose conversation goes on, and clears `wake`, after set() has read it once."""
+
+    reads = 0
+    woken = 0
+
+    def read(self) -> Callable[[], None] | None:
+        self.reads += 1
+        return self.count if self.reads == 1 else None
+
+    def count(self) -> None:
+        self.woken += 1
+
+    wake = property(read, lambda self, value: None)  # type: ignore[assignment]
+
+
+def test_a_conversation_that_goes_on_while_another_wakes_it() -> None:
+    event = GoesOn(SimpleNamespace())  # type: ignore[arg-type]
+    event.set()
+    assert event.woken == 1
 
 
 def test_a_bell_that_rings_and_one_that_does_not(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
