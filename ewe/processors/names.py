@@ -45,7 +45,7 @@ def find_class(name: str, base: type[T]) -> type[T]:
     """
     name = SYNONYMS.get(name, name)
     where = PROCESSORS.get(name) or (name if ":" in name else "")
-    registered = {} if where else entry_points(GROUP)
+    registered: dict[str, Any] = {} if where else entry_points(GROUP)
     if not where and name not in registered:
         raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}")
     try:

@@ -15,11 +15,12 @@ import pytest
 
 from ewe import logger
 from ewe.config.settings import Config
+from ewe.processors.pool import Pool
 from ewe.processors.thread import Thread
 from ewe.server.worker import Worker
 from ewe.streams import listener
 from ewe.streams.blocking import TIMEVAL
-from ewe.streams.listener import Listener, StartError, close_sockets, explain, open_sockets
+from ewe.streams.listener import Accepted, Listener, StartError, close_sockets, explain, open_sockets
 
 
 @pytest.fixture
@@ -70,6 +71,33 @@ def test_a_conversation_that_ends_while_the_next_connection_is_asked_for(
         assert accepted is not None
         accepted.socket.close()
     listening.close_waiting()
+
+
+class OneWait(Listener):
+    """A listener whose first wait is its last."""
+
+    def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:
+        found = super().wait(0, max_accepts)
+        self.closed = True
+        return found
+
+
+def test_a_burst_does_not_exceed_the_connection_limit(
+    two: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site: Any = SimpleNamespace(tls=None)
+    pool = Pool(site, Config(connections=3))
+    begun: list[Accepted] = []
+    monkeypatch.setattr(pool, "begin", begun.append)
+    listening = OneWait(two)
+    with ExitStack() as stack:
+        for sock in two * 3:
+            stack.enter_context(socket.create_connection(sock.getsockname()))
+        pool.serve_parked(listening)
+        for each in begun:
+            each.socket.close()
+    listening.close_waiting()
+    assert len(begun) == 3
 
 
 @pytest.mark.parametrize("supervised", [True, False])
