@@ -224,7 +224,8 @@ class Stream:
     when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
     idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
-    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing.
+    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing. gives_way: the idle
+    connection has ended, since another client waits for its worker (streams/serial.py).
 
     Facts about the exchange in progress that are not in the request: variables: additional variables for programs
     (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
@@ -240,6 +241,7 @@ class Stream:
 
     scheme = "http"
     may_block = True
+    gives_way = False
     peer: tuple[str, int] | None = None
     connected: Connected | None = None
     unsent = 0
