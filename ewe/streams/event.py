@@ -182,8 +182,8 @@ class EventStream(Stream):
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
-            if self.idle and unread(self.transport.get_extra_info("socket").fileno()):
-                # The request came while the kernel did not schedule this process: let the loop read it first.
+            if self.want is Want.BYTES and unread(self.transport.get_extra_info("socket").fileno()):
+                # The bytes came while the kernel did not schedule this process: let the loop read them first.
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())

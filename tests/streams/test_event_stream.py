@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 
 from ewe import logger
 from ewe.config.settings import Config
-from ewe.streams.base import Timeout
+from ewe.streams.base import Timeout, Want
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.event_poller import EventPoller
 from ewe.streams.loops import SameLoopChannel, open_channel
@@ -75,6 +76,31 @@ def test_a_client_that_reads_a_little_before_a_file_is_waited_for() -> None:
     draining.throw(Timeout())
     with pytest.raises(Timeout):
         draining.throw(Timeout())
+
+
+def test_bytes_that_have_arrived_are_read_before_a_timeout() -> None:
+    """The process was not scheduled for a while. uvloop calls the tick before it reads."""
+    results: list[object] = []
+
+    async def receives(stream: EventStream) -> None:
+        stream.set_deadline(1)
+        try:
+            results.append(await stream.receive())
+        except Timeout:
+            results.append(Timeout)
+
+    ours, client = socket.socketpair()
+    with ours, client:
+        stream = stream_with()
+        stream.transport = SimpleNamespace(get_extra_info=lambda name: ours, close=lambda: None)  # type: ignore[assignment]
+        stream.conversation = receives(stream)
+        stream.step()
+        client.sendall(b"late")
+        stream.check_deadline(stream.clock.now + 9)
+        assert stream.want is Want.BYTES and not results
+        ours.recv(9)
+        stream.check_deadline(stream.clock.now + 99)
+    assert results == [Timeout]
 
 
 class Loop:
