@@ -92,7 +92,8 @@ def test_bytes_that_have_arrived_are_read_before_a_timeout() -> None:
     ours, client = socket.socketpair()
     with ours, client:
         stream = stream_with()
-        stream.transport = SimpleNamespace(get_extra_info=lambda name: ours, close=lambda: None)  # type: ignore[assignment]
+        transport: Any = SimpleNamespace(get_extra_info=lambda name: ours, close=lambda: None)
+        stream.transport = transport
         stream.conversation = receives(stream)
         stream.step()
         client.sendall(b"late")
