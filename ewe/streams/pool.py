@@ -44,7 +44,7 @@ from ewe.streams.base import (
     Wait,
     Want,
 )
-from ewe.streams.blocking import BlockingStream
+from ewe.streams.blocking import BlockingStream, set_timeouts
 from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP
 from ewe.streams.descriptors import send_region
 from ewe.streams.parking import ParkedPoll, PoolPoller, end_of_client
@@ -79,6 +79,10 @@ class PoolStream(BlockingStream):
         self.handled_bytes = 0
         if parks_always:
             sock.setblocking(False)
+        elif (
+            client[1] == 0
+        ):  # an accepted Unix socket does not inherit the time limits of its listening socket
+            set_timeouts(sock, self.tick_s, timeouts.write_timeout)
 
     @property
     def may_block(self) -> bool:  # type: ignore[override]

@@ -51,7 +51,7 @@ from ewe.streams.base import (
     Timeout,
     Want,
 )
-from ewe.streams.blocking import BlockingStream, run, set_timeouts
+from ewe.streams.blocking import TIMEVAL, BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.pool import PoolStream, PoolWakeEvent
@@ -377,6 +377,16 @@ def test_each_allow_is_a_new_deadline(connect: Connect) -> None:
     time.sleep(0.4)  # so that it waits for longer than the first deadline was away
     connection.client.sendall(b"x")
     assert connection.result() == b"x"
+
+
+def test_a_pool_that_parks_idle_limits_the_waits_of_a_unix_socket() -> None:
+    """Otherwise a client that sends half a request would occupy a worker without a limit."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        stream = PoolStream(ours, ("unix:", 0), ("localhost", 80), Config(write_timeout=7), False)
+        options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+        limits = [ours.getsockopt(socket.SOL_SOCKET, option, TIMEVAL.size) for option in options]
+    assert limits == [TIMEVAL.pack(int(stream.tick_s), 0), TIMEVAL.pack(7, 0)]
 
 
 # --- Waiting between requests ---------------------------------------------------------------------------------
