@@ -44,6 +44,7 @@ from concurrent.futures import wait
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ewe import logger
 from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
 from ewe.streams.descriptors import Waker
 from ewe.streams.flag import Flag
@@ -251,7 +252,7 @@ class LoopThread:
         """Run the loop, in its thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        run_until_stop(self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, from another thread, and return its result."""
@@ -266,6 +267,16 @@ class LoopThread:
         self.thread.join()
         self.loop.close()
         LoopThread.current = None
+
+
+def run_until_stop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until its stop(). A task of an application that calls exit() does not end the loop."""
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except SystemExit:
+            logger.errors.exception("a task of an application has called exit()")
 
 
 async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:
