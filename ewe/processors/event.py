@@ -215,7 +215,7 @@ class Event(Processor):
     def turn_away(self, transport: asyncio.Transport, limit: str) -> None:
         """Answer 503 without reading a request. The last few connections stay open for a while (see refuse())."""
         peer = transport.get_extra_info("peername")
-        self.report_refusal(peer[0] if peer else "unix:", limit)
+        self.report_refusal(peer[0] if isinstance(peer, tuple) else "unix:", limit)
         if self.conversations.refusal:
             transport.write(self.conversations.refusal)
         try:

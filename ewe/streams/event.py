@@ -114,7 +114,9 @@ class EventStream(Stream):
         """Start the conversation, unless admit() refuses the connection."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        if peer:
+        if isinstance(
+            peer, tuple
+        ):  # a client that has bound its Unix socket to a path has this path as its name
             self.client = (peer[0], peer[1])
         elif transport.get_extra_info("socket").family == AF_UNIX:
             self.client = ("unix:", 0)

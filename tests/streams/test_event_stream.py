@@ -66,6 +66,29 @@ def test_a_fault_is_no_abort(fault: type[BaseException], monkeypatch: pytest.Mon
     assert transport.aborted == 1 and not stream.aborted
 
 
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        (("192.0.2.1", 7), ("192.0.2.1", 7)),
+        (("2001:db8::1", 7, 0, 0), ("2001:db8::1", 7)),
+        ("", ("unix:", 0)),
+        ("c", ("unix:", 0)),
+        ("/run/client", ("unix:", 0)),
+        (b"\0abstract", ("unix:", 0)),
+    ],
+)
+def test_the_address_of_a_client(peer: Any, client: tuple[str, int]) -> None:
+    """A client may bind its own Unix socket to any path; it has no address that ewe could log or trust."""
+    family = socket.AF_INET if isinstance(peer, tuple) else socket.AF_UNIX
+    transport: Any = SimpleNamespace(
+        get_extra_info=lambda name: peer if name == "peername" else SimpleNamespace(family=family)
+    )
+    stream = stream_with()
+    stream.model.admit = lambda stream: False  # type: ignore[method-assign]
+    stream.connection_made(transport)
+    assert stream.client == client
+
+
 def test_a_client_that_reads_a_little_before_a_file_is_waited_for() -> None:
     """Each wait of a send may take write_timeout: only a client that has read nothing meanwhile is too slow."""
     stream, transport = stream_with(), Transport(1000)
