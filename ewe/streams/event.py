@@ -88,6 +88,7 @@ class EventStream(Stream):
     may_block = False
     HIGH = 64 * 1024  # bytes in `input_buffer` above which the stream stops reading
     watcher: Watcher | None = None  # the loop's; None until the conversation waits for an upstream
+    last_bytes = 0  # bytes in the transport's buffer after the end of the conversation, at the last look
 
     def __init__(self, model: EventModel, server: tuple[str, int], timeouts: Timeouts) -> None:
         super().__init__(("", 0), server, timeouts)
@@ -173,8 +174,8 @@ class EventStream(Stream):
             else:
                 self.conversation.throw(error)
         except StopIteration:
-            # check_deadline() aborts the connection if the client does not read the last bytes by then.
-            self.expires = self.clock.now + self.timeouts.write_timeout
+            self.expires = self.clock.now + self.timeouts.write_timeout  # see wait_for_last_bytes()
+            self.last_bytes = self.transport.get_write_buffer_size()
             self.close()
         except BaseException:
             logger.errors.exception(f"a conversation with {self.client[0]} failed")
@@ -189,8 +190,17 @@ class EventStream(Stream):
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())
-            elif self.expires and not self.lost:
-                self.transport.abort()  # the conversation has ended
+            elif self.expires and not self.lost:  # the conversation has ended
+                self.wait_for_last_bytes(now)
+
+    def wait_for_last_bytes(self, now: float) -> None:
+        """Drop a closing connection, unless its client has read min_rate bytes a second for write_timeout."""
+        left, timeouts = self.transport.get_write_buffer_size(), self.timeouts
+        if self.last_bytes - left >= max(timeouts.min_rate * timeouts.write_timeout, 1):
+            self.last_bytes = left
+            self.expires = now + timeouts.write_timeout
+        else:
+            self.transport.abort()
 
     # Awaited by the conversation
 

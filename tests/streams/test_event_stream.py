@@ -42,6 +42,9 @@ class Transport:
     def abort(self) -> None:
         self.aborted += 1
 
+    def close(self) -> None:
+        """Do nothing: the test empties the buffer."""
+
 
 def stream_with(converse: Any = None) -> EventStream:
     """Return a stream; converse: returns its conversation."""
@@ -101,6 +104,27 @@ def test_a_client_that_reads_a_little_before_a_file_is_waited_for() -> None:
         draining.throw(Timeout())
 
 
+@pytest.mark.parametrize(("min_rate", "left"), [(0, 999), (100, 300)])
+def test_a_client_that_reads_the_last_bytes_slowly_gets_them(min_rate: int, left: int) -> None:
+    """They are in the transport's buffer after the conversation has ended. A client that stops loses them."""
+
+    async def ends(stream: EventStream) -> None:
+        transport.buffered = 1000
+
+    stream, transport = stream_with(ends), Transport()
+    stream.timeouts = Config(write_timeout=7, min_rate=min_rate)
+    stream.connection_made(transport)  # type: ignore[arg-type]
+    now = stream.clock.now
+    transport.buffered = left
+    stream.check_deadline(now + 8)
+    assert not transport.aborted
+    stream.check_deadline(now + 14)
+    assert not transport.aborted
+    transport.buffered -= 0 if min_rate == 0 else 7 * min_rate - 1
+    stream.check_deadline(now + 16)
+    assert transport.aborted == 1
+
+
 def test_bytes_that_have_arrived_are_read_before_a_timeout() -> None:
     """The process was not scheduled for a while. uvloop calls the tick before it reads."""
     results: list[object] = []
@@ -115,7 +139,8 @@ def test_bytes_that_have_arrived_are_read_before_a_timeout() -> None:
     ours, client = socket.socketpair()
     with ours, client:
         stream = stream_with()
-        transport: Any = SimpleNamespace(get_extra_info=lambda name: ours, close=lambda: None)
+        transport: Any = Transport()
+        transport.get_extra_info = lambda name: ours
         stream.transport = transport
         stream.conversation = receives(stream)
         stream.step()
