@@ -319,15 +319,12 @@ class EventStream(Stream):
                 try:
                     sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 except BlockingIOError:
-                    sent = -1
+                    sent = 0
                 except OSError:
                     raise Disconnected from None
-                if sent == 0:
-                    raise Disconnected("the file has become shorter")
-                if sent > 0:
-                    offset += sent
-                    count -= sent
-                min_rate.check(max(sent, 0))
+                offset += sent
+                count -= sent
+                min_rate.check(sent)
                 if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
@@ -341,7 +338,7 @@ class EventStream(Stream):
                 os.close(watched)
         if count:
             await self.send_copy(file, offset, count)
-        await self.share(max(sent, 0))
+        await self.share(sent)
 
     async def send_copy(self, file: int, offset: int, count: int) -> None:
         """Read and send a part of a file. This is slower than sendfile(2), but needs no other descriptor."""

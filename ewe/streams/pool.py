@@ -227,8 +227,6 @@ class PoolStream(BlockingStream):
                 continue
             except OSError:
                 raise Disconnected from None
-            if sent == 0:
-                raise Disconnected("the file has become shorter")
             offset += sent
             count -= sent
             self.unsent = count

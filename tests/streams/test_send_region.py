@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ewe.streams.base import Disconnected
 from ewe.streams.descriptors import Waker, nonblocking_pipe, send_region
 
 
@@ -62,7 +63,8 @@ def test_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbe
     with open(tmp_path / "file", "rb") as file, ours, peer:
         assert send_region(ours.fileno(), file.fileno(), 2, 5) == 5
         assert peer.recv(100) == b"23456"
-        assert send_region(ours.fileno(), file.fileno(), 10, 5) == 0
+        with pytest.raises(Disconnected, match="shorter"):
+            send_region(ours.fileno(), file.fileno(), 10, 5)
         ours.setblocking(False)
         with pytest.raises(BlockingIOError):
             while True:
