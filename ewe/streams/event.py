@@ -115,9 +115,8 @@ class EventStream(Stream):
         """Start the conversation, unless admit() refuses the connection."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        if isinstance(
-            peer, tuple
-        ):  # a client that has bound its Unix socket to a path has this path as its name
+        # The name of a client of a Unix socket is a text: "", or the path to which it has bound its own socket.
+        if isinstance(peer, tuple):
             self.client = (peer[0], peer[1])
         elif transport.get_extra_info("socket").family == AF_UNIX:
             self.client = ("unix:", 0)

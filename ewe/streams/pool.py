@@ -79,9 +79,7 @@ class PoolStream(BlockingStream):
         self.handled_bytes = 0
         if parks_always:
             sock.setblocking(False)
-        elif (
-            client[1] == 0
-        ):  # an accepted Unix socket does not inherit the time limits of its listening socket
+        elif client[1] == 0:  # over a Unix socket, which has not inherited the limits of the listening socket
             set_timeouts(sock, self.tick_s, timeouts.write_timeout)
 
     @property
