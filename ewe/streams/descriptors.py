@@ -17,6 +17,7 @@ from ewe.streams.base import Disconnected
 # (500).
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
 NO_SENDFILE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+UNREADABLE = {errno.EIO, errno.ESTALE}  # faults of a disk, and of a file on another machine
 COPY_BYTES = 64 * 1024  # bytes read and written at once where sendfile(2) cannot be used
 OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: the system refuses more, although the hard limit is higher
 
@@ -43,12 +44,14 @@ def send_region(target: int, file: int, offset: int, count: int) -> int:
 
     Some file systems and sockets do not support sendfile(2) (ENOTSUP and similar errors). Then up to COPY_BYTES are
     read and written. If the socket's buffer becomes full, Python returns the number of bytes sent, also on macOS.
-    Only a call that has sent nothing raises BlockingIOError. Raises OSError; Disconnected at the end of the file:
-    it has become shorter, and the announced length can no longer be sent.
+    Only a call that has sent nothing raises BlockingIOError. Raises OSError if the connection is lost; Disconnected
+    if the announced length can no longer be sent, since the file has become shorter or cannot be read.
     """
     try:
         sent = os.sendfile(target, file, offset, count)
     except OSError as reason:
+        if reason.errno in UNREADABLE:
+            raise Disconnected(f"the file cannot be read: {reason.strerror}") from None
         if reason.errno not in NO_SENDFILE:
             raise
         data = os.pread(file, min(count, COPY_BYTES), offset)

@@ -69,3 +69,14 @@ def test_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbe
         with pytest.raises(BlockingIOError):
             while True:
                 send_region(ours.fileno(), file.fileno(), 0, 10)
+
+
+def test_a_disk_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log must not say that the client has left."""
+
+    def fails(*arguments: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", fails)
+    with pytest.raises(Disconnected, match="the file cannot be read: Input/output error"):
+        send_region(1, 2, 0, 5)
