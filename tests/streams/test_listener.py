@@ -18,7 +18,6 @@ from ewe.config.settings import Config
 from ewe.processors.pool import Pool
 from ewe.processors.thread import Thread
 from ewe.server.worker import Worker
-from ewe.streams import listener
 from ewe.streams.blocking import TIMEVAL
 from ewe.streams.listener import Accepted, Listener, StartError, close_sockets, explain, open_sockets
 
@@ -150,7 +149,7 @@ def test_a_socket_that_cannot_listen_leaves_no_path(tmp_path: Path, monkeypatch:
     def fails(sock: socket.socket, backlog: int) -> None:
         raise OSError(errno.EADDRINUSE, "in use")
 
-    monkeypatch.setattr(listener.socket.socket, "listen", fails)
+    monkeypatch.setattr(socket.socket, "listen", fails)
     with pytest.raises(StartError):
         open_sockets([f"unix:{tmp_path / 'socket'}"], 9, 50)
     assert not list(tmp_path.iterdir())
