@@ -26,8 +26,9 @@ A listener that takes turns (takes_turns) therefore accepts one connection, goes
 the processor to processes that are ready to run (end_turn).
 
 Possible failures: at the connection limit a model stops watching the sockets, and new connections wait in the
-kernel's backlog. Without a free descriptor accept(2) fails, and the connection stays at the head of the backlog.
-epoll would report it again at once, in an endless loop. The listener therefore stops accepting for ACCEPT_PAUSE_S.
+kernel's backlog. Without a free descriptor, or if a rule of the system forbids it, accept(2) fails, and the
+connection stays at the head of the backlog. epoll would report it again at once, in an endless loop. The listener
+therefore stops accepting for ACCEPT_PAUSE_S.
 
 Read next: processors/serial.py, the shortest model.
 """
@@ -50,7 +51,7 @@ from ewe.config.messages import Failure
 from ewe.config.setting_types import parse_address
 from ewe.streams.blocking import RECEIVE_TIMEOUT_S, TIMEVAL, set_timeouts
 from ewe.streams.descriptor_set import EPOLLEXCLUSIVE, EPOLLIN, descriptor_set
-from ewe.streams.descriptors import EXHAUSTED, nonblocking_pipe
+from ewe.streams.descriptors import nonblocking_pipe
 
 # For asyncio's servers on Unix sockets. When a server closes, Python 3.13 would remove the socket's path, but other
 # workers may still need the path, and the server's user may not be allowed to search its directory.
@@ -58,7 +59,7 @@ KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3
 # Bytes, unix(7). BSD and macOS have the smaller limit.
 MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
-ACCEPT_PAUSE_S = 0.1  # seconds without accepting when the system has no descriptor or memory left
+ACCEPT_PAUSE_S = 0.1  # seconds without accepting after a failure, such as no descriptor or memory left
 LOG_EVERY_S = 10.0  # seconds between two log lines about a failed accept(2)
 let_others_run = getattr(os, "sched_yield", lambda: None)  # not every Python has it
 # Whether Python uses accept4(2). The new socket then is blocking, although the listening socket is not. Systems
@@ -388,18 +389,17 @@ class Listener:
     def accept_from_socket(self, descriptor: int, max_accepts: int, accepted: list[Accepted]) -> None:
         """Accept up to `max_accepts` connections of one listening socket, and append them to `accepted`.
 
-        If the process is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
+        If accept(2) fails, as for a process that is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
         """
         listening = self.sockets[descriptor]
         for _ in range(max_accepts):
             try:
                 sock, client = listening.accept()
-            except BlockingIOError:
-                return  # another process has accepted the connection
+            except (BlockingIOError, ConnectionAbortedError):
+                return  # another process has accepted the connection, or the client has left
             except OSError as reason:
-                if reason.errno in EXHAUSTED:
-                    self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
-                    self.log_accept_failure(reason)
+                self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
+                self.log_accept_failure(reason)
                 return
             if not ACCEPTED_BLOCK:
                 adopt_settings(sock, listening)

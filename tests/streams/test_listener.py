@@ -72,6 +72,27 @@ def test_a_conversation_that_ends_while_the_next_connection_is_asked_for(
     listening.close_waiting()
 
 
+@pytest.mark.parametrize(
+    ("number", "pauses"), [(errno.EACCES, True), (errno.EMFILE, True), (errno.ECONNABORTED, False)]
+)
+def test_a_failure_of_accept_is_no_endless_loop(
+    two: list[socket.socket], monkeypatch: pytest.MonkeyPatch, number: int, pauses: bool
+) -> None:
+    """A rule of the system may forbid each accept(2): the client stays in the backlog, and epoll reports it."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "error", lines.append)
+
+    def fails() -> None:
+        raise OSError(number, "it fails")
+
+    listening = Listener(two)
+    listening.sockets[two[0].fileno()] = SimpleNamespace(accept=fails)  # type: ignore[assignment]
+    with socket.create_connection(two[0].getsockname()):
+        assert listening.accept(seconds=0) is None
+    assert bool(lines) is bool(listening.accept_from) is pauses
+    listening.close_waiting()
+
+
 class OneWait(Listener):
     """A listener whose first wait is its last."""
 
