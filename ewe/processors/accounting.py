@@ -178,7 +178,7 @@ class Accounts:
             self.unreported += 1
             return
         more = f"; so were {self.unreported} before it" if self.unreported else ""
-        logger.errors.warning(f"{client}: 503, {len(self.live)} connections are open ({limit}){more}")
+        logger.errors.warning(f"{client}: 503, {self.unfinished()} connections are open ({limit}){more}")
         self.unreported = 0
         self.report_from = now + LOG_EVERY_S
 
