@@ -144,25 +144,35 @@ async def converse_behind_proxy(stream: Stream, site: Site) -> None:
     from ewe.gateway.proxy_protocol import read_proxy_header
 
     assert site.proxies is not None
+    listens_at = stream.server
     try:
         pending = await read_proxy_header(stream, site.proxies.networks, site.config.head_timeout)
     except Disconnected:
         return
-    if pending is not None:  # None: the header is refused, or a proxy only checked that the server lives
-        await (converse if site.tls is None else converse_securely)(stream, site, pending)
+    if pending is None:  # the header is refused, or a proxy only checked that the server lives
+        return
+    if site.tls is None:
+        await converse(stream, site, pending)
+    else:
+        await converse_securely(stream, site, pending, listens_at)
 
 
-async def converse_securely(stream: Stream, site: Site, pending: bytes = b"") -> None:
-    """Run a conversation over TLS. pending: bytes of the handshake that have been read already."""
+async def converse_securely(
+    stream: Stream, site: Site, pending: bytes = b"", listens_at: tuple[str, int] | None = None
+) -> None:
+    """Run a conversation over TLS, or without it where the sites at this address have no certificate.
+
+    pending: bytes that have been read already. listens_at: the (address, port) of the listening socket; None:
+    stream.server, which a PROXY header replaces.
+    """
     from ewe.streams.tls import SecureStream
 
     assert site.tls is not None
-    if site.plain_at is not None:
-        server = stream.server if stream.connected is None else stream.connected.server
-        if server in site.plain_at:
-            await converse(stream, site, pending)
-            return
-    secure = SecureStream(stream, site.tls)
+    listens_at = listens_at or stream.server
+    if site.plain_at is not None and listens_at in site.plain_at:
+        await converse(stream, site, pending)
+        return
+    secure = SecureStream(stream, site.tls, listens_at)
     if pending:
         secure.keep_encrypted(pending)
     try:
@@ -293,7 +303,7 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
             response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
         else:
             response = fault(stream, request)
-    except Exception:
+    except (Exception, SystemExit):  # a user's feature may call exit(), which must not end the server
         response = fault(stream, request)
     stream.requests += 1
     return response

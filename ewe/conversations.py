@@ -84,7 +84,10 @@ class Conversations:
         if run is None:
             from ewe.streams.loops import LoopThread
 
-            run = LoopThread.of_this_process(self.config.loop).run
+            try:
+                run = LoopThread.of_this_process(self.config.loop).run
+            except (ImportError, OSError) as reason:  # uvloop is not installed; the system starts no thread
+                return f"the event loop of the ASGI applications cannot start: {reason} (loop)"
         failure: str = run(start_all(self.site.applications, asked_to_finish))
         return failure
 

@@ -149,7 +149,8 @@ class Trace:
         """
         if path.startswith(INHERITED):
             number = path.removeprefix(INHERITED)
-            self.file = int(number) if number.isascii() and number.isdecimal() else -1
+            is_number = number.isascii() and number.isdecimal() and len(number) < 10
+            self.file = int(number) if is_number else -1
             os.set_inheritable(self.file, False)  # raises OSError if there is no such descriptor
         else:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK

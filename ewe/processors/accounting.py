@@ -136,7 +136,12 @@ class Accounts:
         seconds: the longest wait; -1: no limit. At the connection limit, the setting `overload` leaves a connection
         in the backlog or refuses it.
         """
-        accepted = listener.accept(self.config.overload == "refuse" or self.has_room(), seconds)
+        may_accept = self.config.overload == "refuse" or self.has_room()
+        if not may_accept:
+            # A conversation in another thread may end just now. After this call, its release() ends the wait.
+            listener.watch_sockets(False)
+            may_accept = self.has_room()
+        accepted = listener.accept(may_accept, seconds)
         if accepted is None:
             return None
         if self.has_too_many(accepted.client[0]):
@@ -173,7 +178,7 @@ class Accounts:
             self.unreported += 1
             return
         more = f"; so were {self.unreported} before it" if self.unreported else ""
-        logger.errors.warning(f"{client}: 503, {len(self.live)} connections are open ({limit}){more}")
+        logger.errors.warning(f"{client}: 503, {self.unfinished()} connections are open ({limit}){more}")
         self.unreported = 0
         self.report_from = now + LOG_EVERY_S
 

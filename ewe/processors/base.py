@@ -134,7 +134,7 @@ class Processor(Accounts):
         """Run a conversation from its start to its end in this thread."""
         try:
             run(self.converse(stream))
-        except Exception:
+        except (Exception, SystemExit):
             logger.errors.exception(f"a conversation with {stream.client[0]} failed")
         finally:
             self.release(stream)
@@ -154,6 +154,7 @@ class Processor(Accounts):
     def adopt(self, site: Any, config: Config) -> None:
         """Use another configuration for new connections; open connections close after their next exchange."""
         self.conversations, self.config = Conversations(site, config), config
+        self.listener.limit_sends(config.write_timeout)
         self.mark_last()
 
     def finish(self) -> None:

@@ -48,7 +48,7 @@ from ewe.streams.calls import ExecutorThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import DEADLINE_CHECK_S, Clock, EventStream
 from ewe.streams.listener import KEEPS_NAME, let_others_run
-from ewe.streams.loops import loop_maker
+from ewe.streams.loops import loop_maker, run_until_stop
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -108,12 +108,12 @@ class Event(Processor):
             self.tick()
             self.running = True
             if not listener.closed:  # checked last: a signal may come at any point
-                self.loop.run_forever()
+                run_until_stop(self.loop)
             self.stop_accepting(servers)
             while self.streams:  # each stop signal ends run_forever(), and so does the last stream
                 if self.finishing:
                     self.let_finish()
-                self.loop.run_forever()
+                run_until_stop(self.loop)
         finally:
             self.running = False
             self.calls.close()
@@ -215,7 +215,7 @@ class Event(Processor):
     def turn_away(self, transport: asyncio.Transport, limit: str) -> None:
         """Answer 503 without reading a request. The last few connections stay open for a while (see refuse())."""
         peer = transport.get_extra_info("peername")
-        self.report_refusal(peer[0] if peer else "unix:", limit)
+        self.report_refusal(peer[0] if isinstance(peer, tuple) else "unix:", limit)
         if self.conversations.refusal:
             transport.write(self.conversations.refusal)
         try:

@@ -112,7 +112,8 @@ class Fork(Processor):
             self.clients[client_address] += 1
         accepted.socket.close()
         if self.stopping:  # a signal came before this child was in `children`
-            self.signal_children(signal.SIGTERM if self.finishing else signal.SIGHUP)
+            stop = signal.SIGTERM if self.finishing else signal.SIGHUP
+            self.signal_children(signal.SIGQUIT if self.asked_to_abort.raised else stop)
 
     def be_child(self, accepted: Accepted) -> None:
         """Run one conversation, in the child, after closing the parent's sockets and pipes."""
@@ -121,7 +122,7 @@ class Fork(Processor):
         self.listener.leave()
         self.refused.clear()
         self.children.clear()
-        self.retire_at = 0
+        self.retire_at = self.aborted = 0
         stream = self.stream_of(accepted)
         signal.signal(signal.SIGHUP, lambda *_: self.mark_last())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

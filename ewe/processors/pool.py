@@ -129,7 +129,8 @@ class Pool(Processor):
             refuses = self.config.overload == "refuse"
             # While conversations wait for a worker, the pool may have to grow.
             timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
-            max_accepts = listener.accepts_at_once if refuses or self.has_room() else 0
+            room = self.connection_limit - len(self.live) if self.has_room() else 0
+            max_accepts = listener.accepts_at_once if refuses else min(listener.accepts_at_once, room)
             accepted, ready = listener.wait(timeout_s, max_accepts)
             for descriptor in ready:
                 self.parking.ready(descriptor)
@@ -184,7 +185,7 @@ class Pool(Processor):
                 wait = task.conversation.throw(error)
         except StopIteration:
             self.release(task.stream)
-        except Exception:
+        except (Exception, SystemExit):  # otherwise the worker would end
             logger.errors.exception(f"a conversation with {task.stream.client[0]} failed")
             self.release(task.stream)
         else:

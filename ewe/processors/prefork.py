@@ -37,11 +37,11 @@ from typing import TYPE_CHECKING
 from ewe.config.count_range import CountRange
 from ewe.processors.seats import BUSY, IDLE
 from ewe.processors.serial import Serial
-from ewe.streams.serial import SerialStream
+from ewe.streams.serial import limit_waits
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.streams.listener import Accepted, Listener
+    from ewe.streams.listener import Listener
 
 
 class Prefork(Serial):
@@ -58,6 +58,7 @@ class Prefork(Serial):
         return f"{cls.range_of_workers(config)} processes started in advance"
 
     def serve(self, listener: Listener) -> None:
+        limit_waits(listener.sockets.values())
         seat = self.seat
         seat.map[seat.number] = IDLE
         for accepted in listener:
@@ -65,10 +66,6 @@ class Prefork(Serial):
             self.run(self.stream_of(accepted))
             seat.map[seat.number] = IDLE
         seat.map[seat.number] = BUSY  # it takes no further client
-
-    def blocking_stream(self, accepted: Accepted) -> SerialStream:
-        stays = self.conversations.is_trusted(accepted.client[0])
-        return SerialStream(accepted, self.config, self.others_wait, stays)
 
     def others_wait(self) -> bool:
         """Return whether a client waits for one of these workers, since no more of them start."""

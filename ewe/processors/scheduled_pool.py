@@ -129,11 +129,11 @@ class ScheduledPool(Pool):
             return False
         except OSError:
             return True  # the worker gets the same error
-        if not head or len(head) == RECEIVE_BYTES:  # the end of the connection, or a head that is too long
+        if not head:  # the end of the connection
             return True
         size, stream.head_checked = self.conversations.requested_bytes(head, stream.head_checked)
-        if size is None:
-            return has_ended(stream.socket)
+        if size is None:  # the head is incomplete, and too long if it fills the buffer
+            return len(head) == RECEIVE_BYTES or has_ended(stream.socket)
         stream.file_bytes, stream.is_request = size, True
         return True
 

@@ -49,4 +49,8 @@ class Serial(Processor):
     def blocking_stream(self, accepted: Accepted) -> SerialStream:
         """Return a SerialStream, which lets go of the process if others wait; a trusted proxy's stays."""
         stays = self.conversations.is_trusted(accepted.client[0])
-        return SerialStream(accepted, self.config, self.listener.has_waiting, stays)
+        return SerialStream(accepted, self.config, self.others_wait, stays)
+
+    def others_wait(self) -> bool:
+        """Return whether a client waits for this process."""
+        return self.listener.has_waiting()

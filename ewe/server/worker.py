@@ -86,6 +86,7 @@ class Worker:
         # A supervisor may also have one worker, as beside X-Switch: no other takes turns with it.
         takes_turns = factory.workers > 1 and self.processor.connection_limit > 1
         self.listener = self.processor.listener = Listener(sockets, lifeline, takes_turns)
+        self.listener.limit_sends(factory.config.write_timeout)  # a reload may have changed it
         self.began = time.monotonic()
         self.interrupts = 0
         self.stopping = self.aborted = False

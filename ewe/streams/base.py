@@ -18,6 +18,7 @@ The calls are the same for all of them:
     send(), send_file()
     share()          count work that was done without a wait; after much work let other conversations run
     poller()         wait for something else than the client: a program, an upstream (streams/poller.py)
+    event_stream()   the model's own stream, if an event loop runs the conversation (streams/loops.py)
     either()         wait for the client and an upstream at once: for bytes that go both ways
     wake_event()     wait for another conversation (streams/wake_events.py)
     call()           call a function that may block: in this thread, or in one beside the loop (streams/calls.py)
@@ -63,6 +64,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import ParkedWakeEvent, WakeEvent
 
 T = TypeVar("T")
@@ -222,7 +224,8 @@ class Stream:
     when the process retires, gets new settings, or stops. finishing: no exchange follows the one in progress; an
     idle connection ends now, unless a request has arrived already. idle: the conversation is in next_request().
     aborted: abort() was called. unsent: the number of bytes of its file that the last send_file() has not sent;
-    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing.
+    above 0 if send_file() failed. may_block: its calls wait in the kernel, instead of pausing. gives_way: the idle
+    connection has ended, since another client waits for its worker (streams/serial.py).
 
     Facts about the exchange in progress that are not in the request: variables: additional variables for programs
     (set by guards, by the setting `env`, by error pages). user: the name that a guard has authenticated, for the
@@ -238,6 +241,7 @@ class Stream:
 
     scheme = "http"
     may_block = True
+    gives_way = False
     peer: tuple[str, int] | None = None
     connected: Connected | None = None
     unsent = 0
@@ -374,6 +378,10 @@ class Stream:
     def poller(self) -> Poller:
         """Return the model's poller for a program's pipes or an upstream's socket."""
         raise NotImplementedError
+
+    def event_stream(self) -> PausingStream | None:
+        """Return the model's own stream if an event loop runs the conversation; None under the other models."""
+        return None
 
     def upstream_poller(self) -> Poller:
         """Return the model's poller for an upstream. If possible, its waits occupy no thread."""

@@ -95,12 +95,12 @@ class BlockingStream(Stream):
                     return self.socket.recv(RECEIVE_BYTES)
                 except BlockingIOError:  # no bytes within tick_s
                     if (waited_s := waited_s + self.tick_s) >= seconds:
-                        return counted_if_empty(self, self.arrived_before_stop())
+                        return counted_if_empty(self, self.arrived_bytes())
                     if self.ends_for_waiting_client():
                         break
                 except OSError:
                     raise Disconnected from None
-            return self.arrived_before_stop()
+            return self.arrived_bytes()
         finally:
             self.idle = False
 
@@ -108,11 +108,8 @@ class BlockingStream(Stream):
         """Return whether an idle connection ends now, because another client waits for its worker."""
         return False
 
-    def arrived_before_stop(self) -> bytes:
-        """Return the bytes that have arrived already: a request that came before a stop is still answered.
-
-        Return b"" if there are none.
-        """
+    def arrived_bytes(self) -> bytes:
+        """Return the bytes that have arrived, b"" if none have: a request that came before a stop is answered."""
         try:
             return self.socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
         except OSError:
@@ -186,8 +183,6 @@ class BlockingStream(Stream):
             min_rate = MinRate(self.timeouts)
             while count:
                 sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
-                if sent == 0:
-                    raise Disconnected("the file has become shorter")
                 offset += sent
                 count -= sent
                 min_rate.check(sent)

@@ -224,7 +224,7 @@ class ExecutorThreads:
         while self.sleeping:
             self.sleeping.pop().release()
         for _ in range(self.count):
-            self.thread_ends.get()  # a signal handler may call abort() meanwhile, which ends the wait
+            self.thread_ends.get()  # for a call that never returns, an alarm ends the process (server/worker.py)
         while self.ended_calls:
             self.resume_or_abandon(self.ended_calls.popleft(), self.clean_up)
 

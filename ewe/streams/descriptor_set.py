@@ -129,18 +129,18 @@ class PollSet:
 
         timeout: seconds; None or a negative number: no limit.
         """
-        limited = timeout is not None and timeout >= 0
-        expires = time.monotonic() + timeout if limited and timeout else 0.0
-        if not self.turn.acquire(timeout=timeout if limited and timeout is not None else -1):
+        seconds = -1.0 if timeout is None or timeout < 0 else timeout
+        expires = math.inf if seconds < 0 else time.monotonic() + seconds
+        if not self.turn.acquire(timeout=seconds):
             return []
         try:
             while True:
-                left = max(expires - time.monotonic(), 0) if expires else 0
                 self.hand_over()
-                found = self.poll_object.poll(math.ceil(left * 1000) if limited else None)
+                left = max(expires - time.monotonic(), 0)
+                found = self.poll_object.poll(None if seconds < 0 else math.ceil(left * 1000))
                 if ready := self.still_wanted(found):
                     return ready
-                if limited and time.monotonic() >= expires:
+                if time.monotonic() >= expires:
                     return []
         finally:
             self.waits = False

@@ -11,10 +11,13 @@ import os
 import resource
 import sys
 
+from ewe.streams.base import Disconnected
+
 # The system has no descriptors, buffers, memory or processes left. The server is overloaded (503), not faulty
 # (500).
 EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN}
 NO_SENDFILE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+UNREADABLE = {errno.EIO, errno.ESTALE}  # faults of a disk, and of a file on another machine
 COPY_BYTES = 64 * 1024  # bytes read and written at once where sendfile(2) cannot be used
 OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: the system refuses more, although the hard limit is higher
 
@@ -37,19 +40,25 @@ def raise_descriptor_limit() -> None:
 
 
 def send_region(target: int, file: int, offset: int, count: int) -> int:
-    """Send a part of a file with sendfile(2); return how many bytes were sent, 0 at the file's end. Raises OSError.
+    """Send a part of a file with sendfile(2); return how many bytes were sent.
 
     Some file systems and sockets do not support sendfile(2) (ENOTSUP and similar errors). Then up to COPY_BYTES are
     read and written. If the socket's buffer becomes full, Python returns the number of bytes sent, also on macOS.
-    Only a call that has sent nothing raises BlockingIOError.
+    Only a call that has sent nothing raises BlockingIOError. Raises OSError if the connection is lost; Disconnected
+    if the announced length can no longer be sent, since the file has become shorter or cannot be read.
     """
     try:
-        return os.sendfile(target, file, offset, count)
+        sent = os.sendfile(target, file, offset, count)
     except OSError as reason:
+        if reason.errno in UNREADABLE:
+            raise Disconnected(f"the file cannot be read: {reason.strerror}") from None
         if reason.errno not in NO_SENDFILE:
             raise
-    data = os.pread(file, min(count, COPY_BYTES), offset)
-    return os.write(target, data) if data else 0
+        data = os.pread(file, min(count, COPY_BYTES), offset)
+        sent = os.write(target, data) if data else 0
+    if not sent:
+        raise Disconnected("the file has become shorter")
+    return sent
 
 
 def nonblocking_pipe() -> tuple[int, int]:

@@ -67,6 +67,7 @@ from ewe.timeouts import counted_if_empty
 if TYPE_CHECKING:
     import asyncio
 
+    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 
@@ -87,6 +88,7 @@ class EventStream(Stream):
     may_block = False
     HIGH = 64 * 1024  # bytes in `input_buffer` above which the stream stops reading
     watcher: Watcher | None = None  # the loop's; None until the conversation waits for an upstream
+    last_bytes = 0  # bytes in the transport's buffer after the end of the conversation, at the last look
 
     def __init__(self, model: EventModel, server: tuple[str, int], timeouts: Timeouts) -> None:
         super().__init__(("", 0), server, timeouts)
@@ -113,7 +115,8 @@ class EventStream(Stream):
         """Start the conversation, unless admit() refuses the connection."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        if peer:
+        # The name of a client of a Unix socket is a text: "", or the path to which it has bound its own socket.
+        if isinstance(peer, tuple):
             self.client = (peer[0], peer[1])
         elif transport.get_extra_info("socket").family == AF_UNIX:
             self.client = ("unix:", 0)
@@ -170,23 +173,33 @@ class EventStream(Stream):
             else:
                 self.conversation.throw(error)
         except StopIteration:
-            # check_deadline() aborts the connection if the client does not read the last bytes by then.
-            self.expires = self.clock.now + self.timeouts.write_timeout
+            self.expires = self.clock.now + self.timeouts.write_timeout  # see wait_for_last_bytes()
+            self.last_bytes = self.transport.get_write_buffer_size()
             self.close()
         except BaseException:
             logger.errors.exception(f"a conversation with {self.client[0]} failed")
-            self.abort()
+            # Not abort(): the exit status of the worker would say that a stop has aborted requests.
+            self.transport.abort()
 
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
-            if self.idle and unread(self.transport.get_extra_info("socket").fileno()):
-                # The request came while the kernel did not schedule this process: let the loop read it first.
+            if self.want is Want.BYTES and unread(self.transport.get_extra_info("socket").fileno()):
+                # The bytes came while the kernel did not schedule this process: let the loop read them first.
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())
-            elif self.expires and not self.lost:
-                self.transport.abort()  # the conversation has ended
+            elif self.expires and not self.lost:  # the conversation has ended
+                self.wait_for_last_bytes(now)
+
+    def wait_for_last_bytes(self, now: float) -> None:
+        """Drop a closing connection, unless its client has read min_rate bytes a second for write_timeout."""
+        left, timeouts = self.transport.get_write_buffer_size(), self.timeouts
+        if self.last_bytes - left >= max(timeouts.min_rate * timeouts.write_timeout, 1):
+            self.last_bytes = left
+            self.expires = now + timeouts.write_timeout
+        else:
+            self.transport.abort()
 
     # Awaited by the conversation
 
@@ -305,15 +318,12 @@ class EventStream(Stream):
                 try:
                     sent = send_region(target, file, offset, min(count, SENDFILE_BYTES))
                 except BlockingIOError:
-                    sent = -1
+                    sent = 0
                 except OSError:
                     raise Disconnected from None
-                if sent == 0:
-                    raise Disconnected("the file has become shorter")
-                if sent > 0:
-                    offset += sent
-                    count -= sent
-                min_rate.check(max(sent, 0))
+                offset += sent
+                count -= sent
+                min_rate.check(sent)
                 if count and watched < 0:  # once: the duplicate serves all further waits
                     try:
                         target = watched = os.dup(target)  # during a wait, the loop may close its own
@@ -327,7 +337,7 @@ class EventStream(Stream):
                 os.close(watched)
         if count:
             await self.send_copy(file, offset, count)
-        await self.share(max(sent, 0))
+        await self.share(sent)
 
     async def send_copy(self, file: int, offset: int, count: int) -> None:
         """Read and send a part of a file. This is slower than sendfile(2), but needs no other descriptor."""
@@ -342,13 +352,17 @@ class EventStream(Stream):
 
     async def drain(self) -> None:
         """Wait until the transport's buffer is empty, so that sendfile(2) sends its bytes after those."""
-        if self.transport.get_write_buffer_size():
+        if size := self.transport.get_write_buffer_size():
             # With a limit of 0 the loop calls resume_writing() only when the buffer is empty.
             self.transport.set_write_buffer_limits(high=0)
             try:
                 if self.transport.get_write_buffer_size():
                     self.output_full = True
                     await self.wait(Want.ROOM, self.timeouts.write_timeout)
+            except Timeout:
+                if self.transport.get_write_buffer_size() >= size:
+                    raise
+                await self.write_buffer_has_room()
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
@@ -410,6 +424,9 @@ class EventStream(Stream):
     def poller(self) -> Poller:
         """Return an EventPoller: the conversation pauses, and the loop watches the descriptors."""
         return EventPoller(self)
+
+    def event_stream(self) -> PausingStream:
+        return self
 
     async def either(self, descriptor: int, seconds: float) -> bool:
         """Pause until the client has sent bytes or closed its side, or until an upstream's socket can be read.

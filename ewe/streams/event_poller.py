@@ -65,12 +65,12 @@ class EventPoller:
             ready.append(descriptor)
             stream.resume_if_waiting_for(Want.PROGRAM)
 
-        for descriptor in descriptors:
-            loop.add_reader(descriptor, is_ready, descriptor)
-        if writable >= 0:
-            loop.add_writer(writable, is_ready, writable)
         expires = stream.clock.now + seconds
         try:
+            for descriptor in descriptors:
+                loop.add_reader(descriptor, is_ready, descriptor)
+            if writable >= 0:
+                loop.add_writer(writable, is_ready, writable)
             while not ready:
                 now = stream.clock.now
                 if stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S:

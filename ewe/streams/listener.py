@@ -26,8 +26,9 @@ A listener that takes turns (takes_turns) therefore accepts one connection, goes
 the processor to processes that are ready to run (end_turn).
 
 Possible failures: at the connection limit a model stops watching the sockets, and new connections wait in the
-kernel's backlog. Without a free descriptor accept(2) fails, and the connection stays at the head of the backlog.
-epoll would report it again at once, in an endless loop. The listener therefore stops accepting for ACCEPT_PAUSE_S.
+kernel's backlog. Without a free descriptor, or if a rule of the system forbids it, accept(2) fails, and the
+connection stays at the head of the backlog. epoll would report it again at once, in an endless loop. The listener
+therefore stops accepting for ACCEPT_PAUSE_S.
 
 Read next: processors/serial.py, the shortest model.
 """
@@ -50,7 +51,7 @@ from ewe.config.messages import Failure
 from ewe.config.setting_types import parse_address
 from ewe.streams.blocking import RECEIVE_TIMEOUT_S, TIMEVAL, set_timeouts
 from ewe.streams.descriptor_set import EPOLLEXCLUSIVE, EPOLLIN, descriptor_set
-from ewe.streams.descriptors import EXHAUSTED, nonblocking_pipe
+from ewe.streams.descriptors import nonblocking_pipe
 
 # For asyncio's servers on Unix sockets. When a server closes, Python 3.13 would remove the socket's path, but other
 # workers may still need the path, and the server's user may not be allowed to search its directory.
@@ -58,7 +59,7 @@ KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3
 # Bytes, unix(7). BSD and macOS have the smaller limit.
 MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
-ACCEPT_PAUSE_S = 0.1  # seconds without accepting when the system has no descriptor or memory left
+ACCEPT_PAUSE_S = 0.1  # seconds without accepting after a failure, such as no descriptor or memory left
 LOG_EVERY_S = 10.0  # seconds between two log lines about a failed accept(2)
 let_others_run = getattr(os, "sched_yield", lambda: None)  # not every Python has it
 # Whether Python uses accept4(2). The new socket then is blocking, although the listening socket is not. Systems
@@ -84,6 +85,10 @@ class StartError(Failure):
     """The server cannot start. The text is one line: the reason, and the remedy."""
 
 
+class InheritedSocket(socket.socket):
+    """A socket of the program that starts the server (fd://N). The path of a Unix socket is that program's."""
+
+
 class Accepted:
     """One accepted connection. client, server: (address, port); ("unix:", 0) over a Unix socket."""
 
@@ -104,13 +109,13 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
     try:
         for address in addresses:
             for sock in open_address(address):
+                sockets.append(sock)
                 sock.listen(backlog)
                 sock.setblocking(False)
                 if sock.family != socket.AF_UNIX:
                     # Accepted sockets inherit these options, which saves three system calls per connection.
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
-                sockets.append(sock)
     except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
         raise StartError(explain(address, reason)) from None
@@ -123,7 +128,7 @@ def open_address(address: str) -> Iterator[socket.socket]:
     if family == "unix":
         yield open_unix(host)
     elif family == "fd":
-        yield socket.socket(fileno=port)  # of fd://N: the descriptor
+        yield InheritedSocket(fileno=port)  # of fd://N: the descriptor
     else:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for ip_family, kind, protocol, _, where in dict.fromkeys(found):  # without duplicates
@@ -182,9 +187,8 @@ def open_unix(path: str) -> socket.socket:
     try:
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                try:
-                    probe.connect(path)
-                except ConnectionRefusedError:
+                probe.setblocking(False)  # connect(2) would wait for a server whose backlog is full
+                if probe.connect_ex(path) == errno.ECONNREFUSED:
                     os.unlink(path)
         sock.bind(path)
         os.chmod(path, 0o666)  # a proxy runs as another user; the permissions of the directory limit access
@@ -204,18 +208,19 @@ def explain(address: str, reason: OSError | UnicodeError) -> str:
     if reason.errno == errno.EADDRNOTAVAIL:
         return f"{address} is not an address of this machine; 127.0.0.1 always is, 0.0.0.0 means all"
     if reason.errno == errno.EACCES:
-        return f"{address} may not be opened without privileges; choose a port above 1023"
+        advice = "another path" if address.startswith("unix:") else "a port above 1023"
+        return f"{address} may not be opened without privileges; choose {advice}"
     if isinstance(reason, socket.gaierror):
         return f"{address}: the host is unknown ({reason.strerror})"
     return f"cannot listen on {address}: {reason.strerror or reason}"
 
 
 def close_sockets(sockets: Sequence[socket.socket]) -> None:
-    """Close listening sockets, and remove the paths of Unix sockets."""
+    """Close listening sockets, and remove the paths of Unix sockets that this server has bound."""
     for sock in sockets:
         name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
         sock.close()
-        if name and isinstance(name, str):
+        if name and isinstance(name, str) and not isinstance(sock, InheritedSocket):
             try:
                 os.unlink(name)
             except OSError:
@@ -252,6 +257,7 @@ class Listener:
         self.takes_turns = takes_turns
         self.accepts_at_once = 1 if takes_turns else ACCEPTS_AT_ONCE
         self.closed = False
+        self.last_socket = -1  # the descriptor of the socket that had the last connection
         self.backlog_poll: select.poll | None = None  # of the listening sockets alone
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
@@ -297,23 +303,28 @@ class Listener:
     def wait(self, seconds: float, max_accepts: int) -> tuple[list[Accepted], list[int]]:
         """Wait for connections, and for the descriptors that watch() has added.
 
-        seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections of each listening socket
-        (0: they wait in the backlog), and the watched descriptors that are ready.
+        seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections (0: they wait in the
+        backlog), and the watched descriptors that are ready.
         """
         if self.forks != Forks.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
-        now = time.monotonic() if self.accept_from else 0.0
-        if now < self.accept_from:
+        accept_from = self.accept_from  # read once: another thread may change it
+        now = time.monotonic() if accept_from else 0.0
+        if now < accept_from:
             max_accepts = 0
-            seconds = self.accept_from - now
-        elif self.accept_from:
+            seconds = accept_from - now
+        elif accept_from:
             self.accept_from = 0.0
         self.watch_sockets(max_accepts > 0 and not self.closed)
         accepted: list[Accepted] = []
         others: list[int] = []
-        for descriptor, _ in self.watched.poll(seconds):
+        ready = self.watched.poll(seconds)
+        if len(self.sockets) > 1 and len(ready) > 1:
+            # The sockets take turns: a busy one must not keep the clients of the others waiting.
+            ready.sort(key=lambda event: (event[0] <= self.last_socket, event[0]))
+        for descriptor, _ in ready:
             if descriptor in self.sockets:
-                self.accept_from_socket(descriptor, max_accepts, accepted)
+                self.accept_from_socket(descriptor, max_accepts - len(accepted), accepted)
                 if self.takes_turns and accepted:
                     self.end_turn(descriptor)
             elif descriptor == self.wake_reader:
@@ -359,6 +370,11 @@ class Listener:
                 except (FileExistsError, FileNotFoundError):
                     pass  # another thread has done it
 
+    def limit_sends(self, seconds: float) -> None:
+        """Set the longest wait of a send(2) to clients that are accepted from now on (write-timeout)."""
+        for sock in self.sockets.values():
+            set_timeouts(sock, None, seconds)
+
     def end_turn(self, descriptor: int) -> None:
         """Let other processes accept the next connections of a listening socket: go to the end of the list."""
         try:
@@ -373,23 +389,23 @@ class Listener:
     def accept_from_socket(self, descriptor: int, max_accepts: int, accepted: list[Accepted]) -> None:
         """Accept up to `max_accepts` connections of one listening socket, and append them to `accepted`.
 
-        If the process is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
+        If accept(2) fails, as for a process that is out of descriptors, nothing is accepted for ACCEPT_PAUSE_S.
         """
         listening = self.sockets[descriptor]
         for _ in range(max_accepts):
             try:
                 sock, client = listening.accept()
-            except BlockingIOError:
-                return  # another process has accepted the connection
+            except (BlockingIOError, ConnectionAbortedError):
+                return  # another process has accepted the connection, or the client has left
             except OSError as reason:
-                if reason.errno in EXHAUSTED:
-                    self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
-                    self.log_accept_failure(reason)
+                self.accept_from = time.monotonic() + ACCEPT_PAUSE_S
+                self.log_accept_failure(reason)
                 return
             if not ACCEPTED_BLOCK:
                 adopt_settings(sock, listening)
             if listening.family == socket.AF_UNIX:
                 client = ("unix:", 0)
+            self.last_socket = descriptor
             accepted.append(Accepted(sock, (client[0], client[1]), self.names[descriptor]))
 
     def log_accept_failure(self, reason: OSError) -> None:

@@ -42,13 +42,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
 from contextvars import Context
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ewe import logger
 from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
 from ewe.streams.descriptors import Waker
-from ewe.streams.event_poller import EventPoller, PausingStream
 from ewe.streams.flag import Flag
 from ewe.streams.poller import HALF_CLOSED_S
+
+if TYPE_CHECKING:
+    from ewe.streams.event_poller import PausingStream
 
 T = TypeVar("T")
 
@@ -193,10 +196,10 @@ class CrossThreadChannel:
 
 def open_channel(io: Stream, choice: str) -> CallChannel:
     """Return a new channel for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
-    poller = io.poller()
-    if isinstance(poller, EventPoller):
-        return SameLoopChannel(poller.stream)
-    return CrossThreadChannel(poller, LoopThread.of_this_process(choice).loop)
+    # Not io.poller(): a trace stands before it, and the application would run on another loop than its start.
+    if (stream := io.event_stream()) is not None:
+        return SameLoopChannel(stream)
+    return CrossThreadChannel(io.poller(), LoopThread.of_this_process(choice).loop)
 
 
 def start_task(
@@ -249,7 +252,7 @@ class LoopThread:
         """Run the loop, in its thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        run_until_stop(self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, from another thread, and return its result."""
@@ -264,6 +267,16 @@ class LoopThread:
         self.thread.join()
         self.loop.close()
         LoopThread.current = None
+
+
+def run_until_stop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until its stop(). A task of an application that calls exit() does not end the loop."""
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except SystemExit:
+            logger.errors.exception("a task of an application has called exit()")
 
 
 async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:

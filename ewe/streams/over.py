@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ewe.streams.base import RECEIVE_BYTES, Child, Poller, Stream
 
 if TYPE_CHECKING:
+    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 T = TypeVar("T")
@@ -94,6 +95,9 @@ class StreamOver(Stream):
 
     def poller(self) -> Poller:
         return self.below.poller()
+
+    def event_stream(self) -> PausingStream | None:
+        return self.below.event_stream()
 
     def upstream_poller(self) -> Poller:
         return self.below.upstream_poller()

@@ -95,7 +95,7 @@ class ParkedPoll:
 
     async def wait(self, seconds: float) -> bool:
         """Raise NotImplementedError: PoolPoller.wait() waits instead."""
-        raise NotImplementedError  # PoolPoller.wait() waits instead
+        raise NotImplementedError
 
     def close(self) -> None:
         """Note that the conversation goes on, perhaps while a worker still parks it."""
@@ -186,19 +186,17 @@ class PoolPoller(BlockingPoller):
                 raise Disconnected
             if now >= expires:
                 return []
-            self.raise_if_client_left()
+            self.client_ended_at = end_of_client(self.client, ended_at)
 
-    def raise_if_client_left(self) -> None:
-        """Raise Disconnected if the client has left.
 
-        If it has only closed its sending side, store the time in `client_ended_at`. It may still wait for the
-        response.
-        """
-        client = self.client.fileno()
-        if client < 0:
-            raise Disconnected
-        side = look_at(client, self.client_ended_at is not None)
-        if side == GONE:
-            raise Disconnected
-        if side == ENDED and self.client_ended_at is None:
-            self.client_ended_at = time.monotonic()
+def end_of_client(client: socket.socket, ended_at: float | None) -> float | None:
+    """Return the time.monotonic() at which a client was first seen to have closed its sending side, else None.
+
+    Such a client may still wait for the response. ended_at: the result of the last call for this client, None
+    before. Raises Disconnected if the client has left.
+    """
+    descriptor = client.fileno()
+    side = GONE if descriptor < 0 else look_at(descriptor, ended_at is not None)
+    if side == GONE:
+        raise Disconnected
+    return time.monotonic() if side == ENDED and ended_at is None else ended_at

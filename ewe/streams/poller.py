@@ -24,6 +24,7 @@ Read next: event_poller.py; gateway/programs.py, gateway/upstream.py.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -77,17 +78,13 @@ class BlockingPoller:
         now = time.monotonic()
         expires = now + seconds
         while True:
-            silent_until = (
-                None if self.client_ended_at is None else max(self.client_ended_at, since) + HALF_CLOSED_S
-            )
-            until = expires if silent_until is None else min(expires, silent_until)
-            events = dict(watched.poll(max(until - now, 0) * 1000))
+            ended_at = self.client_ended_at
+            silent_until = math.inf if ended_at is None else max(ended_at, since) + HALF_CLOSED_S
+            events = dict(watched.poll(max(min(expires, silent_until) - now, 0) * 1000))
             about_client = events.pop(client, 0)
-            side = (
-                side_after(client, about_client, self.client_ended_at is not None) if about_client else OPEN
-            )
+            side = side_after(client, about_client, ended_at is not None) if about_client else OPEN
             now = time.monotonic()
-            if side == GONE or (silent_until is not None and now >= silent_until):
+            if side == GONE or now >= silent_until:
                 raise Disconnected
             if events:
                 return list(events)

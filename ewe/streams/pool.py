@@ -44,10 +44,10 @@ from ewe.streams.base import (
     Wait,
     Want,
 )
-from ewe.streams.blocking import BlockingStream
-from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, GONE, look_at
+from ewe.streams.blocking import BlockingStream, set_timeouts
+from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLRDHUP
 from ewe.streams.descriptors import send_region
-from ewe.streams.parking import ParkedPoll, PoolPoller
+from ewe.streams.parking import ParkedPoll, PoolPoller, end_of_client
 from ewe.streams.poller import HALF_CLOSED_S
 from ewe.timeouts import counted_if_empty
 
@@ -79,6 +79,8 @@ class PoolStream(BlockingStream):
         self.handled_bytes = 0
         if parks_always:
             sock.setblocking(False)
+        elif client[1] == 0:  # over a Unix socket, which has not inherited the limits of the listening socket
+            set_timeouts(sock, self.tick_s, timeouts.write_timeout)
 
     @property
     def may_block(self) -> bool:  # type: ignore[override]
@@ -93,7 +95,7 @@ class PoolStream(BlockingStream):
         self.idle = True
         try:
             if self.finishing:
-                return self.arrived_before_stop()
+                return self.arrived_bytes()
             # Pause before the first recv(): the main thread runs the conversation to this point, and must not
             # answer a request.
             wait = Wait(Want.BYTES, time.monotonic() + seconds)
@@ -107,7 +109,7 @@ class PoolStream(BlockingStream):
                     raise Disconnected from None
         except Timeout:
             # The request may have come before epoll could report it: the kernel did not schedule this process.
-            return counted_if_empty(self, self.arrived_before_stop())
+            return counted_if_empty(self, self.arrived_bytes())
         finally:
             self.idle = False
 
@@ -223,8 +225,6 @@ class PoolStream(BlockingStream):
                 continue
             except OSError:
                 raise Disconnected from None
-            if sent == 0:
-                raise Disconnected("the file has become shorter")
             offset += sent
             count -= sent
             self.unsent = count
@@ -244,8 +244,8 @@ class PoolWakeEvent:
     def set(self) -> None:
         """Queue the conversation, if it is parked already. Any thread may call this."""
         self.is_set = True
-        if self.wake is not None:
-            self.wake()
+        if (wake := self.wake) is not None:  # read once: the conversation may set it to None meanwhile
+            wake()
 
     async def wait(self, seconds: float) -> bool:
         """Pause until set() is called; return False after `seconds`.
@@ -267,14 +267,8 @@ class PoolWakeEvent:
             except Timeout:
                 continue
             if not self.is_set:  # then an event of the client's socket has resumed the conversation
-                self.raise_if_client_left()
+                self.client_ended_at = end_of_client(self.stream.socket, self.client_ended_at)
         return True
-
-    def raise_if_client_left(self) -> None:
-        """Check whether the client has left, or has only closed its sending side. Raises Disconnected."""
-        if look_at(self.stream.socket.fileno(), self.client_ended_at is not None) == GONE:
-            raise Disconnected
-        self.client_ended_at = time.monotonic()
 
     def events(self) -> int:
         """Return the epoll(7) events of the client's socket that resume the conversation, too."""

@@ -88,4 +88,5 @@ class SerialStream(BlockingStream):
         """Return whether this idle connection ends now: it has had a request, and another client has waited at two
         looks.
         """
-        return self.requests > 0 and not self.stays and self.others_still_wait()
+        self.gives_way = self.requests > 0 and not self.stays and self.others_still_wait()
+        return self.gives_way

@@ -114,7 +114,7 @@ def load_self_signed(context: ssl.SSLContext) -> None:
             raise BadCertificate(
                 "tls = self needs the openssl command; install it, or give tls-cert"
             ) from None
-        except subprocess.SubprocessError as reason:
+        except (OSError, subprocess.SubprocessError) as reason:
             raise BadCertificate(f"openssl could not make a certificate: {reason}") from None
         context.load_cert_chain(certificate, key)
 
@@ -124,13 +124,15 @@ class SecureStream(StreamOver):
 
     scheme = "https"
 
-    def __init__(self, below: Stream, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, below: Stream, context: ssl.SSLContext, listens_at: tuple[str, int] | None = None
+    ) -> None:
+        """listens_at: the (address, port) of the listening socket, for by_name(); None: below.server."""
         super().__init__(below)
         self.incoming = ssl.MemoryBIO()
         self.outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
-        connected = below if below.connected is None else below.connected  # not what a proxy's headers say
-        self.tls.listens_at = connected.server  # type: ignore[attr-defined]  # for by_name()
+        self.tls.listens_at = listens_at or below.server  # type: ignore[attr-defined]
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
         self.decrypted = b""  # by either(), for the next receive()
         self.fault: str | None = None  # OpenSSL's reason, "" without one; None: no bad record

@@ -89,8 +89,10 @@ class TracedStream(StreamOver):
         if not data:
             if time.monotonic() - began >= seconds:
                 self.why = "no request came in time"
+            elif self.below.gives_way:
+                self.why = "another client waits"
             else:
-                self.why = "the server stops" if self.stopping else "the client closes"
+                self.why = "the server stops" if self.finishing else "the client closes"
         return data
 
     async def receive(self, limit: int = RECEIVE_BYTES) -> bytes:

@@ -17,7 +17,7 @@ Read next: event_poller.py.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 from ewe.streams.base import Want
 from ewe.streams.descriptor_set import EPOLLIN, HAS_EPOLL, descriptor_set
@@ -56,7 +56,7 @@ class Watcher:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop = proxy(loop)  # WATCHERS refers to this watcher, which must not keep the loop in memory
         self.waiting: dict[int, Paused | None] = {}
 
     def watch(self, descriptor: int) -> None:

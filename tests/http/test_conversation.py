@@ -9,6 +9,7 @@ import copy
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from support.memory import Answer, Echo, MemoryStream, answers, every_cut, talk
 import ewe.response_writer
 from ewe import logger
 from ewe.body import CONTINUE, MAX_SKIPPED_BYTES
-from ewe.conversation import BUSY, MAX_CACHED_HEAD_CHARS, MAX_HEADS, converse
+from ewe.conversation import BUSY, MAX_CACHED_HEAD_CHARS, MAX_HEADS, converse, converse_behind_proxy
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
@@ -651,6 +652,19 @@ def test_what_a_feature_raises(
     assert first.fields.get("allow") == ("GET" if status == 405 else None)
 
 
+def test_a_feature_that_calls_exit_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that serves one client after the other goes on."""
+
+    class Exits(Echo):
+        async def respond(self, request: Request, io: Stream) -> Response:
+            raise SystemExit("secret")
+
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+    answer = only(talk(Exits(), get()))
+    assert answer.status == 500 and b"secret" not in answer.body and any("secret" in line for line in lines)
+
+
 @pytest.mark.parametrize("error", [Timeout(), Disconnected()])
 def test_a_client_that_left_is_told_nothing(error: Exception) -> None:
     assert talk(Fixed(error), get(), get()).sent == []
@@ -667,6 +681,17 @@ def test_pages_of_errors_tell_nothing() -> None:
     answer = only(stream)
     assert answer.status == 400 and b"script" not in answer.body
     assert answer.fields["content-type"] == "text/html; charset=utf-8"
+
+
+def test_a_proxy_header_does_not_change_where_ewe_speaks_tls() -> None:
+    """The header names the address of the proxy, and not that of the socket whose sites have no certificate."""
+    site = Echo()
+    site.tls = object()  # type: ignore[attr-defined]
+    site.plain_at = {("192.0.2.2", 80)}  # type: ignore[attr-defined]
+    site.proxies = SimpleNamespace(networks={"192.0.2.1"})  # type: ignore[attr-defined]
+    stream = MemoryStream([b"PROXY TCP4 203.0.113.9 198.51.100.7 5000 443\r\n" + get()])
+    run(converse_behind_proxy(stream, site))  # type: ignore[arg-type]
+    assert only(stream).status == 200 and stream.server == ("198.51.100.7", 443)
 
 
 def test_the_answer_to_one_too_many() -> None:

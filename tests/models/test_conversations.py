@@ -11,6 +11,7 @@ from ewe.config.settings import Config
 from ewe.conversation import BUSY
 from ewe.conversations import Conversations
 from ewe.streams.flag import Flag
+from ewe.streams.loops import LoopThread
 
 
 class Networks:
@@ -71,3 +72,13 @@ def test_applications_start_on_the_loop_of_the_model() -> None:
     assert found.start(Flag(), run) == "application 'shop:app' cannot start"
     found.stop(Flag(), run)
     assert ran == ["start_all", "stop_all"]
+
+
+def test_a_loop_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_this_process(choice: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {choice!r}")
+
+    monkeypatch.setattr(LoopThread, "of_this_process", of_this_process)
+    found = conversations(Config(loop="uvloop"), applications=[object()])
+    reason = "the event loop of the ASGI applications cannot start: No module named 'uvloop' (loop)"
+    assert found.start(Flag()) == reason

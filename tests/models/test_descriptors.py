@@ -9,12 +9,17 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.proc import children, open_files
 from support.server import ROOT, Server, Start, free_port, wait_until, write_program
 from support.wire import read_all, read_response
 
+from ewe import logger
+from ewe.config.settings import Config
+from ewe.processors.fork import Fork
 from ewe.server.processor_factory import RESERVED_DESCRIPTORS
 
 STANDARD = (0, 1, 2)
@@ -54,6 +59,17 @@ def test_a_child_of_fork_holds_its_connection_alone(start: Start) -> None:
             assert not shared, (own, others(server.pid))
             assert not any("eventpoll" in name for name in own.values()), own
             assert sum(name.startswith("socket:") for name in own.values()) == 1, own
+
+
+def test_the_log_of_a_refusal_counts_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the fork model each connection is open in a child, and none in the parent."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "warning", lines.append)
+    site: Any = SimpleNamespace(tls=None)
+    processor = Fork(site, Config())
+    processor.children = {1: "192.0.2.1", 2: "192.0.2.2"}
+    processor.report_refusal("192.0.2.3", "connections")
+    assert lines == ["192.0.2.3: 503, 2 connections are open (connections)"]
 
 
 def lifeline_of(worker: int, parent: dict[int, str]) -> list[int]:

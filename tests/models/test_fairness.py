@@ -18,13 +18,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.proc import children_of, is_asleep
 from support.server import Server, Start, wait_until
 
+from ewe.config.settings import Config
 from ewe.features.indexes import INLINE_NAMES
 from ewe.processors import event
+from ewe.processors.base import Processor
+from ewe.processors.prefork import Prefork
+from ewe.processors.serial import Serial
+from ewe.streams.blocking import TIMEVAL
 from ewe.streams.listener import Listener
 from ewe.streams.serial import TICK_S
 
@@ -138,6 +144,21 @@ def test_an_idle_connection_ends_when_another_client_waits(start: Start, name: s
             other.sendall(OTHER)
             assert other.recv(1000).startswith(b"HTTP/1.1 200")
             assert idle.recv(1000) == b""
+
+
+@pytest.mark.parametrize("model", [Serial, Prefork])
+def test_a_worker_for_one_client_looks_often(model: type[Processor]) -> None:
+    """Each look counts as TICK_S: if the kernel waited for longer, so would idle, head-timeout and the others."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        site: Any = SimpleNamespace(tls=None)
+        processor = model(site, Config())
+        processor.listener = Listener([listening])
+        processor.listener.close()
+        processor.serve(processor.listener)
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            tick = accepted.getsockopt(SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.size)
+        processor.listener.close_waiting()
+    assert TIMEVAL.unpack(tick) == (0, round(TICK_S * 1e6))
 
 
 def test_an_idle_connection_of_a_trusted_proxy_stays(start: Start) -> None:

@@ -20,6 +20,7 @@ from support.wire import read_all, read_response, reset
 
 from ewe.config.settings import Config
 from ewe.processors.request_queue import RequestQueue
+from ewe.processors.scheduled_pool import ScheduledPool
 from ewe.requested_bytes import requested_bytes
 from ewe.streams.scheduled import ScheduledStream
 
@@ -439,3 +440,19 @@ def test_the_size_that_a_head_asks_for(tmp_path: Path, head: bytes, size: int | 
     (tmp_path / "folder").mkdir()
     site = make_site(Config(documentroot=str(tmp_path)))
     assert requested_bytes(site, head, 0)[0] == size
+
+
+@pytest.mark.parametrize("behind", [0, 4096, 70_000])
+def test_a_request_with_much_behind_its_head_has_a_rank(tmp_path: Path, behind: int) -> None:
+    """Otherwise a pipeline, or a body, would make a request the next one, and one that no policy drops."""
+    from ewe.sites import make_site
+
+    (tmp_path / "1").write_bytes(bytes(1_000))
+    config = Config(documentroot=str(tmp_path), schedule="sff")
+    pool = ScheduledPool(make_site(config), config)
+    ours, client = socket.socketpair()
+    with ours, client:
+        stream = ScheduledStream(ours, ("::1", 1), ("::1", 2), config, True)
+        client.sendall(of("/1") + b"x" * behind)
+        assert pool.has_complete_head(SimpleNamespace(stream=stream))  # type: ignore[arg-type]
+        assert stream.rank("sff") == (1_000, True)

@@ -10,12 +10,16 @@ import signal
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.proc import children, is_gone, look, wake_ups
 from support.server import Server, Start, wait_until, write_program
 from support.wire import read_response
 
+from ewe.config.settings import Config
+from ewe.processors.fork import Fork
 from ewe.server.supervisor import Supervisor
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -262,3 +266,23 @@ def test_a_stop_waits_for_no_reload_and_many_reloads_are_one() -> None:
     assert found[:3] == [signal.SIGTERM, signal.SIGINT, signal.SIGINT]
     assert found[3:5] == [ttin, ttin] and sorted(found[5:]) == [hup, usr1]
     assert supervisor.take_noted_signals() == []
+
+
+@pytest.mark.parametrize(
+    ("finishing", "aborting", "number"),
+    [(False, False, signal.SIGHUP), (True, False, signal.SIGTERM), (True, True, signal.SIGQUIT)],
+)
+def test_a_child_that_is_forked_at_a_stop_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch, finishing: bool, aborting: bool, number: int
+) -> None:
+    """The signal came between accept(2) and fork(2). A child must not outlive the server."""
+    site: Any = SimpleNamespace(tls=None)
+    processor = Fork(site, Config())
+    processor.stopping, processor.finishing = True, finishing
+    processor.asked_to_abort.raised = aborting
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fork", lambda: 4711)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    accepted: Any = SimpleNamespace(client=("192.0.2.1", 1), socket=SimpleNamespace(close=lambda: None))
+    processor.start(accepted)
+    assert sent == [(4711, number)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import sys
@@ -101,3 +103,17 @@ def test_what_belongs_to_another_account_stays(tmp_path: Path) -> None:
     os.chown(left / LOCK, 65534, 65534)
     Scratch(PREFIX, str(tmp_path)).close()
     assert left.is_dir()
+
+
+def test_a_directory_that_cannot_be_locked_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No later start would remove a directory without a lock."""
+
+    def fails(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(OSError, match="no locks"):
+        Scratch(PREFIX, str(tmp_path))
+    assert not list(tmp_path.iterdir())

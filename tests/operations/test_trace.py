@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.memory import MemoryStream
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 
+from ewe.streams.blocking import run
+from ewe.streams.traced import TracedStream
 from ewe.trace import MAX_TEXT_CHARS, Trace
 
 LINE = re.compile(r"(\d+\.\d{6}) ([a-z-]+) (-|\d+\.\d+) (\d+)/(\d+) (.*)")
@@ -362,3 +365,25 @@ def test_a_line_of_escapes_is_as_short_as_any_other(tmp_path: Path) -> None:
     trace.write("request", "1.1", "/" + "\U0001f411" * MAX_TEXT_CHARS)
     lines = (tmp_path / "trace").read_bytes().splitlines(keepends=True)
     assert len(lines) == 2 and max(map(len, lines)) < 4096 and rb"/\U000e0001" in lines[0]
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "9" * 10, "9" * 5000])
+def test_a_descriptor_that_cannot_exist(number: str) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Trace(f"fd://{number}")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "why"),
+    [
+        ("gives_way", "another client waits"),
+        ("finishing", "the server stops"),
+        # A process that retires, or has other settings, leaves an idle connection open
+        ("stopping", "the client closes"),
+    ],
+)
+def test_why_an_idle_connection_has_ended(tmp_path: Path, attribute: str, why: str) -> None:
+    below = MemoryStream([])
+    setattr(below, attribute, True)
+    stream = TracedStream(below, Trace(str(tmp_path / "trace")), "1.1")
+    assert run(stream.next_request(9)) == b"" and stream.why == why

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from support.server import wait_until as wait_until_true
 
+from ewe import logger
 from ewe.streams import loops
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.flag import Flag
@@ -103,3 +105,22 @@ def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="can't start new thread") as refused:
         LoopThread("asyncio")
     assert refused.value.errno in EXHAUSTED and made[0].is_closed()
+
+
+def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other applications of the process run on the same loop."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "exception", lines.append)
+
+    async def exits() -> None:
+        raise SystemExit
+
+    async def answers() -> int:
+        return 7
+
+    tasks: list[asyncio.Task[None]] = []
+    thread.loop.call_soon_threadsafe(lambda: tasks.append(thread.loop.create_task(exits())))
+    wait_until_true(lambda: lines, 30)
+    assert asyncio.run_coroutine_threadsafe(answers(), thread.loop).result(30) == 7
+    assert lines == ["a task of an application has called exit()"]
+    assert isinstance(tasks[0].exception(), SystemExit)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ewe.streams.base import Disconnected
 from ewe.streams.descriptors import Waker, nonblocking_pipe, send_region
 
 
@@ -62,8 +63,20 @@ def test_a_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbe
     with open(tmp_path / "file", "rb") as file, ours, peer:
         assert send_region(ours.fileno(), file.fileno(), 2, 5) == 5
         assert peer.recv(100) == b"23456"
-        assert send_region(ours.fileno(), file.fileno(), 10, 5) == 0
+        with pytest.raises(Disconnected, match="shorter"):
+            send_region(ours.fileno(), file.fileno(), 10, 5)
         ours.setblocking(False)
         with pytest.raises(BlockingIOError):
             while True:
                 send_region(ours.fileno(), file.fileno(), 0, 10)
+
+
+def test_a_disk_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log must not say that the client has left."""
+
+    def fails(*arguments: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "sendfile", fails)
+    with pytest.raises(Disconnected, match="the file cannot be read: Input/output error"):
+        send_region(1, 2, 0, 5)

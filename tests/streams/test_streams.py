@@ -52,10 +52,10 @@ from ewe.streams.base import (
     Timeout,
     Want,
 )
-from ewe.streams.blocking import BlockingStream, run, set_timeouts
+from ewe.streams.blocking import TIMEVAL, BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.event import Clock, EventStream
-from ewe.streams.pool import PoolStream
+from ewe.streams.pool import PoolStream, PoolWakeEvent
 
 try:
     import uvloop
@@ -378,6 +378,16 @@ def test_each_allow_is_a_new_deadline(connect: Connect) -> None:
     time.sleep(0.4)  # so that it waits for longer than the first deadline was away
     connection.client.sendall(b"x")
     assert connection.result() == b"x"
+
+
+def test_a_pool_that_parks_idle_limits_the_waits_of_a_unix_socket() -> None:
+    """Otherwise a client that sends half a request would occupy a worker without a limit."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        stream = PoolStream(ours, ("unix:", 0), ("localhost", 80), Config(write_timeout=7), False)
+        options = (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+        limits = [ours.getsockopt(socket.SOL_SOCKET, option, TIMEVAL.size) for option in options]
+    assert limits == [TIMEVAL.pack(int(stream.tick_s), 0), TIMEVAL.pack(7, 0)]
 
 
 # --- Waiting between requests ---------------------------------------------------------------------------------
@@ -1208,6 +1218,28 @@ def test_a_client_that_leaves_while_others_have_their_turn(connect: Connect) -> 
 
 # ---------------------------------------------------------------------------------------------------------
 # WakeEvents
+
+
+class GoesOn(PoolWakeEvent):
+    """A WakeEvent whose conversation goes on, and clears `wake`, after set() has read it once."""
+
+    reads = 0
+    woken = 0
+
+    def read(self) -> Callable[[], None] | None:
+        self.reads += 1
+        return self.count if self.reads == 1 else None
+
+    def count(self) -> None:
+        self.woken += 1
+
+    wake = property(read, lambda self, value: None)  # type: ignore[assignment]
+
+
+def test_a_conversation_that_goes_on_while_another_wakes_it() -> None:
+    event = GoesOn(SimpleNamespace())  # type: ignore[arg-type]
+    event.set()
+    assert event.woken == 1
 
 
 def test_a_bell_that_rings_and_one_that_does_not(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from support.wire import read_all, read_response
 from ewe.config.settings import Config
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
-from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, SecureStream, server_context
+from ewe.streams.tls import MAX_SILENT, RECORD_BYTES, BadCertificate, SecureStream, server_context
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 
@@ -472,3 +472,12 @@ def test_a_wait_for_either_side_needs_whole_data(authority: Authority) -> None:
     assert run(stream.either(0, 5)) and not arrivals
     assert run(stream.either(0, 5)) and not upstream_ready  # without a wait
     assert run(stream.receive()) == b"hello"
+
+
+def test_an_openssl_that_may_not_be_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*arguments: object, **options: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", "openssl")
+
+    monkeypatch.setattr(subprocess, "run", denied)
+    with pytest.raises(BadCertificate, match=r"could not make a certificate: .*denied: 'openssl'"):
+        server_context(None, None)

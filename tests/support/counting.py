@@ -39,6 +39,7 @@ SETTLE_S = 0.002  # after a connection, for its child or thread to end before th
 BY_CHANCE = {"futex", "sched_yield", "restart_syscall", "poll", "brk"}
 BY_THE_CLOCK = {
     "SerialStream.others_still_wait",
+    "Serial.others_wait",
     "Prefork.others_wait",
     "Seat.more_start",
     "Listener.has_waiting",

@@ -117,6 +117,9 @@ class Arrivals(Primitive):
         self.recompute_runnable_lanes()
         return accepted, ready_descriptors
 
+    def watch_sockets(self, wanted: bool) -> None:
+        self.accepting = wanted
+
     def watch(self, descriptor: int, events: int, again: bool = False) -> None:
         (self.epoll.modify if again else self.epoll.register)(descriptor, events)
 

@@ -1,0 +1,60 @@
+"""Faults in the code of a user: in the module of a model, and in a conversation."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ewe import logger
+from ewe.config.settings import Config
+from ewe.processors.accounting import Accounts
+from ewe.processors.base import UnknownModel, model_named
+from ewe.processors.pool import Pool
+from ewe.processors.pool_parking import PoolTask
+from ewe.processors.serial import Serial
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{}['home']\n", "KeyError: 'home', in .* line 1"),
+        ("raise SystemExit(3)\n", "(ImportError: )?SystemExit: 3, in .* line 1"),
+    ],
+)
+def test_a_model_whose_import_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    (tmp_path / "faulty_model.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownModel, match=f"'faulty_model:Mine' cannot be loaded: {reason}"):
+        model_named("faulty_model:Mine")
+
+
+def test_a_model_that_does_not_exist() -> None:
+    with pytest.raises(UnknownModel, match="'thred' is unknown; there are serial, fork"):
+        model_named("thred")
+
+
+async def exits() -> None:
+    """A conversation whose body comes from a feature that calls exit()."""
+    raise SystemExit
+
+
+def test_a_conversation_that_calls_exit_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[object] = []
+    lines: list[str] = []
+    monkeypatch.setattr(Accounts, "release", lambda processor, stream: released.append(stream))
+    monkeypatch.setattr(logger.errors, "exception", lines.append)
+    site: Any = SimpleNamespace(tls=None)
+    pool, serial = Pool(site, Config()), Serial(site, Config())
+    monkeypatch.setattr(serial, "converse", lambda stream: exits())
+    with socket.socket() as sock:
+        stream: Any = SimpleNamespace(socket=sock, client=("192.0.2.1", 1))
+        pool.advance(PoolTask(stream, exits()))
+        serial.run(stream)
+    assert released == [stream, stream]
+    assert lines == ["a conversation with 192.0.2.1 failed"] * 2
