@@ -639,6 +639,7 @@ def test_the_command_that_does_it_again_has_the_name_of_any_file(
         ("cuont", 'no sample of this name; did you mean "count"?'),
         ("{dir}", "is a directory"),
         ("a" * 300, "File name too long"),
+        ("{dir}/deep.py", "deep.py: an expression is nested too deeply"),
         ("{dir}/broken.py", "broken.py:1: "),
         ("{dir}/nul.py", "nul.py: "),
         ("count --runs 0", "is not a number from 1"),
@@ -656,6 +657,7 @@ def test_a_wrong_command_is_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text("def scenario(:\n")
     (tmp_path / "nul.py").write_bytes(b"\0")
+    (tmp_path / "deep.py").write_text(f"def scenario(): pass\nn = 1{' + 1' * 900}\n")
     assert main(arguments.format(dir=tmp_path).split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("ewe-explore: ") and says in error and error.count("\n") == 1
