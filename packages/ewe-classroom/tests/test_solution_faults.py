@@ -156,6 +156,9 @@ def test_a_report_that_a_program_makes_itself_shows_no_file_behind_a_link(tmp_pa
         ("go", "ended <-chan bool\n", ""),
         ("c", "mqd_t q = mq_open(name, 0);\n", "mq_open()"),
         ("c", "/* mq_open() */\n", ""),
+        ("c", 'char *any = "*/*"; mqd_t q = mq_open(name, 0); /* */\n', "mq_open()"),
+        # Once through the text, and not once for each "/*", which would take an hour
+        ("c", f'char *many = "{"/* " * 200_000}"; mqd_t q = mq_open(name, 0);\n', "mq_open()"),
     ],
 )
 def test_a_library_queue_is_found(language: str, text: str, says: str, tmp_path: Path) -> None:
