@@ -15,8 +15,9 @@ import pytest
 from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import cli, labs, measurements, questions
+from ewe_classroom.course import cli, labs, measurements, other_measurements, questions
 from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
@@ -202,6 +203,29 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
 
 
 # Measurements and questions
+
+
+def test_a_fault_of_a_measurement_is_none_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object, **__: object) -> measurements.Measurements:
+        raise TimeoutError("timed out")
+
+    file = tmp_path / "runs.json"
+    file.write_text("{}")
+    monkeypatch.setattr(measurements, "measure", measure)
+    assert course("measure", "measure", str(file)) == 2
+    assert capsys.readouterr().err == "ewe-course: cannot measure: timed out\n"
+
+
+@pytest.mark.parametrize("clients", ["1" + "0" * 400, "[" * 100_000])
+def test_a_file_of_runs_with_impossible_numbers_is_refused(tmp_path: Path, clients: str) -> None:
+    file = tmp_path / "runs.json"
+    run = f'{{"kind": "closed", "clients": {clients}, "mean_ms": 1.0, "rate": 1.0}}'
+    opened = '{"kind": "open", "rate_wanted": 5, "mean_ms": 1.0, "rate": 1.0}'
+    file.write_text(f'{{"format": "{FORMAT}", "runs": [{run}, {opened}, {run.replace(clients, "1")}]}}')
+    with pytest.raises(ConfigError, match="not a complete file of runs"):
+        other_measurements.of_data(file, print)
 
 
 @pytest.mark.starts_processes
