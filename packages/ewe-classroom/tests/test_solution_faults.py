@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -259,6 +260,31 @@ def test_a_long_head_in_go_is_refused_also_if_its_end_has_arrived(name: str, tmp
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.needs("gcc")
+def test_the_end_of_a_forking_server_kills_its_children_and_no_other_process(tmp_path: Path) -> None:
+    """A shell and its jobs may be in one process group with the server."""
+    for file, text in lab("fork").files(lab("fork").variant("c"), solved=True).items():
+        (tmp_path / file).write_text(text.replace("#define GRACE_S 10 ", "#define GRACE_S 0 "))
+    faults.build("c", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    command = ["sh", "-c", f"./server {address[1]} . & echo $!; wait; echo goes on"]
+    shell = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert shell.stdout is not None
+    server = int(shell.stdout.readline())
+    try:
+        wait_until(lambda: connects(address), 30)
+        with socket.create_connection(address, 30) as client:
+            client.sendall(b"GET /server.c HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+            os.kill(server, signal.SIGTERM)
+            # It ends when no process has this pipe any more, so the child of the conversation has ended, too.
+            assert shell.stdout.read() == "goes on\n"
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
 
 
 def status_of(port: int, path: str) -> int:
