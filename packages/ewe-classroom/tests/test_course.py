@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -15,7 +16,7 @@ import pytest
 from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import cli, labs, measurements, other_measurements, questions
+from ewe_classroom.course import cli, labs, measurements, other_measurements, packs, questions
 from ewe_classroom.course.one_source import SourceError, solution, starter
 from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
@@ -190,6 +191,22 @@ def test_a_handout_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert course("new", "pool", str(tmp_path)) == 2
     assert "exists already" in capsys.readouterr().err
     assert (tmp_path / "server.py").read_text() == "my work\n"
+
+
+def test_a_full_disk_is_named_by_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of write() names no file."""
+
+    def write(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(Path, "write_bytes", write)
+    assert course("new", "pool", str(tmp_path)) == 2
+    assert capsys.readouterr().err == f"ewe-course: cannot write {tmp_path}: No space left on device\n"
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space left"):
+        packs.write({"grade.sh": b""}, tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [
