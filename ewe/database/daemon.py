@@ -46,7 +46,7 @@ from ewe.database.protocol import (
     encode_response,
 )
 from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
-from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess
+from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess, reopen
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
@@ -461,15 +461,10 @@ class Daemon:
             self.stop_by = 0.0  # the second signal: do not wait for running requests
 
     def reopen_log(self) -> None:
-        """Open the log again after it was renamed; if that fails, the old file stays in use."""
-        try:
-            self.log.file.open()
-            for process in self.processes.values():
-                process.send_order(REOPEN_LOG)
-        except OSError as reason:
-            self.log.write(
-                "error", f"cannot write {self.log.file.path}: {reason.strerror}; the old file stays in use"
-            )
+        """Open the log again after it was renamed, in all processes."""
+        reopen(self.log)
+        for process in self.processes.values():
+            process.send_order(REOPEN_LOG)
 
     def read_settings(self) -> None:
         """Read the settings again; a faulty file changes nothing. Some settings change only at a restart."""

@@ -290,6 +290,14 @@ def run_statement_process(
         os._exit(status)
 
 
+def reopen(log: ErrorLog) -> None:
+    """Open a log again after it was renamed; if that fails, the old file stays in use."""
+    try:
+        log.file.open()
+    except OSError as reason:
+        log.write("error", f"cannot write {log.file.path}: {reason.strerror}; the old file stays in use")
+
+
 def limit_memory(extra_bytes: int) -> None:
     """Limit the address space of this process to its present size plus `extra_bytes`.
 
@@ -332,7 +340,7 @@ class OrderExecutor:
             for message in messages:
                 match message:
                     case str(order) if order == REOPEN_LOG:
-                        self.log.file.open()
+                        reopen(self.log)
                     case (int(number), str(kind), str(text)):
                         self.workers[number].cancel(DatabaseError(kind, text))
                     case (int(number), packed_connection, job):

@@ -33,7 +33,9 @@ from ewe.database.dialing import PipeToDaemon, QueueToDaemon, connect_to_daemon
 from ewe.database.gateways import Gateway
 from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
 from ewe.database.settings import Settings
+from ewe.database.statement_processes import REOPEN_LOG, Channel, OrderExecutor
 from ewe.database.transports import parse_transport
+from ewe.database.worker import WorkerThread
 from ewe.logger import ErrorLog
 
 posix_ipc = needs.module("posix_ipc")
@@ -463,6 +465,23 @@ def test_time_limits_hup_and_logs_reach_the_daemons(two: Daemons) -> None:
         return "syntax error" in two.log.read_text()
 
     wait_until(is_logged, 5)
+
+
+def test_a_log_that_cannot_be_opened_again_ends_no_statement_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ErrorLog(str(tmp_path / "log"))
+
+    def open_again() -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(log.file, "open", open_again)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(ours).send(REOPEN_LOG)
+        ours.close()
+        OrderExecutor(Channel(theirs), log, [], WorkerThread).run()  # until the end of `ours`
+    assert "Permission denied; the old file stays in use" in (tmp_path / "log").read_text()
 
 
 def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> None:
