@@ -37,7 +37,9 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_queue,
     send_message,
+    wait_for,
     write_all,
 )
 from ewe.streams.listener import StartError, close_sockets, open_sockets
@@ -57,6 +59,8 @@ NOTE_PATTERN = re.compile(rb"[0-9a-f]{32}")
 OPENING_MESSAGE = re.compile(rb"O([0-9a-f]{32})(.{%d})([0-9]{1,9})" % SECRET_BYTES, re.DOTALL)
 # open() of a name that another account has made must not wait for a peer, and must not follow a symbolic link
 OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+# The mode of a directory for pipes: every account may make a file, none may list the files
+DIRECTORY_MODE = 0o1733
 
 
 class GatewayConnection:
@@ -224,10 +228,11 @@ class QueueConnection(GatewayConnection):
         self.inbox.clear()
         if data or self.is_closed:
             return data
-        ended, _, _ = select.select([self.pidfd], [], [], 0)  # a pidfd can be read once the process has ended
-        if ended:
-            return data
-        raise BlockingIOError
+        try:
+            wait_for(self.pidfd, select.POLLIN, 0)  # a pidfd can be read once the process has ended
+        except TimeoutError:
+            raise BlockingIOError from None
+        return data
 
     def has_received(self) -> bool:
         return bool(self.inbox) or self.is_closed
@@ -354,6 +359,7 @@ class PipeAcceptor(Acceptor):
             os.chmod(self.note_pipe, 0o622)
             # Open it for writing, too: otherwise it would be at its end while no gateway has it open
             self.reader = os.open(self.note_pipe, os.O_RDWR | OPEN_FLAGS)
+            os.chmod(self.directory, DIRECTORY_MODE)
         except OSError as reason:
             raise StartError(f"fifo:{path}: {reason.strerror}") from None
 
@@ -362,23 +368,40 @@ class PipeAcceptor(Acceptor):
         try:
             os.mkdir(self.directory)
         except FileExistsError:
-            status = os.lstat(self.directory)
-            # "no directory" is not the name of a pipe, so the test below refuses it
-            names_left = os.listdir(self.directory) if stat.S_ISDIR(status.st_mode) else ["no directory"]
-            if status.st_uid != os.geteuid() or not all(is_pipe_name(name) for name in names_left):
-                raise StartError(
-                    f"fifo:{self.directory} is there and is not a daemon's; choose another path"
-                ) from None
-            try:
-                os.close(os.open(self.note_pipe, os.O_WRONLY | OPEN_FLAGS))
-            except OSError:  # no process reads it: its daemon was killed
-                for name in names_left:
-                    os.unlink(os.path.join(self.directory, name))
+            if not self.is_daemon_directory():
+                fault = "is there and is not a daemon's"
+            elif self.is_in_use():
+                fault = "is in use by another daemon"
             else:
-                raise StartError(
-                    f"fifo:{self.directory} is in use by another daemon; choose another path"
-                ) from None
-        os.chmod(self.directory, 0o1733)  # every account may make a file, none may list the files
+                return self.remove_names()
+            raise StartError(f"fifo:{self.directory} {fault}; choose another path") from None
+
+    def is_daemon_directory(self) -> bool:
+        """Return whether the directory is one that a daemon of this account has made.
+
+        Its mode shows that: the names in it do not, since every account may make a file there.
+        """
+        status = os.lstat(self.directory)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        return stat.S_IMODE(status.st_mode) == DIRECTORY_MODE or all(
+            is_pipe_name(name) for name in os.listdir(self.directory)
+        )
+
+    def is_in_use(self) -> bool:
+        """Return whether a daemon reads the pipe for notes. Another account may have made a pipe of this name."""
+        try:
+            writer = os.open(self.note_pipe, os.O_WRONLY | OPEN_FLAGS)
+        except OSError:
+            return False
+        is_own = os.fstat(writer).st_uid == os.geteuid()
+        os.close(writer)
+        return is_own
+
+    def remove_names(self) -> None:
+        """Remove all files in the directory. Raises OSError."""
+        for name in os.listdir(self.directory):
+            remove(os.path.join(self.directory, name))
 
     def fileno(self) -> int:
         return self.reader
@@ -436,12 +459,11 @@ class PipeAcceptor(Acceptor):
     def close(self) -> None:
         """Close the pipe for notes, and remove the directory with all pipes in it."""
         os.close(self.reader)
-        for name in os.listdir(self.directory):
-            remove(os.path.join(self.directory, name))
         try:
+            self.remove_names()
             os.rmdir(self.directory)
         except OSError:
-            pass  # a gateway has just made a pipe, or permission is missing; the next daemon takes it over
+            pass  # an account has just made a file, or permission is missing; the next daemon takes it over
 
 
 def is_pipe_name(name: str) -> bool:
@@ -488,7 +510,7 @@ class QueueAcceptor(Acceptor):
             ) from None
         finally:
             old_queue.close()
-        posix_ipc_module().unlink_message_queue(self.name)
+        remove_queue(self.name)
 
     def fileno(self) -> int:
         return int(self.queue.mqd)
@@ -553,7 +575,7 @@ class QueueAcceptor(Acceptor):
 
     def close(self) -> None:
         self.queue.close()
-        posix_ipc_module().unlink_message_queue(self.name)
+        remove_queue(self.name)
 
 
 def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Acceptor]:

@@ -62,16 +62,8 @@ def sample(rows: int = ROWS, seed: int = 1999) -> Iterator[Row]:
         time = f"{number // 2000 % 28 + 1:02d}/Nov/1999:{number // 60 % 24:02d}:{number % 60:02d}:00 +0200"
         request = f"GET /pages/{random_numbers.randrange(2000):04d}.html HTTP/1.0"
         other_chars = sum(map(len, (address, "-", time, request, str(status), str(size), "-")))
-        yield (
-            address,
-            "-",
-            time,
-            request,
-            status,
-            size,
-            "-",
-            "Mozilla/4.0 (compatible) ".ljust(ROW_BYTES - other_chars, "x"),
-        )
+        agent = "Mozilla/4.0 (compatible) ".ljust(ROW_BYTES - other_chars, "x")
+        yield address, "-", time, request, status, size, "-", agent
 
 
 def rows_of(lines: Iterable[str]) -> Iterator[Row | None]:

@@ -134,7 +134,7 @@ def make_missing_files(settings: Settings) -> list[str]:
     new_files = []
     for name, database_settings in settings.databases.items():
         source = database_settings.source
-        if database_settings.driver != "sqlite" or not database_settings.write or database_settings.per_user:
+        if database_settings.driver != "sqlite" or not database_settings.write:
             continue
         try:
             os.close(os.open(source, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -166,7 +166,7 @@ def warnings_about(settings: Settings) -> list[str]:
         far_addresses = [
             address
             for address in settings.listen
-            if is_tcp(address) and not address.startswith(("127.", "localhost", "[::1]"))
+            if kind_of(address) == "tcp" and not address.startswith(("127.", "localhost", "[::1]"))
         ]
         if database_settings.key and far_addresses:
             lines.append(
@@ -176,10 +176,10 @@ def warnings_about(settings: Settings) -> list[str]:
     return lines
 
 
-def is_tcp(address: str) -> bool:
-    """Return whether an address of the daemon is one of TCP."""
+def kind_of(address: str) -> str:
+    """Return the kind of an address of the daemon: unix, tcp, fifo, mq, or fd for an inherited socket."""
     kind, _, _ = parse_transport(address)
-    return kind == "tcp"
+    return kind
 
 
 def as_toml(settings: Settings) -> list[str]:
@@ -276,8 +276,9 @@ def time_calls(arguments: Sequence[str]) -> int:
     database_settings = settings.databases.get(options.database)
     if database_settings is None:
         raise UsageError(unknown_database(options.database, settings))
-    # Over TCP the daemon asks for a key
-    addresses = [address for address in settings.listen if database_settings.key or not is_tcp(address)]
+    # Over TCP the daemon asks for a key. A client cannot connect to an inherited socket
+    kinds = ("unix", "fifo", "mq", "tcp") if database_settings.key else ("unix", "fifo", "mq")
+    addresses = [address for address in settings.listen if kind_of(address) in kinds]
     request = ClientRequest(
         options.database, options.statement, "CSV", key=database_settings.key, read_only=True
     )

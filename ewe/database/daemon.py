@@ -46,7 +46,7 @@ from ewe.database.protocol import (
     encode_response,
 )
 from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
-from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess
+from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess, reopen
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
@@ -251,7 +251,8 @@ class Daemon:
                 fields = gateway.decoder.next_frame()
                 if fields is None:
                     break
-                self.gateways.incomplete_since.pop(gateway, None)
+                if gateway.is_authenticated:  # a refused request gives a peer without a key no more time
+                    self.gateways.incomplete_since.pop(gateway, None)
                 request = decode_request(fields)
                 if not request.database:
                     self.send_now_or_drop(gateway, self.status_response(gateway))
@@ -290,6 +291,7 @@ class Daemon:
     def job_for(self, gateway: Gateway, request: ClientRequest) -> Job:
         """Return the job of a request. Raises DatabaseError if the gateway may not make this request."""
         database_settings = self.settings.databases.get(request.database)
+        quoted_name = repr(request.database[:MAX_QUOTED_NAME_CHARS])
         # The same message for a database that does not exist and for one that this peer may not use
         if database_settings is None or not gateway.may_use(
             database_settings, self.accounts[request.database], request.key
@@ -299,18 +301,12 @@ class Daemon:
                 if database_settings is None
                 else "it may not use this database"
             )
-            self.log_fault(gateway, f"{request.database[:MAX_QUOTED_NAME_CHARS]!r}: {reason}")
-            raise DatabaseError(
-                "FORBIDDEN",
-                f"{gateway.peer_name} may not use a database {request.database[:MAX_QUOTED_NAME_CHARS]!r}",
-            )
+            self.log_fault(gateway, f"{quoted_name}: {reason}")
+            raise DatabaseError("FORBIDDEN", f"{gateway.peer_name} may not use a database {quoted_name}")
         user = ""
         if database_settings.per_user:
             if gateway.uid is None:
-                raise DatabaseError(
-                    "FORBIDDEN",
-                    f"{request.database[:MAX_QUOTED_NAME_CHARS]!r} is not used through TCP (per-user)",
-                )
+                raise DatabaseError("FORBIDDEN", f"{quoted_name} is not used through TCP (per-user)")
             user = account_name(gateway.uid)
         limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
         return Job(
@@ -336,15 +332,11 @@ class Daemon:
             gateway.has_left = True
 
     def gateway_left(self, gateway: Gateway) -> None:
-        """Note that a gateway has left while its request waits or runs, and cancel the statement."""
+        """Note that a gateway has left while its request waits or runs: cancel_expired_statements() reads that."""
         gateway.has_left = True
         for queued in [queued for queued in self.queue if queued.gateway is gateway]:
             self.queue.remove(queued)
             self.drop(gateway)
-        for worker, running_gateway in self.running.items():
-            if running_gateway is gateway:
-                worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
-                worker.expire_now()
 
     def drop(self, gateway: Gateway) -> None:
         """Forget a gateway, and close its connection after all events that epoll has reported together are handled.
@@ -469,15 +461,10 @@ class Daemon:
             self.stop_by = 0.0  # the second signal: do not wait for running requests
 
     def reopen_log(self) -> None:
-        """Open the log again after it was renamed; if that fails, the old file stays in use."""
-        try:
-            self.log.file.open()
-            for process in self.processes.values():
-                process.send_order(REOPEN_LOG)
-        except OSError as reason:
-            self.log.write(
-                "error", f"cannot write {self.log.file.path}: {reason.strerror}; the old file stays in use"
-            )
+        """Open the log again after it was renamed, in all processes."""
+        reopen(self.log)
+        for process in self.processes.values():
+            process.send_order(REOPEN_LOG)
 
     def read_settings(self) -> None:
         """Read the settings again; a faulty file changes nothing. Some settings change only at a restart."""
@@ -589,7 +576,6 @@ class Daemon:
 
     def status_response(self, gateway: Gateway) -> ServerResponse:
         """Return the daemon's state as JSON; an error for all accounts but root and the daemon's own."""
-        self.collect_finished()
         if gateway.uid not in (0, os.geteuid()):
             error = DatabaseError(
                 "FORBIDDEN", "only root and the daemon's own account may ask for the status"
@@ -604,13 +590,14 @@ class Daemon:
             }
             for process in self.processes.values()
         ]
+        finished_count = len(self.finished_workers)  # still in self.running, and not in self.ended_jobs yet
         summary = {
             "pid": os.getpid(),
             "gateways": len(self.gateways),
             "waiting": len(self.queue),
-            "running": len(self.running),
+            "running": len(self.running) - finished_count,
             "connections": connected_databases(self.workers),
-            "served": self.ended_jobs,
+            "served": self.ended_jobs + finished_count,
             "refused": self.refused_count,
             "daemons": processes,
             "demons": processes,  # the former name of the key, which programs may read

@@ -26,6 +26,7 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_queue,
     send_message,
     wait_for,
     write_all,
@@ -103,7 +104,7 @@ class PipeToDaemon:
             reader_until_open = os.open(request_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self.writer = os.open(request_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self.reader = os.open(reply_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            write_all(lambda data: os.write(note_pipe, data), note_pipe, f"{name}\n".encode(), timeout_s)
+            write_all(lambda data: os.write(note_pipe, data), note_pipe, f"\n{name}\n".encode(), timeout_s)
             if self.recv(1) != b"\n":  # the daemon's sign that it has opened both
                 raise ConnectionRefusedError(f"fifo:{directory}: the daemon does not take the connection")
         except BaseException:
@@ -158,11 +159,11 @@ class QueueToDaemon:
         if not is_locked(self.request_queue.mqd):
             self.request_queue.close()
             raise ConnectionRefusedError(f"mq:{name.removeprefix('/')}: no daemon reads it")
-        queue_id, module = new_id(), posix_ipc_module()
+        queue_id = new_id()
         try:
             self.reply_queue = open_queue(
                 f"{name}.{queue_id}",
-                flags=module.O_CREX,
+                flags=posix_ipc_module().O_CREX,
                 max_messages=QUEUED_REPLIES,
                 max_message_size=MAX_MESSAGE_BYTES,
             )
@@ -176,7 +177,7 @@ class QueueToDaemon:
             self.close()
             raise
         finally:
-            module.unlink_message_queue(f"{name}.{queue_id}")
+            remove_queue(f"{name}.{queue_id}")
 
     def send_message_to_daemon(self, message: bytes) -> None:
         """Send a message to the daemon. Raises OSError."""

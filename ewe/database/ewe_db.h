@@ -33,8 +33,8 @@
  * A program that stays loaded (FastCGI, LibCGI) makes one ewe_db and asks again and again. The connection stays open.
  * After a restart of the daemon it is made again. Two threads must not use one ewe_db at the same time.
  *
- * No call waits longer than the timeout (30 s, ewe_db_timeout()). The peer's bytes are checked: a bad answer is an
- * error of ewe_db_ask() or ewe_db_read(), never a crash. No call raises a signal.
+ * Each wait for the daemon ends after the timeout (30 s, ewe_db_timeout()). The peer's bytes are checked: a bad answer
+ * is an error of ewe_db_ask() or ewe_db_read(), never a crash. No call raises a signal.
  *
  * The protocol is defined in protocol.py, beside this file.
  */
@@ -241,7 +241,7 @@ EWE_DB_FUNCTION void ewe_db_bytes(ewe_db *db, const char *name, const void *valu
 }
 
 /* Set limits of the next question: the largest number of rows (0: the daemon's own), and the seconds that the statement
-   may run (0: the daemon's own). Neither can raise the daemon's limits. */
+   may run (0, or 1e9 and more: the daemon's own). Neither can raise the daemon's limits. */
 EWE_DB_FUNCTION void ewe_db_limits(ewe_db *db, long long rows, double seconds)
 {
     if (db != NULL) {
@@ -359,7 +359,7 @@ EWE_DB_FUNCTION int ewe_db_connect(ewe_db *db)
     return problem;
 }
 
-/* Send all bytes; 0: done, -1: an error. */
+/* Send all bytes; 0: done, or the daemon has closed the connection; -1: another error. */
 EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
 {
     long long deadline_ms = ewe_db_now_ms() + db->timeout_ms;
@@ -372,8 +372,10 @@ EWE_DB_FUNCTION int ewe_db_send(ewe_db *db, const char *data, size_t length)
         } else if (errno == EAGAIN) {
             if (ewe_db_wait(db, POLLOUT, deadline_ms) != 0)
                 return -1;
+        } else if (errno == EPIPE || errno == ECONNRESET) {
+            return 0; /* the daemon may have sent the reason before it closed the connection: ewe_db_next() reads it */
         } else if (errno != EINTR) {
-            return ewe_db_fail(db, 503, "%s: the daemon has closed the connection (%s)", db->address, strerror(errno));
+            return ewe_db_fail(db, 503, "%s: %s", db->address, strerror(errno));
         }
     }
     return 0;
@@ -495,8 +497,10 @@ EWE_DB_FUNCTION int ewe_db_ask(ewe_db *db, const char *database, const char *sta
     /* the fields I (process id), N (rows) and T (seconds) as texts; the length 0: no such field */
     number[0] = (size_t)snprintf(digits[0], sizeof digits[0], "%ld", (long)getpid());
     number[1] = db->rows > 0 ? (size_t)snprintf(digits[1], sizeof digits[1], "%lld", db->rows) : 0;
-    number[2] = db->seconds > 0 ? (size_t)snprintf(digits[2], sizeof digits[2], "%lld.%06d", (long long)db->seconds,
-                                                   (int)(1e6 * (db->seconds - (double)(long long)db->seconds))) : 0;
+    number[2] = 0;
+    if (db->seconds > 0 && db->seconds < 1e9) /* without "%f", whose decimal sign depends on the locale */
+        number[2] = (size_t)snprintf(digits[2], sizeof digits[2], "%d.%06d", (int)db->seconds,
+                                     (int)(1e6 * (db->seconds - (int)db->seconds)));
     /* 35: a letter and a length (5 bytes) for each of the fields D K S L I N T */
     content = 35 + strlen(database) + strlen(statement) + strlen(layout) + strlen(db->key) + number[0] + number[1]
               + number[2] + db->parameters_length;

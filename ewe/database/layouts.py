@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 
@@ -44,10 +45,10 @@ def pre(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
 def option(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """Yield the options of an HTML <select>. The first column is the value, the others are the label.
 
-    A single column is both.
+    A single column is both. A row without columns, which PostgreSQL allows, is an empty option.
     """
     for row in rows:
-        value, *label_parts = map(text, row)
+        value, *label_parts = map(text, row or ("",))
         label = " ".join(label_parts or [value])
         yield f'<option value="{escape(value)}">{escape(label)}</option>\n'
 
@@ -151,9 +152,7 @@ def without_separators(value: str) -> str:
 
 def base64(value: bytes) -> str:
     """Return bytes as base64: RFC 4648."""
-    from base64 import b64encode
-
-    return b64encode(value).decode()
+    return b2a_base64(value, newline=False).decode()
 
 
 Layout = Callable[[Sequence[str], Iterable[Row]], Iterator[str]]

@@ -15,10 +15,12 @@ therefore refuses such a statement.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 
 import psycopg
+from psycopg.types.json import set_json_loads
 
 from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
@@ -53,6 +55,7 @@ class PostgreSQL:
         except psycopg.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
+        set_json_loads(json_value, self.connection)
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""
@@ -78,7 +81,7 @@ class PostgreSQL:
             # stream() raises this after it has run a statement without rows; then the server gives no SQLSTATE
             if reason.sqlstate is not None or cursor.description is not None or self.has_failed_on_server():
                 raise self.error_for_gateway(reason) from None
-        except (psycopg.Error, UnicodeError) as reason:
+        except (psycopg.Error, ValueError) as reason:
             raise self.error_for_gateway(reason) from None
         finally:
             cursor.close()
@@ -98,14 +101,18 @@ class PostgreSQL:
                 self.connection.commit()
             else:
                 self.connection.rollback()
-            self.discard()
         except psycopg.Error as reason:
             raise self.error_for_gateway(reason) from None
+        self.discard()
 
     def discard(self) -> None:
-        """Reset the session's state; close a connection that cannot be reset. Raises psycopg.Error."""
-        # Not with a cursor: that would begin a transaction, in which DISCARD ALL is refused
-        if self.connection.pgconn.exec_(b"DISCARD ALL").status != psycopg.pq.ExecStatus.COMMAND_OK:
+        """Reset the session's state; close a connection that cannot be reset. Raises nothing: a commit is done."""
+        try:
+            # Not with a cursor: that would begin a transaction, in which DISCARD ALL is refused
+            status = self.connection.pgconn.exec_(b"DISCARD ALL").status
+        except psycopg.Error:
+            status = psycopg.pq.ExecStatus.FATAL_ERROR
+        if status != psycopg.pq.ExecStatus.COMMAND_OK:
             self.connection.close()
 
     def cancel(self) -> None:
@@ -120,6 +127,12 @@ class PostgreSQL:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def json_value(encoded: bytes) -> object:
+    """Return a value of the types json and jsonb; an object or a list as the text that the server sends."""
+    text = encoded.decode()
+    return text if text.lstrip().startswith(("{", "[")) else json.loads(text)
 
 
 def with_first_row(

@@ -21,7 +21,8 @@ MAX_SHAPE_CHARS = 200
 MAX_READ_CHARS = 4096  # characters of a statement that shape() reads: its time is then bounded
 PIECES = re.compile(
     r"""(?P<comment> --[^\n]*  |  /\*(?:(?!/\*|\*/).)*(?:\*/|/\*.*|\Z) )
-    | (?P<name> (?:\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+|\.\s*)"[^"]*" )
+    | (?P<name> (?:\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+|\.\s*)"[^"]*"
+        | \bDISTINCT\s+FROM\b )   # after IS DISTINCT FROM, SQLite may read "x" as a text
     | (?P<value> \$(?P<tag>\w*)\$ .*? (?:\$(?P=tag)\$|\Z)   # $tag$ text $tag$
         | \b[eE] ' (?:[^'\\] | \\. | '')* (?:'|\\?\Z)   # E'text'
         | (?:\b[A-Za-z]{1,2}&?)? ' (?:[^'] | '')* (?:'|\Z)   # 'text', X'00', U&'text'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Generator, Sequence
 from urllib.parse import quote
@@ -14,7 +15,6 @@ BUSY_TIMEOUT_S = 5.0  # seconds that SQLite waits for another process that write
 # interrupt() has no effect within a step. The limit for reading is lower, because a visitor may write the statement
 MAX_READ_BYTES = 16_000_000
 MAX_WRITTEN_BYTES = 100_000_000
-FETCHED_ROWS = 100  # rows that are fetched in one call
 
 
 class SQLite:
@@ -29,7 +29,7 @@ class SQLite:
         mode = "rw" if database.write else "ro"
         try:
             self.connection = sqlite3.connect(
-                f"file:{quote(database.source)}?mode={mode}",
+                f"file:{quote(os.fsencode(database.source))}?mode={mode}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
                 isolation_level="DEFERRED" if database.write else None,
@@ -46,9 +46,7 @@ class SQLite:
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
         try:
-            cursor = self.connection.cursor()
-            cursor.arraysize = FETCHED_ROWS
-            cursor.execute(statement, parameters)
+            cursor = self.connection.execute(statement, parameters)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as reason:
             raise self.error_for_gateway(reason) from None
         columns = tuple(name for name, *_ in cursor.description or ())
@@ -139,15 +137,20 @@ def authorize_reading(action: int, first: str | None, second: str | None, *_: ob
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def authorize_writing(action: int, first: str | None, second: str | None, *_: object) -> int:
+def authorize_writing(
+    action: int, first: str | None, second: str | None, schema: str | None, *_: object
+) -> int:
     """Decide whether a statement that may write may do an action: in its own file only.
 
-    first, second, the result: as for authorize_reading().
+    schema: "main" or "temp". first, second, the result: as for authorize_reading().
     """
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = (first or "").lower() in DESCRIBING_PRAGMAS
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
+    elif action == sqlite3.SQLITE_INSERT:
+        # A temporary table stays in the connection: the next request would read it in place of the file's table
+        allowed = schema != "temp"
     else:
         allowed = action not in OTHER_FILE_ACTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

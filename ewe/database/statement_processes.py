@@ -57,6 +57,8 @@ LENGTH = struct.Struct(">I")
 ORDER_TIMEOUT_S = 5.0  # seconds in which a statement process must accept an order
 # Seconds after a statement's time limit at which its process is killed, if the cancellation had no effect
 KILL_AFTER_S = 2.0
+# Seconds between two orders to cancel a statement: the first may come before the statement has begun
+RETRY_CANCEL_S = 0.1
 RECEIVE_BYTES = 64 * 1024  # bytes that one call reads at most
 MAX_DESCRIPTORS = 16  # the number of descriptors that one call receives at most
 REOPEN_LOG = "log"  # the order to open the log again
@@ -109,8 +111,9 @@ class RemoteWorker:
     """A worker in a statement process, as the regulating process sees it.
 
     error_flag: shows whether the regulating process may still answer the job with an error. on_done: called after
-    each job. job: the running one, or None. expires_at: when the time limit of the job ends (time.monotonic()).
-    gateway_lost: the connection to the gateway of the last job cannot be used any more.
+    each job. job: the running one, or None. expires_at: when its time limit ends (time.monotonic()).
+    cancel_again_at: the earliest time of the next order to cancel it. gateway_lost: the connection to the gateway
+    of the last job cannot be used any more.
     """
 
     def __init__(
@@ -128,13 +131,14 @@ class RemoteWorker:
         self.database: Database | None = None
         self.gateway_lost = False
         self.job: Job | None = None
-        self.expires_at = 0.0
+        self.expires_at = self.cancel_again_at = 0.0
 
     def start(self, job: Job) -> None:
         """Make the worker answer a request. The time limit of the statement begins now."""
         self.job = job
         self.database = job.database
         self.expires_at = time.monotonic() + job.time_limit
+        self.cancel_again_at = 0.0
         self.process.running += 1
         self.error_flag.allow()
         descriptors, packed_connection = job.gateway_connection.pack()
@@ -143,8 +147,10 @@ class RemoteWorker:
         self.process.send_order((self.number, packed_connection, job), descriptors)
 
     def cancel(self, error: DatabaseError) -> None:
-        """Cancel the running statement."""
-        if self.job is not None:
+        """Cancel the running statement, unless the last order to do so is younger than RETRY_CANCEL_S."""
+        now = time.monotonic()
+        if self.job is not None and now >= self.cancel_again_at:
+            self.cancel_again_at = now + RETRY_CANCEL_S
             self.process.send_order((self.number, error.kind, str(error)))
 
     def expire_now(self) -> None:
@@ -284,6 +290,14 @@ def run_statement_process(
         os._exit(status)
 
 
+def reopen(log: ErrorLog) -> None:
+    """Open a log again after it was renamed; if that fails, the old file stays in use."""
+    try:
+        log.file.open()
+    except OSError as reason:
+        log.write("error", f"cannot write {log.file.path}: {reason.strerror}; the old file stays in use")
+
+
 def limit_memory(extra_bytes: int) -> None:
     """Limit the address space of this process to its present size plus `extra_bytes`.
 
@@ -326,7 +340,7 @@ class OrderExecutor:
             for message in messages:
                 match message:
                     case str(order) if order == REOPEN_LOG:
-                        self.log.file.open()
+                        reopen(self.log)
                     case (int(number), str(kind), str(text)):
                         self.workers[number].cancel(DatabaseError(kind, text))
                     case (int(number), packed_connection, job):

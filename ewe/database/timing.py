@@ -85,9 +85,10 @@ def consume(pieces: Iterable[bytes]) -> None:
 
 def table(times: Sequence[CallTimes]) -> Iterator[str]:
     """Yield the lines of a table, in microseconds."""
-    width = max(len(row.address) for row in times)
+    title = "microseconds a call"
+    width = max(len(title), *(len(row.address) for row in times))
     in_process, *_ = times
-    yield f"{'microseconds a call':{width}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
+    yield f"{title:{width}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
     for row in times:
         open_us, added_us = row.open_s * 1e6, (row.open_s - in_process.open_s) * 1e6
         new_us = f"{row.new_s * 1e6:14.0f}" if row.new_s is not None else ""

@@ -16,14 +16,15 @@ list the files. The gateway announces its pipes by a note in a third pipe, which
 
     gateway                                      PATH/                     daemon
     mkfifo, twice, with a random name            ID.request  ID.reply
-    writes "ID\\n"          ────────────────────▶ NOTE_PIPE                 opens both, checks the owner,
+    writes "\\nID\\n"        ────────────────────▶ NOTE_PIPE                 opens both, checks the owner,
     reads "\\n"            ◀────────────────────  ID.reply                  removes the names
     writes frames          ────────────────────▶ (ID.request)
     reads frames           ◀────────────────────  (ID.reply)               either side ends: the other reads the end
 
-Notes of several gateways do not mix: the kernel writes less than PIPE_BUF bytes in one piece (pipe(7)). The pipes
-are writable by every account, because the daemon may have another account than the gateway. Their names are secret:
-32 random digits in a directory that no other account can list. They are removed before the first frame.
+Notes of several gateways do not mix: the kernel writes less than PIPE_BUF bytes in one piece (pipe(7)). The line
+feed before an ID ends a note that another account has left incomplete. The pipes are writable by every account,
+because the daemon may have another account than the gateway. Their names are secret: 32 random digits in a
+directory that no other account can list. They are removed before the first frame.
 
 **Message queues.** A message has at most 8,192 bytes. The daemon reads one queue, NAME, to which every account may
 write. A gateway makes NAME.ID for its replies. The names of queues are public. The daemon therefore does not
@@ -121,6 +122,15 @@ def open_queue(name: str, **arguments: Any) -> Queue:
     queue.block = False
     os.set_inheritable(queue.mqd, False)
     return queue
+
+
+def remove_queue(name: str) -> None:
+    """Remove the name of a queue, if it is there."""
+    module = posix_ipc_module()
+    try:
+        module.unlink_message_queue(name)
+    except module.Error:
+        pass
 
 
 def receive_message(queue: Queue) -> bytes:

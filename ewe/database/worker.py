@@ -16,7 +16,6 @@ import mmap
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -83,7 +82,7 @@ class WorkerThread:
         self.log = log
         self.error_flag = error_flag
         self.on_done = on_done
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.database: Database | None = None
         self.connection: DatabaseConnection | None = None
         self.identity: tuple[int, int] | None = None  # file_identity() of the database's file
@@ -91,7 +90,6 @@ class WorkerThread:
         # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()
         self.job: Job | None = None
-        self.expires_at = 0.0  # monotonic time at which the time limit of the job ends
         self.cancel_error: DatabaseError | None = None  # of the job, if it was cancelled
         self.thread = threading.Thread(target=self.answer_jobs, daemon=True)
         self.thread.start()
@@ -100,12 +98,7 @@ class WorkerThread:
         """Make the worker answer a request; the daemon gives it one at a time."""
         with self.lock:
             self.job, self.cancel_error = job, None
-            self.expires_at = time.monotonic() + job.time_limit
         self.jobs.put(job)
-
-    def stop(self) -> None:
-        """End the thread and its connection, after the running statement."""
-        self.jobs.put(None)
 
     def cancel(self, error: DatabaseError) -> None:
         """Cancel the running statement. error: for the gateway. Any thread may call this."""
@@ -116,8 +109,9 @@ class WorkerThread:
                     self.connection.cancel()
 
     def answer_jobs(self) -> None:
-        """Answer one request after the other, until the queue yields None."""
-        while (job := self.jobs.get()) is not None:
+        """Answer one request after the other, until the process ends."""
+        while True:
+            job = self.jobs.get()
             self.gateway_lost = False
             try:
                 self.answer(job)
@@ -130,7 +124,6 @@ class WorkerThread:
             with self.lock:
                 self.job = None
             self.on_done(self)
-        self.disconnect()
 
     def answer(self, job: Job) -> None:
         """Run the statement and send its result, or an error. Raises OSError if the gateway has left."""

@@ -115,7 +115,14 @@ def test_a_statement_that_may_not_be_is_refused(shared: Daemon, statement: str) 
 
 
 @pytest.mark.parametrize(
-    "statement", ["ATTACH 'more.db' AS more", "VACUUM INTO 'more.db'", "PRAGMA writable_schema=1"]
+    "statement",
+    [
+        "ATTACH 'more.db' AS more",
+        "VACUUM INTO 'more.db'",
+        "PRAGMA writable_schema=1",
+        "CREATE TEMP TABLE goods (id)",
+        "CREATE VIEW temp.goods AS SELECT 1",
+    ],
 )
 def test_who_may_write_writes_to_one_file_only(shared: Daemon, statement: str) -> None:
     before = sorted(os.listdir(shared.directory))

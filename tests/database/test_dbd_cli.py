@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from ewe.config.messages import ConfigError
 from ewe.database import cli
 from ewe.database.access_log import ADDRESS_COUNT, REPORT, ROW_BYTES, rows_of, sample
 from ewe.database.cli import main
+from ewe.database.drivers import Database, connect
 from ewe.database.settings import DatabaseSettings, Settings
 
 
@@ -156,6 +158,26 @@ def test_a_new_database_that_may_be_written_is_made(tmp_path: Path) -> None:
         ConfigError, match=r"\[databases.a\] source: cannot make .*a\.db: No such file or dir"
     ):
         cli.make_missing_files(nowhere)
+
+
+def test_a_database_may_lie_below_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"\xff ?%23")
+    directory.mkdir()
+    (directory / "a.db").touch()
+    connection = connect(Database("a", "sqlite", str(directory / "a.db"), write=False))
+    assert list(connection.execute("SELECT 1", ()).rows) == [(1,)]
+    connection.close()
+
+
+def test_an_inherited_socket_is_no_address_to_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "dbd.toml"
+    (tmp_path / "a.db").touch()
+    file.write_text("listen = ['fd://3']\n[databases.log]\nsource = 'a.db'\n")
+    assert main(["time", "--config", str(file), "log", "SELECT 1", "--calls", "1"]) == 0
+    title, in_process = capsys.readouterr().out.splitlines()
+    assert title.index("kept") + len("kept") == len(in_process.removesuffix("         0"))
 
 
 @pytest.mark.starts_processes

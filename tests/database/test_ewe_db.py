@@ -382,6 +382,27 @@ def test_mutated_answers_end_in_an_error_or_in_a_result(asks: Path) -> None:
         assert len(peer.requests) == len(answers) + 1
 
 
+def test_an_error_that_comes_before_the_whole_request_is_sent(asks: Path, tmp_path: Path) -> None:
+    """The daemon refuses an account when it connects, and closes the connection."""
+    refusal = encode_response(ServerResponse(b"", False, DatabaseError("FORBIDDEN", "not here")))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "sock"))
+        listening.listen()
+
+        def refuse() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(1)
+                sock.sendall(refusal)
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        # More than the buffer of the socket holds: the program is still sending
+        with Asking(asks, f"unix:{tmp_path}/sock", *[f"t={'x' * 100_000}"] * 8) as asking:
+            assert asking.ask("SELECT 1")[1::4] == (403, "FORBIDDEN: not here")
+        refusing.join(60)
+
+
 def test_bytes_that_were_not_asked_for_are_no_answer(asks: Path) -> None:
     lies = encode_response(ServerResponse(b"not yours", False))
     with Answers([WHOLE + lies, WHOLE], closes=False) as peer, Asking(asks, peer.address) as asking:

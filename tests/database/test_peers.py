@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import pwd
 import resource
 import signal
@@ -19,9 +21,10 @@ from support.daemon import Daemon
 from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
-from ewe.database import gateways
-from ewe.database.acceptors import Acceptor, SocketConnection
+from ewe.database import gateways, statement_processes
+from ewe.database.acceptors import Acceptor, QueueConnection, SocketConnection
 from ewe.database.client import Client
+from ewe.database.daemon import Daemon as DaemonOfLines
 from ewe.database.gateways import Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
     ClientRequest,
@@ -31,6 +34,9 @@ from ewe.database.protocol import (
     decode_response,
     encode_request,
 )
+from ewe.database.settings import Settings
+from ewe.database.statement_processes import RemoteWorker, StatementProcess
+from ewe.logger import ErrorLog
 
 starts = pytest.mark.starts_processes
 root = pytest.mark.needs("root")  # another account connects
@@ -275,3 +281,85 @@ def test_the_first_fields_of_a_long_request_are_its_database_and_key() -> None:
     for wrong in (b"", b"\0\0\0\5", frame[:4] + b"S\0\0\0\1x", frame[:4] + b"D\0\0\0\1\xff"):
         assert database_and_key(wrong) == ("", "")
     assert json.dumps(database_and_key(frame[:4] + frame[12:200]))  # whatever it is, it raises nothing
+
+
+@pytest.fixture
+def lines() -> Iterator[DaemonOfLines]:
+    """A daemon without statement processes, whose methods a test calls one by one."""
+    daemon = DaemonOfLines(Settings(), Settings, ErrorLog("off"))
+    yield daemon
+    daemon.close()
+    daemon.epoll.close()
+    os.close(daemon.wakeup_reader)
+    os.close(daemon.wakeup_writer)
+
+
+def joined(daemon: DaemonOfLines, uid: int | None) -> tuple[Gateway, socket.socket]:
+    """Return a new gateway of the daemon, and the gateway's end of the connection."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    made = Gateway(SocketConnection(ours, uid, "test"), Acceptor())
+    daemon.epoll.register(ours.fileno())
+    daemon.gateways.add(made)
+    return made, theirs
+
+
+def test_refused_requests_give_a_peer_without_a_key_no_more_time(lines: DaemonOfLines) -> None:
+    stranger, theirs = joined(lines, None)
+    lines.gateways.incomplete_since[stranger] = 1.0
+    with theirs:
+        theirs.sendall(encode_request(ClientRequest("log", "SELECT 1")))
+        lines.receive(stranger)
+        assert theirs.recv(4096) and lines.gateways.incomplete_since == {stranger: 1.0}
+
+
+def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: DaemonOfLines) -> None:
+    """Otherwise a thousand gateways that all ask for it would be a thousand nested calls."""
+    asks, own_end = joined(lines, os.geteuid())
+    other, other_end = joined(lines, os.geteuid())
+    worker = RemoteWorker(None, 0, None, lines.note_finished)  # type: ignore[arg-type]
+    lines.running[worker] = other
+    lines.note_finished(worker)
+    with own_end, other_end:
+        status = json.loads(lines.status_response(asks).fragment)
+        assert (status["running"], status["served"], len(lines.finished_workers)) == (0, 1, 1)
+    lines.finished_workers.clear()
+
+
+class FakeProcess(StatementProcess):
+    """A statement process that takes orders and carries none out."""
+
+    def __init__(self) -> None:
+        self.orders: list[object] = []
+
+    def send_order(self, message: object, descriptors: list[int] | None = None) -> None:
+        self.orders.append(message)
+
+
+def test_a_statement_is_cancelled_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy daemon comes by ten thousand times a second. The orders would fill the socket, and it would wait."""
+    now = [100.0]
+    monkeypatch.setattr(statement_processes.time, "monotonic", lambda: now[0])
+    process = FakeProcess()
+    worker = RemoteWorker(process, 0, None, lambda _: None)  # type: ignore[arg-type]
+    worker.job, worker.expires_at = object(), 99.0  # type: ignore[assignment]
+    for expected in (1, 1, 2):
+        for _ in range(50):
+            worker.check_deadline(now[0])
+        assert len(process.orders) == expected
+        now[0] += 0.06
+
+
+def test_the_end_of_a_process_is_seen_at_a_descriptor_above_1023() -> None:
+    """select(2) takes no descriptor above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        low = os.pidfd_open(os.getpid())
+        connection = QueueConnection(fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024), -1, 0, b"")
+        os.close(low)
+        with pytest.raises(BlockingIOError):
+            connection.receive()
+        connection.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

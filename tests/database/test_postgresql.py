@@ -147,6 +147,8 @@ def run(
          [("? :a", 1, "?", ":a", "'?")]),
         ("SELECT ?::int + 1, (array[1,2,3])[1:2]", [4], [(5, "[1, 2]")]),
         ("SELECT '{\"x\": 1}'::jsonb ?? 'x', ?", ["y"], [(True, "y")]),
+        ("SELECT '{\"x\": null}'::jsonb, ' [true]'::json, '7'::jsonb, 'null'::json", (),
+         [('{"x": null}', " [true]", 7, None)]),
         ("SELECT ?::text IS NULL, ?::float8, ?::bytea", [None, 1.5, b"\0\xff"], [(True, 1.5, b"\0\xff")]),
         ("DELETE FROM goods WHERE false", (), None),
     ],
@@ -200,6 +202,23 @@ def test_a_failed_statement_leaves_nothing(
     writes.end(commit=False)
     assert run(reads, "SELECT COUNT(*) FROM goods") == [(2,)]
     assert writes.is_alive()
+
+
+def test_a_connection_that_is_lost_after_the_commit_is_no_error(
+    connections: tuple[DatabaseConnection, DatabaseConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error would say that nothing has changed."""
+    writes, reads = connections
+    assert isinstance(writes, postgresql.PostgreSQL)
+    commit = writes.connection.commit
+
+    def commit_and_lose() -> None:
+        commit()
+        writes.connection.pgconn.finish()
+
+    monkeypatch.setattr(writes.connection, "commit", commit_and_lose)
+    run(writes, "INSERT INTO goods VALUES (3, 'silk')")
+    assert run(reads, "SELECT COUNT(*) FROM goods") == [(3,)] and not writes.is_alive()
 
 
 def test_placeholders_are_found_outside_of_text_only() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ewe.database.layouts import fragments
 from ewe.database.protocol import (
     ClientRequest,
     DatabaseError,
@@ -119,3 +120,8 @@ def test_what_no_database_takes_is_refused_before_it_is_sent() -> None:
             encode_request(ClientRequest("log", "SELECT 1", parameters=parameters))  # type: ignore[arg-type]
     with pytest.raises(ProtocolError, match="at most"):
         encode_request(ClientRequest("log", "x" * (1 << 20)))
+
+
+def test_a_row_without_columns_is_an_empty_option() -> None:
+    """PostgreSQL allows SELECT without columns."""
+    assert b"".join(fragments("OPTION", (), [()])) == b'<option value=""></option>\n'

@@ -28,6 +28,7 @@ from ewe.database.shape import MAX_SHAPE_CHARS, shape
         (r"SELECT E'a\' , secret' FROM t", "SELECT ? FROM t"),
         (r"SELECT a LIKE'x\' , b", "SELECT a LIKE? , b"),
         ("SELECT a /* /* x */ secret */ FROM t", "SELECT a"),
+        ('SELECT a IS NOT DISTINCT\nFROM "secret" FROM "t"', 'SELECT a IS NOT DISTINCT FROM ? FROM "t"'),
         ("SELECT 0xFFee, .5, 1_000 FROM t", "SELECT ?, ?, ? FROM t"),
     ],
 )

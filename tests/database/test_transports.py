@@ -33,7 +33,9 @@ from ewe.database.dialing import PipeToDaemon, QueueToDaemon, connect_to_daemon
 from ewe.database.gateways import Gateway
 from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
 from ewe.database.settings import Settings
+from ewe.database.statement_processes import REOPEN_LOG, Channel, OrderExecutor
 from ewe.database.transports import parse_transport
+from ewe.database.worker import WorkerThread
 from ewe.logger import ErrorLog
 
 posix_ipc = needs.module("posix_ipc")
@@ -245,6 +247,43 @@ def test_notes_that_are_none_are_left_out(daemon: Daemons) -> None:
     assert all(path.exists() for path in outside)
 
 
+def test_an_incomplete_note_of_one_account_does_not_spoil_the_next_note(daemon: Daemons) -> None:
+    with open(Path(daemon.at["fifo"][5:]) / "demon", "wb", buffering=0) as door:
+        door.write(b"0" * 8)
+        assert answers(daemon, "fifo")
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_files_of_strangers_in_the_directory_do_not_stop_the_next_daemon(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    directory = tmp_path / "pipes"
+    acceptor = PipeAcceptor(str(directory))
+    (directory / "mine").touch()
+    (directory / "mine too").mkdir()
+    if is_killed:
+        os.close(acceptor.reader)
+    else:
+        acceptor.close()
+    acceptor = PipeAcceptor(str(directory))
+    assert sorted(os.listdir(directory)) == ["demon", "mine too"]
+    acceptor.close()
+
+
+def test_a_directory_that_was_removed_does_not_disturb_the_end(tmp_path: Path) -> None:
+    acceptor = PipeAcceptor(str(tmp_path / "pipes"))
+    (tmp_path / "pipes").rename(tmp_path / "elsewhere")
+    acceptor.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(acceptor.reader)
+
+
+def test_a_queue_that_was_removed_does_not_disturb_the_end() -> None:
+    acceptor = QueueAcceptor(f"/ewe-test-removed-{os.getpid()}")
+    posix_ipc.unlink_message_queue(acceptor.name)
+    acceptor.close()
+
+
 def test_a_gateway_for_which_one_descriptor_is_missing_takes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +465,23 @@ def test_time_limits_hup_and_logs_reach_the_daemons(two: Daemons) -> None:
         return "syntax error" in two.log.read_text()
 
     wait_until(is_logged, 5)
+
+
+def test_a_log_that_cannot_be_opened_again_ends_no_statement_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ErrorLog(str(tmp_path / "log"))
+
+    def open_again() -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(log.file, "open", open_again)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(ours).send(REOPEN_LOG)
+        ours.close()
+        OrderExecutor(Channel(theirs), log, [], WorkerThread).run()  # until the end of `ours`
+    assert "Permission denied; the old file stays in use" in (tmp_path / "log").read_text()
 
 
 def test_a_number_is_not_used_again_among_the_same_events(tmp_path: Path) -> None:

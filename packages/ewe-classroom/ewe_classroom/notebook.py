@@ -33,7 +33,7 @@ from ewe_classroom.grader.formats import summary_line
 from ewe_classroom.grader.page import to_frame
 from ewe_classroom.grader.verdicts import PASSED, Report, Verdict
 
-CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
+CONSTANTS = (int, str, bytes, bool, tuple, type(None))
 
 
 class Graded:
@@ -150,7 +150,10 @@ def source_of(cls: type) -> str:
                 if isinstance(each, ast.Name) and each.id in module:
                     add(each.id, module[each.id])
             parts.append(source)
-        elif isinstance(value, CONSTANTS):
+        elif isinstance(value, float):
+            # inf and nan are no literals.
+            parts.append(f"{name} = float('{float(value)!r}')\n")
+        elif isinstance(value, CONSTANTS) and is_literal(value):
             parts.append(f"{name} = {value!r}\n")
         elif home is not None and hasattr(value, "__qualname__"):
             imports.append(f"from {home} import {value.__qualname__} as {name}")
@@ -162,3 +165,11 @@ def source_of(cls: type) -> str:
 
     add(cls.__name__, cls)
     return "\n".join(["from __future__ import annotations", *imports, "", *parts])
+
+
+def is_literal(value: Any) -> bool:
+    """Return whether Python reads repr(value) as this value: not a member of an IntEnum, nor a tuple of objects."""
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False

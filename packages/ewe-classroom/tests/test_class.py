@@ -407,6 +407,15 @@ def damaged(path: Path, compression: int) -> Path:
     return path
 
 
+def with_size(path: Path, kind: bytes, size: int) -> Path:
+    """Write a tar file whose second header, for a member of a kind without contents, has this size."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    first = tarfile.TarInfo("server.py").tobuf(tarfile.GNU_FORMAT)
+    path.write_bytes(first + header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    return path
+
+
 def with_long_header(path: Path, kind: bytes, size: int) -> Path:
     """Write a compressed tar file with a header of this size, which takes a thousandth of it."""
     header = tarfile.TarInfo("x")
@@ -448,6 +457,10 @@ def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: byte
         (lambda top: zipped(top / "a.zip", {"/etc/evil.py": "x"}), "outside of its folder"),
         (lambda top: zipped(top / "a.zip", {"..\\evil.py": "x"}), "outside of its folder"),
         (lambda top: tarred(top / "a.tar", tarfile.REGTYPE, "../evil"), "outside of its folder"),
+        # tarfile would read its header again and again. Type Z is unknown.
+        (lambda top: with_size(top / "a.tar", b"Z", -512), "a file of -512 bytes"),
+        # A pipe is left out, but its contents would be decompressed.
+        (lambda top: with_size(top / "a.tar", tarfile.FIFOTYPE, 5000), "more than"),
         (lambda top: put(top / "a.zip", "no zip"), "cannot be unpacked"),
         (lambda top: put(top / "a.tar.gz", "no tar"), "cannot be unpacked"),
         (lambda top: damaged(top / "a.zip", zipfile.ZIP_DEFLATED), "cannot be unpacked"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -15,8 +16,9 @@ import pytest
 from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import cli, labs, measurements, questions
+from ewe_classroom.course import cli, labs, measurements, other_measurements, packs, questions
 from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
@@ -191,6 +193,22 @@ def test_a_handout_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "server.py").read_text() == "my work\n"
 
 
+def test_a_full_disk_is_named_by_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of write() names no file."""
+
+    def write(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write)
+    monkeypatch.setattr(Path, "write_bytes", write)
+    assert course("new", "pool", str(tmp_path)) == 2
+    assert capsys.readouterr().err == f"ewe-course: cannot write {tmp_path}: No space left on device\n"
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space left"):
+        packs.write({"grade.sh": b""}, tmp_path)
+
+
 @pytest.mark.parametrize("arguments", [
     ["new", "pol", "x"], ["show", "../pool"], ["new", "fork", "x", "--language", "model"], ["pack", "pool", "x"],
     ["measure", "pool"], ["measure", "pool", "nothing.py"], ["questions", "pool", "nothing.json"], [],
@@ -202,6 +220,29 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
 
 
 # Measurements and questions
+
+
+def test_a_fault_of_a_measurement_is_none_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object, **__: object) -> measurements.Measurements:
+        raise TimeoutError("timed out")
+
+    file = tmp_path / "runs.json"
+    file.write_text("{}")
+    monkeypatch.setattr(measurements, "measure", measure)
+    assert course("measure", "measure", str(file)) == 2
+    assert capsys.readouterr().err == "ewe-course: cannot measure: timed out\n"
+
+
+@pytest.mark.parametrize("clients", ["1" + "0" * 400, "[" * 100_000])
+def test_a_file_of_runs_with_impossible_numbers_is_refused(tmp_path: Path, clients: str) -> None:
+    file = tmp_path / "runs.json"
+    run = f'{{"kind": "closed", "clients": {clients}, "mean_ms": 1.0, "rate": 1.0}}'
+    opened = '{"kind": "open", "rate_wanted": 5, "mean_ms": 1.0, "rate": 1.0}'
+    file.write_text(f'{{"format": "{FORMAT}", "runs": [{run}, {opened}, {run.replace(clients, "1")}]}}')
+    with pytest.raises(ConfigError, match="not a complete file of runs"):
+        other_measurements.of_data(file, print)
 
 
 @pytest.mark.starts_processes

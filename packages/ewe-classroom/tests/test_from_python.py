@@ -109,6 +109,8 @@ def test_pytest_says_wrong_usage_in_one_line_and_does_nothing_unasked(tmp_path: 
 
 
 CRLF = b"\r\n"
+NEVER_S = float("inf")
+STATES = (object(),)
 
 
 def helper(line: bytes) -> bytes:
@@ -121,7 +123,7 @@ class Mine(Processor):
     name = "mine"
 
     def serve(self, listener: object) -> None:
-        assert helper(b"") == CRLF and Path("/").is_dir() and os.sep == "/"
+        assert helper(b"") == CRLF and Path("/").is_dir() and os.sep == "/" and NEVER_S
         for accepted in listener:  # type: ignore[attr-defined]
             self.run(self.stream_of(accepted))
 
@@ -132,6 +134,11 @@ class Uses(Processor):
 
 
 AN_OBJECT = object()
+
+
+class UsesStates(Processor):
+    def serve(self, listener: object) -> None:
+        assert STATES
 
 
 @pytest.mark.starts_processes
@@ -164,9 +171,12 @@ def test_the_source_of_a_class_holds_what_it_names() -> None:
         f"from {Path.__module__} import Path as Path",  # pathlib._local in Python 3.13
         "from ewe.processors.base import Processor as Processor",
         "CRLF = b'\\r\\n'",
+        "NEVER_S = float('inf')",
         "def helper(line: bytes) -> bytes:",
     ):
         assert line in source
     assert source.index("CRLF =") < source.index("def helper") < source.index("class Mine")
     with pytest.raises(ValueError, match="uses AN_OBJECT, an object of the notebook"):
         source_of(Uses)
+    with pytest.raises(ValueError, match="uses STATES, an object of the notebook"):
+        source_of(UsesStates)

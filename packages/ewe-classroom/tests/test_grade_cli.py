@@ -251,6 +251,10 @@ def test_a_replay_file_writes_into_no_file(tmp_path: Path) -> None:
     assert (tmp_path / "notes").read_text() == "my notes"
     with pytest.raises(ConfigError, match="'SIGNONE' is not the name of a signal"):
         replay.signal_of({"do": "signal", "signal": "SIGNONE"})
+    assert replay.sent_by({"do": "send", "bytes": "\xe9", "times": 3}) == (b"\xe9", 3)
+    for times in ("x", -1, 1 << 26, 1.5, None):
+        with pytest.raises(ConfigError, match=r"cannot send 2 bytes .* the limit is 64 MB"):
+            replay.sent_by({"do": "send", "bytes": "ab", "times": times})
 
 
 @pytest.mark.starts_processes

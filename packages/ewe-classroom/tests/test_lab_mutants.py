@@ -219,6 +219,7 @@ def run_with(key: str, value: str) -> str:
         ('{"format": "ewe-runs/1", "runs": [[]]}', "run 1 of the file cannot be read"),
         ("[" * 100_000, "not JSON"),
         (f'{{"format": "ewe-runs/1", "runs": [{run_with("repetition", "Infinity")}]}}', "run 1 of the file"),
+        (f'{{"format": "ewe-runs/1", "runs": [{run_with("clients", "0")}]}}', "no duration or no load"),
         (f'{{"format": "ewe-runs/1", "runs": [{run_with("began", "1" + "0" * 400)}]}}', "run 1 of the file"),
     ],
 )

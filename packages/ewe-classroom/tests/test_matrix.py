@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import SimpleNamespace
 
 import matrix
 import pytest
@@ -13,10 +15,12 @@ from matrix import Loss
 from matrix_reasons import EVERYTHING, PAIRS, SINGLE
 from test_zoo import load
 
+from ewe_classroom.grader import run_scene
 from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.dependencies import RESTS
 from ewe_classroom.grader.grading import Grading
-from ewe_classroom.grader.scene import Findings
+from ewe_classroom.grader.sandbox import SandboxLimits
+from ewe_classroom.grader.scene import FailedExpectation, Findings, Scene
 from ewe_classroom.grader.scheme import load as scheme
 from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 
@@ -146,6 +150,27 @@ def test_a_verdict_waits_while_an_earlier_one_is_handed_over() -> None:
     grading.on_verdict = lambda report, _: seen.append([each.waits for each in report.verdicts])
     assert grading.hand_over(report, [(items[each.name], each) for each in verdicts]) == []
     assert seen == [[False, True], [False, False]]
+
+
+def test_a_second_attempt_keeps_no_text_of_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The report of a check that has passed would say what a time limit has disturbed before."""
+    (tmp_path / "runs.json").touch()
+    start_command = run_scene.from_path(str(tmp_path / "runs.json"))
+    grading = Grading(start_command, scheme("measure"), tmp_path, SandboxLimits())
+    attempts = iter((FailedExpectation("half a request", "no response", "answer", "a deadlock"), None))
+
+    def play(_: object) -> None:
+        if (failure := next(attempts)) is not None:
+            raise failure
+
+    item = replace(grading.scheme.items[0], check=replace(grading.scheme.items[0].check, function=play))
+    quiet = SimpleNamespace(close=lambda: None, log=lambda lines: "", site=None, workers=4)
+    monkeypatch.setattr(grading, "running_subject", lambda check: quiet)
+    monkeypatch.setattr(Scene, "may_have_timed_out", lambda scene: True)
+    verdict = grading.empty_verdict(item)
+    grading.run_check(item, verdict)
+    assert (verdict.status, verdict.did, verdict.because) == (PASSED, "", "")
+    assert verdict.sent == item.check.sends and next(attempts, "none left") == "none left"
 
 
 def test_the_advice_is_the_cause_and_not_its_effect() -> None:

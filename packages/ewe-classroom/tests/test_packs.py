@@ -221,6 +221,15 @@ def test_a_wrong_wheel_is_one_line(
     assert says in said and said.count("\n") == 1 and not (tmp_path / "p").exists()
 
 
+def test_a_damaged_wheel_of_the_classroom_is_refused() -> None:
+    whole = zip_of({"a.py": b"pool", "a.dist-info/RECORD": b""})
+    content = whole.index(b"a.py") + len(b"a.py")
+    damaged = whole[:content] + b"\xff" + whole[content + 1 :]
+    for wheel in (damaged, zip_of({"a.py": b"pool"})):
+        with pytest.raises(ConfigError, match="no whole wheel"):
+            wheels.without_sources("ewe_classroom-0.1.0-py3-none-any.whl", wheel)
+
+
 @pytest.mark.starts_processes
 def test_a_pack_without_an_index_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,17 @@ def test_interrupted_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     assert len(repeat.Runs(file, ABOUT).finished_runs) == 3
 
 
+def test_whole_runs_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is killed at its start could otherwise lose the runs of several nights."""
+    file = tmp_path / "runs.jsonl"
+    repeat.Runs(file, ABOUT).add(repeat.summary_of(report()))
+    monkeypatch.setattr(Path, "write_text", None)
+    assert len(repeat.Runs(file, ABOUT).finished_runs) == 1
+    with open(file, "a") as half:
+        half.write('{"marks": {"fi')
+    assert len(repeat.Runs(file, ABOUT).finished_runs) == 1 and file.read_text().endswith("}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

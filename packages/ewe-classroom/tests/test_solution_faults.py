@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -156,6 +161,9 @@ def test_a_report_that_a_program_makes_itself_shows_no_file_behind_a_link(tmp_pa
         ("go", "ended <-chan bool\n", ""),
         ("c", "mqd_t q = mq_open(name, 0);\n", "mq_open()"),
         ("c", "/* mq_open() */\n", ""),
+        ("c", 'char *any = "*/*"; mqd_t q = mq_open(name, 0); /* */\n', "mq_open()"),
+        # Once through the text, and not once for each "/*", which would take an hour
+        ("c", f'char *many = "{"/* " * 200_000}"; mqd_t q = mq_open(name, 0);\n', "mq_open()"),
     ],
 )
 def test_a_library_queue_is_found(language: str, text: str, says: str, tmp_path: Path) -> None:
@@ -254,6 +262,31 @@ def test_a_long_head_in_go_is_refused_also_if_its_end_has_arrived(name: str, tmp
         server.wait()
 
 
+@pytest.mark.needs("gcc")
+def test_the_end_of_a_forking_server_kills_its_children_and_no_other_process(tmp_path: Path) -> None:
+    """A shell and its jobs may be in one process group with the server."""
+    for file, text in lab("fork").files(lab("fork").variant("c"), solved=True).items():
+        (tmp_path / file).write_text(text.replace("#define GRACE_S 10 ", "#define GRACE_S 0 "))
+    faults.build("c", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    command = ["sh", "-c", f"./server {address[1]} . & echo $!; wait; echo goes on"]
+    shell = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert shell.stdout is not None
+    server = int(shell.stdout.readline())
+    try:
+        wait_until(lambda: connects(address), 30)
+        with socket.create_connection(address, 30) as client:
+            client.sendall(b"GET /server.c HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+            os.kill(server, signal.SIGTERM)
+            # It ends when no process has this pipe any more, so the child of the conversation has ended, too.
+            assert shell.stdout.read() == "goes on\n"
+    finally:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+
 def status_of(port: int, path: str) -> int:
     """Return the status of the response to a GET request; 0 if no server listens yet."""
     try:
@@ -275,9 +308,9 @@ def test_a_model_of_ewe_is_found_behind_a_relative_import(tmp_path: Path) -> Non
 RESET = struct.pack("ii", 1, 0)  # struct linger: close() sends RST
 
 
-@pytest.mark.parametrize("name", ["serial", "pool", "caching", "cgi"])
+@pytest.mark.parametrize("name", ["serial", "pool", "caching", "cgi", "scheduling"])
 def test_a_refusal_that_cannot_be_sent_stops_no_worker(name: str, tmp_path: Path) -> None:
-    """A client sends a head that is too long, or a length of 5,000 digits, and resets the connection."""
+    """A client resets the connection after a request with a head or a length that is too long, or with no fault."""
     (tmp_path / "index.html").write_text("hello\n")
     for file, text in lab(name).files(lab(name).variant("python"), solved=True).items():
         (tmp_path / file).write_text(text)
@@ -289,7 +322,7 @@ def test_a_refusal_that_cannot_be_sent_stops_no_worker(name: str, tmp_path: Path
     try:
         wait_until(lambda: connects(address), 20)
         length = b"GET / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
-        for sent in [b"x" * 20_000, length] * 3:
+        for sent in [b"x" * 20_000, length, b"GET / HTTP/1.1\r\n\r\n"] * 3:
             with socket.create_connection(address, 10) as client:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.sendall(sent)
@@ -300,6 +333,99 @@ def test_a_refusal_that_cannot_be_sent_stops_no_worker(name: str, tmp_path: Path
         server.kill()
         server.wait()
     assert (tmp_path / "errors").read_text() == ""
+
+
+def of_lab(name: str, module: str, monkeypatch: pytest.MonkeyPatch, directory: Path) -> types.ModuleType:
+    """Import a module of a lab's solution. It is forgotten after the test."""
+    files = lab(name).files(lab(name).variant("python"), solved=True)
+    for file, text in files.items():
+        (directory / file).write_text(text)
+        # At the end, monkeypatch restores the module of this name, or removes the new one.
+        monkeypatch.setitem(sys.modules, file.removesuffix(".py"), types.ModuleType("none"))
+        del sys.modules[file.removesuffix(".py")]
+    monkeypatch.syspath_prepend(str(directory))
+    return importlib.import_module(module)
+
+
+def test_a_field_named_version_changes_no_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parse = of_lab("serial", "conversation", monkeypatch, tmp_path).parse
+    _, _, fields = parse("GET / HTTP/1.0\r\nVersion: HTTP/1.1\r\nX: \t\xc3\xa0 ".encode("latin-1"))
+    assert fields == {"version": "HTTP/1.0", "x": "\xc3\xa0"}
+
+
+def test_a_cgi_program_may_send_fields_in_utf8_and_no_content(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = of_lab("cgi", "server", monkeypatch, tmp_path)
+    output = "Status: 204\r\nX-Name: Å, à\r\n\r\nnot a body".encode()
+    response = server.response_of(output, None, str(tmp_path))
+    encoded = sys.modules["web"].encode(response, True, False)
+    assert encoded == "HTTP/1.1 204 No Content\r\nX-Name: Å, à\r\nConnection: keep-alive\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(("name", "module"), [("thread", "server"), ("cgi", "web")])
+def test_a_signal_before_a_thread_starts_ends_a_server_in_order(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = of_lab(name, module, monkeypatch, tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def start(self: threading.Thread) -> None:
+        raise server.Stop
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        server.serve(listener, str(tmp_path), 1)
+        assert listener.fileno() == -1
+
+
+def test_a_cache_closes_a_connection_for_which_there_is_no_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = of_lab("caching", "server", monkeypatch, tmp_path)
+    ours, theirs = socket.socketpair()
+    accepted = iter([(theirs, "")])
+    listener = contextlib.nullcontext(types.SimpleNamespace(accept=lambda: next(accepted)))
+    monkeypatch.setattr(server, "listen", lambda port: listener)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["server.py", "0", str(tmp_path)])
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with ours, pytest.raises(StopIteration):  # the end of `accepted`
+        server.main()
+    assert theirs.fileno() == -1
+
+
+ENGINE_SCRIPTS = {
+    "a/script.py": "import sys\nsys.path.insert(0, '/lib')\nimport helper\nprint(helper.NAME)\n",
+    "a/helper.py": "NAME = 'a'\n",
+    "b/script.py": "import helper\nprint(helper.NAME)\n",
+    "b/helper.py": "NAME = 'b'\n",
+}
+
+
+def test_an_engine_forgets_the_modules_of_a_script_that_changes_its_path(tmp_path: Path) -> None:
+    for file, text in ENGINE_SCRIPTS.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    files = lab("engine").files(lab("engine").variant("python"), solved=True)
+    (tmp_path / "engine.py").write_text(files["engine.py"])
+    # The engine has its data socket as 0 and 1, and its control socket as 3.
+    start = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.execv(sys.executable, [sys.executable, sys.argv[2]])"
+    data, of_engine = socket.socketpair()
+    control, of_control = socket.socketpair()
+    command = [sys.executable, "-c", start, str(of_control.fileno()), str(tmp_path / "engine.py")]
+    with data, control, of_engine, of_control:
+        engine = subprocess.Popen(command, stdin=of_engine, stdout=of_engine, pass_fds=[of_control.fileno()])
+        of_control.close()
+        for name in ("a", "b"):
+            control.sendall(f"{tmp_path}/{name}/script.py\n\n".encode())
+            assert control.recv(100) == b"\x040\n"
+            assert data.recv(100) == f"{name}\n".encode()
+    assert engine.wait(30) == 0
 
 
 def connects(address: tuple[str, int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from classroom_server import run_grader
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, scheme
-from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.subject import BadSubject, model_class, names_in
 
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
@@ -164,6 +165,21 @@ def test_a_model_derives_from_processor_alone(tmp_path: Path, source: str, says:
     (tmp_path / "model.py").write_text(source)
     with pytest.raises(BadSubject, match=says):
         own_model.expect(tmp_path / "model.py")
+
+
+@pytest.mark.parametrize("source", ["n = 0x" + "f" * 5000, "class A(a" + ".b" * 900 + "): pass"])
+def test_no_source_is_a_fault_of_the_grader(tmp_path: Path, source: str) -> None:
+    """Python makes no text of an integer of more than 4,300 digits, or of a deep expression."""
+    (tmp_path / "server.py").write_text(f"{source}\n")
+    own_model.expect(tmp_path / "server.py")
+    assert model_class(tmp_path / "server.py") == ""
+
+
+def test_a_model_is_known_by_an_import_or_by_a_module() -> None:
+    tree = ast.parse("class A(ewe.processors.base.Processor[int], Mixin): pass")
+    assert isinstance(tree.body[0], ast.ClassDef)
+    names = [set(names_in(base)) for base in tree.body[0].bases]
+    assert names == [{"ewe", "processors", "base", "Processor", "int"}, {"Mixin"}]
 
 
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:

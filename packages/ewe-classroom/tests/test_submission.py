@@ -488,6 +488,25 @@ def test_the_results_may_lie_in_the_folder_of_the_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.starts_processes
+def test_a_refused_network_changes_nothing_in_the_grader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ubuntu 24.04 makes the user namespace and refuses its map: the grader was left without a network."""
+    steps: list[int] = []
+
+    def refuse_the_map(flags: int) -> bool:
+        steps.append(flags)
+        raise PermissionError
+
+    monkeypatch.setattr(sandbox, "new_namespaces", refuse_the_map)
+    assert not sandbox.private_network() and steps == []
+
+
+@pytest.mark.starts_processes
+def test_an_attempt_that_fails_by_an_exception_leaves_no_second_grader() -> None:
+    assert not sandbox.succeeds_in_child(lambda: bool(1 / 0))
+    assert sandbox.succeeds_in_child(lambda: True) and not sandbox.succeeds_in_child(lambda: False)
+
+
+@pytest.mark.starts_processes
 def test_a_program_that_could_read_hidden_paths_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """hideable() has hidden them before; the memory may be full later."""
     monkeypatch.setattr(sandbox, "hide", lambda paths: False)

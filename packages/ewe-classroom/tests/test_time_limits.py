@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ewe_classroom.grader import site_programs
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.responses import ResponseSplitter
+from ewe_classroom.grader.scene import Scene, SceneClient
 
 HALF, REST = "GET /1.txt HTTP/1.1\r\nHost: localhost\r\n", "\r\n"
 
@@ -53,6 +54,16 @@ def test_a_response_that_nobody_read_and_the_server_ended_met_a_time_limit() -> 
 def test_a_response_that_is_read_in_time_met_none() -> None:
     assert not unread((3.0, "read", ""), (30.0, "closed-by-server", "")).may_have_timed_out()
     assert not unread((3.0, "closed-by-server", "")).may_have_timed_out()
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 900", "Transfer-Encoding: chunked", "Server: x"])
+def test_bytes_of_a_response_without_an_end_have_arrived(framing: str) -> None:
+    """A server that announces too long a body has sent the secret file all the same."""
+    client = object.__new__(SceneClient)
+    client.reader = ResponseSplitter()
+    chunk = "7\r\n" if "chunked" in framing else ""
+    client.reader.feed(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n{chunk}secret\n".encode())
+    assert not client.answers and client.has_got(b"secret") and not client.has_got(b"OK")
 
 
 def test_a_program_may_end_at_the_moment_in_which_its_gate_opens(

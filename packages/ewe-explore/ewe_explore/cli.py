@@ -210,11 +210,15 @@ def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
 
 def find(name: str) -> Path:
     """Return the path of a file, or of a sample. Raises ProgramError."""
-    path = Path(name)
-    if path.exists():
-        return path
+    try:
+        os.stat(name)
+        return Path(name)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as reason:
+        raise ProgramError(f"cannot read {name}: {reason.strerror}") from None
     sample = Path(SAMPLES_DIRECTORY, name + ".py")
-    if "/" not in name and sample.is_file():
+    if "/" not in name and os.path.isfile(sample):
         return sample
     known = [each.stem for each in Path(SAMPLES_DIRECTORY).glob("*.py")]
     raise ProgramError(f"{name}: there is no file and no sample of this name{nearest(name, known)}")

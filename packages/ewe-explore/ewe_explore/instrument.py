@@ -377,7 +377,8 @@ class Points(ast.NodeTransformer):
         """Add the point of a method call, or of a function that reads or changes a container, such as len(a)."""
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name in CHANGING_FUNCTIONS and node.args and not isinstance(node.args[-1], ast.Starred):
+        is_starred = any(isinstance(each, ast.Starred) for each in node.args)
+        if name in CHANGING_FUNCTIONS and node.args and not is_starred:
             return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)

@@ -38,7 +38,7 @@ from typing import Any
 
 from ewe_explore import instrument, network, primitives, queues, threads
 from ewe_explore.names import forget_old_version
-from ewe_explore.scheduler import ACTIVE_RUNS, Step, line_of_program, short_value
+from ewe_explore.scheduler import ACTIVE_RUNS, ProgramError, Step, line_of_program, short_value
 
 # The source of these packages runs on the replacements. A world loads their modules once; it loads the modules of
 # RELOADED_EACH_RUN, which keep threads, again for each run.
@@ -224,7 +224,11 @@ class World:
             source = importlib.util.decode_source(path.read_bytes())
             forget_old_version(str(path))
             if points:
-                self.codes[key] = instrument.compiled(source, str(path)), instrument.tests_locks(source)
+                try:
+                    code = instrument.compiled(source, str(path))
+                except RecursionError:
+                    raise ProgramError(f"{path}: an expression is nested too deeply") from None
+                self.codes[key] = code, instrument.tests_locks(source)
             else:
                 self.codes[key] = compile(source, str(path), "exec", dont_inherit=True), False
         return self.codes[key]

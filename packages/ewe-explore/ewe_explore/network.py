@@ -88,6 +88,7 @@ class Socket(Primitive):
         self.outgoing: Pipe | None = None
         self.waiting: deque[Socket] | None = None  # the backlog, if the socket listens
         self.backlog = 128
+        self.is_shut = False  # a listening socket that was shut down: accept() does not wait any more
         self.name: Address = ("0.0.0.0", 0)  # getsockname()
         self.peer: Address = ("0.0.0.0", 0)  # getpeername()
         self.timeout: float | None = None  # settimeout(), in seconds
@@ -250,10 +251,18 @@ class Socket(Primitive):
                 return
 
     def shutdown(self, how: int) -> None:
-        """End one direction or both. A recv() that waits in another lane then returns."""
+        """End one direction or both: a recv() or an accept() that waits in another lane then returns.
+
+        A listening socket can only be shut for reading, and then refuses connections (shutdown(2) of Linux).
+        """
         if self.run_is_over():
             return
         self.point("shuts down")
+        if self.waiting is not None:
+            if how != socket.SHUT_WR:
+                self.is_shut = True
+                self.refuse_connections()
+            return
         if self.incoming is None or self.outgoing is None:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         if how in (socket.SHUT_WR, socket.SHUT_RDWR):
@@ -271,12 +280,16 @@ class Socket(Primitive):
         self.closed = True
         if ACTIVE_RUNS:  # else the network has ended with its run
             network().sockets.pop(self.number, None)
-            if network().listening.get(self.name[1]) is self:
-                del network().listening[self.name[1]]
         if self.outgoing is not None and self.incoming is not None:
             self.outgoing.ended = True  # the other side reads the end
             # Not `ended`: a recv() of another lane on this socket goes on waiting, as in Linux
             self.incoming.unread = True
+        self.refuse_connections()
+
+    def refuse_connections(self) -> None:
+        """Refuse new connections, and close those in the backlog."""
+        if ACTIVE_RUNS and network().listening.get(self.name[1]) is self:
+            del network().listening[self.name[1]]
         # All at once: each close() below is a point, at which an accept() of another lane must find none of them
         refused = list(self.waiting or ())
         if self.waiting:
@@ -291,7 +304,7 @@ class Socket(Primitive):
     def readable(self) -> bool:
         """Return whether accept() (if the socket listens) or recv() would return at once."""
         if self.waiting is not None:
-            return bool(self.waiting)
+            return bool(self.waiting) or self.is_shut
         return self.incoming is not None and self.incoming.readable()
 
     def writable(self) -> bool:

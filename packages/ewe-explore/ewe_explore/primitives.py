@@ -320,6 +320,8 @@ class Condition(Primitive):
         run = ACTIVE_RUNS[-1]
         if run.over:
             raise Abandoned
+        if run.inside_invariant:
+            raise RuntimeError("an invariant cannot wait for a condition")
         if not self.lock.is_mine():
             raise RuntimeError("cannot wait on un-acquired lock")
         if run.releases_decide:

@@ -44,6 +44,7 @@ import gc
 import random
 import sys
 import time
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -267,8 +268,11 @@ class Run:
         ACTIVE_RUNS.append(self)
         try:
             self.current.baton.release()
-            self.wait_for_end()
-            self.end_remaining_lanes()
+            try:
+                self.wait_for_end()
+            finally:
+                self.over = True  # also after Ctrl-C: a lane that still runs ends at its next step
+                self.end_remaining_lanes()
         finally:
             ACTIVE_RUNS.remove(self)
             random.setstate(state)
@@ -789,7 +793,7 @@ def synchronization_step(run: Run, verb: str, target: Any, name: str = "", note:
 
 MAX_SCALAR_CHARS, MAX_CONTAINER_CHARS, MAX_SHOWN_ITEMS = 24, 28, 4  # of a value in the timeline
 SCALAR_TYPES = (int, float, str, bytes, bool, type(None))
-CONTAINER_TYPES = (list, tuple, dict, set, frozenset)
+CONTAINER_TYPES = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict, Counter)
 
 
 def value_text(target: Any, attribute: str | None) -> str:
@@ -816,17 +820,31 @@ def value_text(target: Any, attribute: str | None) -> str:
 
 
 def short_value(value: Any) -> str:
-    """Return a short text for a value: the value if it is plain, the size of a container, or ""."""
+    """Return a short text for a value: the value if it is plain, the size of a container, or "".
+
+    No code of the program runs: its classes may have the name of a container, and a __repr__() that makes steps.
+    """
     kind = type(value)
     if kind in SCALAR_TYPES:
-        text = repr(value)
+        text = scalar_text(value)
         return text if len(text) <= MAX_SCALAR_CHARS else text[: MAX_SCALAR_CHARS - 1] + "…"
-    if kind in CONTAINER_TYPES or kind.__name__ in ("deque", "OrderedDict", "defaultdict", "Counter"):
-        if all(type(each) in SCALAR_TYPES for each in list(value)[:MAX_SHOWN_ITEMS]) and (
-            len(value) <= MAX_SHOWN_ITEMS
-        ):
-            text = repr(list(value) if kind.__name__ == "deque" else value)
+    if kind not in CONTAINER_TYPES:
+        return ""
+    if len(value) <= MAX_SHOWN_ITEMS:
+        items = [*value, *value.values()] if isinstance(value, dict) else list(value)
+        if all(type(each) in SCALAR_TYPES for each in items):
+            # The repr() of a defaultdict or a deque would also show how it was made
+            text = scalar_text(
+                dict(value) if kind is defaultdict else list(value) if kind is deque else value
+            )
             if len(text) <= MAX_CONTAINER_CHARS:
                 return text
-        return f"{len(value)} items" if len(value) != 1 else "1 item"
-    return ""
+    return f"{len(value)} items" if len(value) != 1 else "1 item"
+
+
+def scalar_text(value: Any) -> str:
+    """Return repr(value); "…" for an integer with more digits than Python converts."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "…"

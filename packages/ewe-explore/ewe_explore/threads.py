@@ -31,8 +31,6 @@ class Thread(Primitive):
     therefore called by their class, and the other attributes have names that no program is likely to use.
     """
 
-    _counter = 0
-
     def __init__(
         self,
         group: None = None,

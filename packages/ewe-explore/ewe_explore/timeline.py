@@ -52,9 +52,9 @@ def row(story: Story, event: TimelineEvent, columns: dict[int, int], size: int, 
         return [paint(f"   ⋮  ({event.text})", FAINT, colour)]
     column = columns[event.lane]
     if event.kind == "stop":
-        other = story.lanes[event.other]
-        text = f"✂ {event.text}; {other} goes on"
-        lines = textwrap.wrap(text, max(size * (len(columns) - column) - 2, size - 2))
+        # At the end of a run no other lane goes on
+        following = f"; {story.lanes[event.other]} goes on" if event.other != event.lane else ""
+        lines = textwrap.wrap(f"✂ {event.text}{following}", max(size * (len(columns) - column) - 2, size - 2))
         return [
             rails(columns, size, column, colour, f"{event.line or '':>4}  ")
             + paint(line, FAINT_ITALIC, colour)

@@ -177,6 +177,17 @@ SAME = {
         server.close()
         yield caught(socket.create_connection, address)
         """,
+    "listener that is shut down": """
+        server = socket.create_server(("127.0.0.1", 0))
+        found = []
+        thread = threading.Thread(target=lambda: found.append(caught(server.accept)))
+        thread.start()
+        server.shutdown(socket.SHUT_WR)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        yield found, caught(socket.create_connection, server.getsockname()), caught(server.accept)
+        server.close()
+        """,
     "selectors": """
         one, other = socket.socketpair()
         with selectors.DefaultSelector() as selector:
@@ -313,7 +324,7 @@ def test_a_changed_module_still_works(name: str) -> None:
 
 
 ORDER = """
-import heapq
+import bisect, heapq
 seen = []
 def f(value):
     seen.append(value)
@@ -335,6 +346,7 @@ def work():
     seen.append(f"{f(rest)} {f({**f({1: 2}), 3: f(4)})} {f([*f(rest), *f([5])]) == f([13, 5])} {not f([])}")
     seen.extend(f("xy")); f(list)(*f([[14]]), **f({})); print(f(""), end=f(""))
     heapq.heappush(f([3]), f(1)); heapq.heappop(f([4])); [heapq.nsmallest(f(1), f([2]))]
+    bisect.insort(*f([[1], 2]), f(0))
     for total in f([5, 5]):
         seen.append(total)
     f([15]) + f([16]) < f([17]) != f([18])

@@ -13,11 +13,13 @@ from support.server import wait_until
 
 from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
+from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
+from ewe_explore.timeline import timeline
 
 # Accesses that are two steps: a read, then a write. Two threads call work(), and `value()` must be 2.
 LOST = {
@@ -152,6 +154,11 @@ ENDS = [
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
     ("always(lambda: True); queue.Queue().qsize()", None, ""),
+    (
+        "c = threading.Condition(); always(lambda: c.acquire() and c.wait(1))\n    with c: time.sleep(1)",
+        "invariant",
+        "an invariant cannot wait",
+    ),
     ("box = []; always(lambda: not box); box.append(1)", "invariant", "after a step of main"),
     ("t = threading.Thread(target=int); t.start(); assert t.is_alive()", "assertion", "does not hold"),
     (
@@ -198,6 +205,38 @@ def test_a_lane_that_leaves_the_scheduler_is_reported(text: str, says: str, tmp_
         explore(explored, runs=3)
     wait_until(lambda: len(sys._current_frames()) <= threads, 30)  # it is ended as soon as it can be
     assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
+
+
+def test_the_threads_of_an_interrupted_run_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook goes on after Ctrl-C, and a busy wait would use a processor without end."""
+    text = "import threading\nbox = [0]\ndef scenario():\n    threading.Thread(target=len, args=(box,)).start()\n"
+    text += "    while not box[0]: pass\n"
+    explored = program(tmp_path / "busy.py", text, Options(max_steps=10**9))
+
+    def interrupt(run: Run) -> None:
+        wait_until(lambda: len(run.steps) > 10, 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "wait_for_end", interrupt)
+    run = Run(Replay(()), explored.options)
+    with pytest.raises(KeyboardInterrupt):
+        explored.start(run)
+    assert [lane.done for lane in run.lanes] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "value", ["Counter()", "{1: box}", "10**5000", "[10**5000]", "{}.fromkeys((1, 2), 3)"]
+)
+def test_the_value_of_a_variable_changes_no_run(value: str, tmp_path: Path) -> None:
+    """The timeline shows it. Its class may have the name of a container, or a __repr__() that makes steps."""
+    text = (
+        "import threading\nclass Counter: pass\nclass Box:\n    n = 0\n    def __repr__(self): return f'{self.n}'\n"
+        f"box = Box()\ndef work():\n    box.value = {value}\n    box.n += 1\ndef value(): return box.n\n"
+    )
+    result = explore(program(tmp_path / "value.py", text + TWO), runs=60)
+    assert result.failure is not None and "value() == 2" in result.failure.problem.headline, result.text()
+    assert result.story is not None and "A lost update" in result.story.why[0]
+    assert "writes box.value" in result.text()
 
 
 CONDITION = """
@@ -544,6 +583,15 @@ def test_a_story_begins_with_the_first_thread_and_leaves_out_the_middle_of_a_lon
     assert re.search(r"⋮  \([\d,]+ more steps\)", result.text()) and "more steps" in result.html()
 
 
+def test_a_thread_that_the_end_of_the_run_stops_gives_its_turn_to_no_other() -> None:
+    events = [
+        TimelineEvent("stop", 0, "is stopped before it writes n", line=3, other=1),
+        TimelineEvent("stop", 1, "was about to: write n", line=3, other=1),
+    ]
+    drawn = timeline(Story(["main", "work 1"], events, "", [], [], "invariant"))
+    assert drawn.count("work 1 goes on") == 1 and drawn.count("goes on") == 1
+
+
 def test_the_page_stands_alone(tmp_path: Path) -> None:
     text = scenario_text = (
         "import threading\ndef scenario():\n    name = '<b>&'\n"
@@ -590,6 +638,8 @@ def test_the_command_that_does_it_again_has_the_name_of_any_file(
         ("", "name a file with a scenario"),
         ("cuont", 'no sample of this name; did you mean "count"?'),
         ("{dir}", "is a directory"),
+        ("a" * 300, "File name too long"),
+        ("{dir}/deep.py", "deep.py: an expression is nested too deeply"),
         ("{dir}/broken.py", "broken.py:1: "),
         ("{dir}/nul.py", "nul.py: "),
         ("count --runs 0", "is not a number from 1"),
@@ -607,6 +657,7 @@ def test_a_wrong_command_is_one_line(
 ) -> None:
     (tmp_path / "broken.py").write_text("def scenario(:\n")
     (tmp_path / "nul.py").write_bytes(b"\0")
+    (tmp_path / "deep.py").write_text(f"def scenario(): pass\nn = 1{' + 1' * 900}\n")
     assert main(arguments.format(dir=tmp_path).split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("ewe-explore: ") and says in error and error.count("\n") == 1

@@ -133,7 +133,7 @@ def of_data(path: Path, say: Callable[[str], None]) -> dict[str, float]:
         }
     except OSError as reason:
         raise ConfigError(f"cannot read {path}: {reason.strerror}; python3 measure.py makes it") from None
-    except (ValueError, TypeError, KeyError, statistics.StatisticsError):
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise ConfigError(f"{path}: not a complete file of runs; python3 measure.py makes one") from None
     for key, value in figures.items():
         say(f"{key:12} {value:10.3f}")

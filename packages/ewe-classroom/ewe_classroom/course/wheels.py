@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from importlib.util import find_spec
@@ -194,16 +195,19 @@ def last_line(output: bytes) -> str:
 
 
 def without_sources(name: str, wheel: bytes) -> bytes:
-    """Return a wheel without the sources of the labs, which contain the solutions.
+    """Return a wheel without the sources of the labs, which contain the solutions. Raises ConfigError.
 
     The list of files in the wheel (RECORD) must not name what is not there, or pip would refuse the wheel.
     """
     if project(name) != "ewe-classroom":
         return wheel
-    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        files = {each: archive.read(each) for each in archive.namelist() if not SOURCES.fullmatch(each)}
-    # The list is CSV, and the name of the file is the first value of a line.
-    (record,) = (each for each in files if each.endswith(".dist-info/RECORD"))
+    try:
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            files = {each: archive.read(each) for each in archive.namelist() if not SOURCES.fullmatch(each)}
+        # The list is CSV, and the name of the file is the first value of a line.
+        (record,) = (each for each in files if each.endswith(".dist-info/RECORD"))
+    except (ValueError, zipfile.BadZipFile, zlib.error):  # ValueError: there is no list, or more than one
+        raise ConfigError(f"{name}: damaged, so it is no whole wheel; write it again") from None
     lines = files[record].decode().splitlines(keepends=True)
     files[record] = "".join(line for line in lines if not SOURCES.fullmatch(line.partition(",")[0])).encode()
     return zip_of(files)

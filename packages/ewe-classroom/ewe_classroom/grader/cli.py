@@ -495,7 +495,7 @@ def print_replay(grading: Grading, name: str, steps: list[dict[str, object]]) ->
     print("  second  client: event (a line that begins with `then` shows the event of the recorded run)")
     try:
         for line in replay.play(grading.running_subject(all_checks().get(name)), steps):
-            print(line)
+            print(one_line(line))
     except subject.NotStarted as error:
         raise ConfigError(str(error)) from None
     finally:

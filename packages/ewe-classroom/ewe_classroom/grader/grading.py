@@ -24,7 +24,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ewe_classroom.grader import own_model, processes
+from ewe_classroom.grader import formats, own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import rests_on
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
@@ -272,6 +272,9 @@ class Grading:
         """
         scene: Scene | None = None
         self.fault = ""
+        # An earlier attempt may have left texts
+        verdict.sent, verdict.did, verdict.should, verdict.because = item.check.sends, "", "", ""
+        verdict.output = ""
         try:
             if item.check.fresh:
                 self.end_subject()
@@ -375,10 +378,12 @@ class Grading:
             self.subject = None
 
     def write_replay(self, verdict: Verdict) -> None:
-        """Write the steps of a check with their times as JSON lines, for `ewe-grade --replay FILE`."""
+        """Write the steps of a check with their times as JSON lines, for `ewe-grade --replay FILE`.
+
+        Raises ConfigError.
+        """
         assert self.record is not None
-        self.record.mkdir(parents=True, exist_ok=True)
         head: dict[str, object] = {"format": REPLAY_FORMAT, "check": verdict.name, "lab": self.scheme.name}
         head |= {"workers": self.scheme.workers, "status": verdict.status}
         lines = [json.dumps(line) for line in [head, *verdict.steps]]
-        (self.record / f"{verdict.name}.jsonl").write_text("\n".join(lines) + "\n")
+        formats.write(self.record / f"{verdict.name}.jsonl", "\n".join(lines) + "\n")

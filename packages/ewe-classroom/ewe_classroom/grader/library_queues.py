@@ -20,7 +20,12 @@ HARMLESS = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
 GO_CHANNEL = re.compile(r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|os\.Signal)(?!\w))([\w.*\[\]]+)")
 C_CALL = re.compile(r"\b(mq_open|msgget|g_async_queue_new\w*|g_thread_pool_new)\s*\(")
-COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+# A comment, or a text, in which "/*" begins no comment. One without an end reaches to the end of the file, so that
+# a search takes linear time.
+COMMENT_OR_TEXT = re.compile(
+    r"""/\*.*?(?:\*/|\Z) | //[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | `[^`]*`""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def library_queue(language: str, files: list[Path]) -> str:
@@ -95,7 +100,11 @@ def matches(
     pattern: re.Pattern[str], text: str, describe: Callable[[re.Match[str]], str]
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number, description) of each match outside of comments. describe: makes the description."""
-    # A comment is replaced by its line feeds, so that the numbers of the lines stay the same.
-    code = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
+
+    def kept(found: re.Match[str]) -> str:
+        """Return a text as it is; of a comment its line feeds, so that the numbers of the lines stay the same."""
+        return "\n" * found[0].count("\n") if found[0].startswith(("/*", "//")) else found[0]
+
+    code = COMMENT_OR_TEXT.sub(kept, text)
     for found in pattern.finditer(code):
         yield code.count("\n", 0, found.start()) + 1, describe(found)

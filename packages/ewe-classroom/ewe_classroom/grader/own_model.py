@@ -83,8 +83,12 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Constant) and str(node.value).startswith((f"{MODELS}.", *STARTERS)):
-            yield node.lineno, str(node.value), ""
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith((f"{MODELS}.", *STARTERS))
+        ):
+            yield node.lineno, node.value, ""
 
 
 def imported_files(tree: ast.Module, directory: Path) -> set[Path]:

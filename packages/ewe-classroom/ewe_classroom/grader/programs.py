@@ -12,7 +12,7 @@ from __future__ import annotations
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.responses import Response
 from ewe_classroom.grader.scene import Scene, SceneClient
-from ewe_classroom.grader.site_programs import EARLY_BYTES, PROGRAM_SOURCE_TEXT
+from ewe_classroom.grader.site_programs import EARLY_BYTES, OUTSIDE_TEXT, PROGRAM_SOURCE_TEXT
 
 LINE = bytes(range(32, 127)) + b"-\n" + bytes(range(31))  # 128 bytes; a body repeats this line
 PIPE_OVERFLOW_LINES = 8192  # 1 MB of such lines: sixteen times the capacity of a pipe
@@ -374,7 +374,7 @@ def cgi_outside(scene: Scene) -> None:
     for path in paths:
         client = ask(scene, f"/cgi-bin/{path}")
         scene.until(client.answered_or_over, f"{client.name} gets a response")
-        if any(b"outside\n" in response.body for response in client.answers):
+        if client.has_got(OUTSIDE_TEXT.encode()):
             scene.fail(
                 f"GET /cgi-bin/{path} ran a program that lies outside cgi-bin",
                 "answer 400, 403 or 404",

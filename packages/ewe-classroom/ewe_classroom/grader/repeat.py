@@ -76,8 +76,11 @@ class Runs:
             self.finished_runs = (
                 [GradingRun(**json.loads(line)) for line in complete_lines[1:]] if same else []
             )
-            if same:  # never overwrite a file of something else
-                file.write_text("".join(complete_lines) or json.dumps(head) + "\n")
+            # Never overwrite a file of something else, or the runs of many nights
+            if same and not complete_lines:
+                file.write_text(json.dumps(head) + "\n")
+            elif same and len(complete_lines) < len(lines):
+                os.truncate(file, len("".join(complete_lines).encode()))
         except OSError as reason:
             raise ConfigError(f"--runs: cannot write {file}: {reason.strerror}") from None
         except (ValueError, TypeError, RecursionError):

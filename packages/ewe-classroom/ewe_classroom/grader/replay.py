@@ -29,6 +29,7 @@ from ewe_classroom.grader.subject import Subject
 
 STEPS_WITHOUT_DATA = ("read", "half-close", "close", "reset")
 MAX_SHOWN_CHARS = 70  # of the bytes of a step
+MAX_SENT_BYTES = 64 << 20  # of one step
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -87,9 +88,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
                     yield f"        note  {step.get('text', '')}"
                 continue
             elif do == "send":
-                client.send(
-                    str(step.get("bytes", "")).encode("latin-1", "replace"), int(step.get("times", 1))
-                )
+                client.send(*sent_by(step))
             elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
                 yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
                 continue
@@ -103,6 +102,17 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
         # The caller ends `subject`, and does not know of a server that "start-again" has started.
         if scene.subject is not subject:
             scene.subject.close()
+
+
+def sent_by(step: dict[str, Any]) -> tuple[bytes, int]:
+    """Return the bytes of a step, and how many times they are sent. Raises ConfigError above MAX_SENT_BYTES."""
+    data, times = str(step.get("bytes", "")).encode("latin-1", "replace"), step.get("times", 1)
+    if not isinstance(times, int) or not 1 <= times <= MAX_SENT_BYTES // max(1, len(data)):
+        limit = f"the limit is {MAX_SENT_BYTES >> 20} MB"
+        raise ConfigError(
+            f"--replay: cannot send {len(data)} bytes {times!r:.{MAX_SHOWN_CHARS}} times; {limit}"
+        )
+    return data, times
 
 
 def signal_of(step: dict[str, Any]) -> signal.Signals:

@@ -207,8 +207,8 @@ class RunScene(Scene):
                     f"run {number} of the file cannot be read ({reason})",
                     f"write runs in the format {FORMAT}",
                 )
-            if not found[-1].requests or found[-1].seconds <= 0:
-                self.fail(f"{found[-1].name} has no request, or no duration", "measure again")
+            if not found[-1].requests or min(found[-1].seconds, found[-1].level) <= 0:
+                self.fail(f"{found[-1].name} has no request, no duration or no load", "measure again")
         if not found:
             self.fail("the file has no runs", "run python3 measure.py to its end")
         chosen = [run for run in found if not kind or run.kind == kind]

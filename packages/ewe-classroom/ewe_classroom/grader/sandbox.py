@@ -38,7 +38,7 @@ import signal
 import socket
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,9 +227,15 @@ def become(account: SubjectAccount) -> None:
 def private_network() -> bool:
     """Move this process into a new network namespace with a loopback interface; return False if the system refuses.
 
-    Call it before the process starts threads: the kernel refuses a user namespace to a process with several
-    threads.
+    The system may refuse the second step of two: then the process would be in a network without a loopback
+    interface. Ubuntu 24.04 refuses the map of user ids, and a container without CAP_NET_ADMIN the interface. Call
+    it before the process starts threads: the kernel refuses a user namespace to a process with several threads.
     """
+    return succeeds_in_child(enter_private_network) and enter_private_network()
+
+
+def enter_private_network() -> bool:
+    """Do the steps of private_network(). After False, this process may have done one of them."""
     try:
         if not new_namespaces(CLONE_NEWNET):
             return False
@@ -298,14 +304,20 @@ def cover(path: str) -> bool:
 
 
 def hideable(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths if the system lets this process hide all of them, else none.
+    """Return the paths if the system lets this process hide all of them, else none."""
+    return tuple(paths) if succeeds_in_child(lambda: hide(paths)) else ()
 
-    A forked child tries it, so that the paths stay visible for this process.
-    """
+
+def succeeds_in_child(attempt: Callable[[], bool]) -> bool:
+    """Return whether an attempt succeeds in a forked child. This process does not change."""
     child = os.fork()
     if child == 0:
-        os._exit(0 if hide(paths) else 1)
-    return tuple(paths) if os.waitpid(child, 0)[1] == 0 else ()
+        status = 1
+        try:
+            status = 0 if attempt() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def adopt_orphans() -> None:

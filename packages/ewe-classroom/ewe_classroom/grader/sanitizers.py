@@ -228,6 +228,7 @@ class Sanitized:
         except BadSubject:  # the fault may be that of the replacement, and not the student's
             (self.directory / "ewe_unlucky.go").unlink()
             for file, text in original_texts.items():
+                file.unlink(missing_ok=True)  # the build has run as the student: no link may lead elsewhere
                 file.write_text(text, errors="surrogateescape")
             self.build(command)
         self.take_program(self.program)

@@ -24,6 +24,9 @@ GATE_COUNT = 8
 GATES = ("never", "child", *(f"gate-{number}" for number in range(1, GATE_COUNT + 1)))
 EARLY_BYTES = 262144  # bytes that `talks-first` writes before it reads: four times the capacity of a pipe
 PROGRAM_SOURCE_TEXT = b"this is the source of a program\n"
+OUTSIDE_TEXT = (
+    "this program lies outside cgi-bin"  # no path of a request has this text, which a 404 may quote
+)
 
 PROGRAMS = {
     "hello": HEAD + "echo 'Hello from a program.'\n",
@@ -91,7 +94,7 @@ def write(root: Path) -> None:
     (programs / "not-executable").chmod(0o644)
     # A program that no URL may reach: it lies beside the document root.
     outside = root.parent / "outside"
-    outside.write_text("#!/bin/sh\n" + HEAD + "echo outside\n")
+    outside.write_text(f"#!/bin/sh\n{HEAD}echo '{OUTSIDE_TEXT}'\n")
     outside.chmod(0o755)
 
 

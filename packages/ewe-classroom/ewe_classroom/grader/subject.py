@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -240,12 +240,22 @@ def model_class(path: Path) -> str:
     last_model = ""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            bases = {base.id if isinstance(base, ast.Name) else ast.unparse(base) for base in node.bases}
+            bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+            names = {name for base in node.bases for name in names_in(base)}
             # An imported name, or one with its module: ewe.processors.base.Processor.
-            if bases & imported or any("processors" in base for base in bases):
+            if bases & imported or any("processors" in name for name in names):
                 imported.add(node.name)  # a later class may derive from this one
                 last_model = node.name
     return last_model
+
+
+def names_in(expression: ast.expr) -> Iterator[str]:
+    """Yield the names in an expression: `a`, `b` and `c` of `a.b[c]`. A nested expression may have any depth."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
 
 
 class Subject:

@@ -18,7 +18,7 @@ from conversation import SILENCE_S, BadRequest, listen, parse, refusal, split_he
 from files import Files
 
 REASONS = {200: "OK", 304: "Not Modified", 412: "Precondition Failed"}
-ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor is free
+ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
 
 
 def locate(root: str, path: str) -> str:
@@ -109,7 +109,11 @@ def main() -> None:
             except OSError:
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(target=converse, args=(connection, sys.argv[2], files), daemon=True).start()
+            try:
+                threading.Thread(target=converse, args=(connection, sys.argv[2], files), daemon=True).start()
+            except RuntimeError:  # the limit of threads is reached
+                connection.close()
+                time.sleep(ACCEPT_PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -190,9 +190,10 @@ def response_of(output: bytes, request: Request, root: str) -> Response:
     if end is None:
         raise Refused(502)
     status, location, fields = "", "", []
-    for line in output[: end.start()].decode("latin-1").splitlines():
-        name, colon, value = line.partition(":")
-        value = value.strip()
+    # splitlines() of bytes: that of a text would also split between the two bytes of "Å" in UTF-8.
+    for line in output[: end.start()].splitlines():
+        name, colon, value = line.decode("latin-1").partition(":")
+        value = value.strip(" \t")
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name):
             raise Refused(502)
         if name.lower() == "status":

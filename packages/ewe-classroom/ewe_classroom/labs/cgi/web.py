@@ -109,7 +109,8 @@ def serve(listener: socket.socket, root: str, respond: Respond) -> None:
         listener.close()
     end = time.monotonic() + GRACE_S
     for thread in list(threads):
-        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():  # the last one has not started if SIGTERM came before start()
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def run_conversation(
@@ -213,8 +214,9 @@ def encode(response: Response, keeps_open: bool, is_head: bool) -> bytes:
     """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
     lines = [f"HTTP/1.1 {response.status} {reason(response.status)}"]
     lines += [f"{name}: {value}" for name, value in response.fields]
-    lines += [
-        f"Content-Length: {len(response.body)}",
-        f"Connection: {'keep-alive' if keeps_open else 'close'}",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (b"" if is_head else response.body)
+    has_body = response.status not in (204, 304)  # RFC 9110: these two end with the head
+    if has_body:
+        lines.append(f"Content-Length: {len(response.body)}")
+    lines.append(f"Connection: {'keep-alive' if keeps_open else 'close'}")
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+    return head + (response.body if has_body and not is_head else b"")

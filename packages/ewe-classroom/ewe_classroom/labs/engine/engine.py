@@ -101,11 +101,11 @@ class Engine:
         # --- solution
         os.environb.clear()  # do not make a new dictionary: programs that the script starts would not inherit it
         os.environb.update(environment)
-        directory = os.path.dirname(file)
-        os.chdir(directory)
+        self.directory = os.fsdecode(os.path.dirname(file))
+        os.chdir(self.directory)
         os.umask(0o022)
         sys.argv[:] = map(os.fsdecode, [file, *arguments])
-        sys.path[:] = [os.fsdecode(directory), *self.path]
+        sys.path[:] = [self.directory, *self.path]
         # Restore 0 and 1 first: an earlier script may have closed them, and a new file would then get the number.
         os.dup2(self.data, 0)
         os.dup2(self.data, 1)
@@ -184,11 +184,11 @@ class Engine:
             if handler is not None and signal.getsignal(number) != handler:
                 signal.signal(number, handler)
         # Forget the modules beside the script, and those without a file; keep those of Python's library.
-        beside = sys.path[0] + os.sep
+        beside = self.directory + os.sep  # the script may have changed sys.path
         for name, module in list(sys.modules.items()):
             if name not in self.modules and (getattr(module, "__file__", None) or beside).startswith(beside):
                 del sys.modules[name]
-        sys.path_importer_cache.pop(sys.path[0], None)
+        sys.path_importer_cache.pop(self.directory, None)
         importlib.invalidate_caches()
         sys.modules["__main__"].__dict__.clear()
         sys.stderr = sys.__stderr__

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -51,6 +52,7 @@ static void start_child(int listener, int connection, const char *root)
     if (pid == 0) {
         signal(SIGCHLD, SIG_DFL);
         signal(SIGTERM, SIG_DFL);
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* the kernel kills this child if its parent ends first */
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
@@ -104,11 +106,7 @@ int main(int argc, char **argv)
     /* --- solution */
     time_t deadline = time(NULL) + GRACE_S;
     while (children > 0 && time(NULL) < deadline)
-        usleep(PAUSE_US); /* reap() runs in between */
-    if (children > 0) {
-        signal(SIGTERM, SIG_IGN);
-        kill(0, SIGTERM); /* the remaining processes of this process group */
-    }
+        usleep(PAUSE_US); /* reap() runs in between. The kernel kills the remaining children. */
     /* --- starter */
     // /* Children that still run when their parent ends become orphans. */
     /* --- end */

@@ -50,7 +50,8 @@ def serve(listener: socket.socket, root: str, workers: int) -> None:
         listener.close()
     end = time.monotonic() + GRACE_S
     for thread in list(threads):
-        thread.join(max(0.0, end - time.monotonic()))
+        if thread.is_alive():  # the last one has not started if SIGTERM came before start()
+            thread.join(max(0.0, end - time.monotonic()))
     # --- starter
     # # This serves all clients in the main thread. Start a thread for each connection. Handle an exception of a
     # # conversation, a thread that cannot be started, and SIGTERM.
