@@ -30,7 +30,12 @@ def counters(address: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("primed", "hours", "word"),
-    [(7.5, 2.0, "holds"), (7.6, 2.0, "does not hold"), (1.0, 13.0, "does not hold")],
+    [
+        (7.5, 2.0, "holds"),
+        (7.6, 2.0, "does not hold"),
+        (1.0, 13.0, "does not hold"),
+        (1.0, 12.0, "does not hold"),
+    ],
 )
 def test_the_verdict(primed: float, hours: float, word: str) -> None:
     cells = []
