@@ -342,6 +342,12 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
     assert t_dt1c.check(ExperimentTable("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
 
 
+def test_a_point_that_was_not_measured_is_no_collapse() -> None:
+    failed = Cell("Unix, 4 php-fpm", NO_KEEP_ALIVE, 500, failure="it did not start")
+    table = ExperimentTable("T-DT1c", cells=[*over("Unix", 1000, 900), failed])
+    assert t_dt1c.lowest_ratio(table, "Unix") == 0.9
+
+
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
     "way",

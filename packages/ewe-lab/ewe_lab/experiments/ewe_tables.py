@@ -198,12 +198,13 @@ def check_network(table: ExperimentTable) -> Finding:
 
     The claim of table 5 holds if Apache, fork and thread fill the wire, and their Net I/O is about equal.
     """
-    column = f"{PRINTED}: net I/O"
-    medians = {cell.server: cell.median for cell in table.cells if cell.column == column and cell.median}
-    apache, others = medians.get("apache-prefork"), [medians.get(name) for name in ("fork", "thread")]
-    if not apache or not all(others):
+    column, claimed = f"{PRINTED}: net I/O", (APACHE.name, FORK.name, THREAD.name)
+    medians = {
+        cell.server: cell.median for cell in table.cells if cell.column == column and cell.median is not None
+    }
+    kb_per_s = [medians[name] for name in claimed if name in medians]
+    if len(kb_per_s) < len(claimed):
         return Finding(NOT_TESTABLE, "Apache, fork and thread were not all measured.")
-    kb_per_s = [apache, *(value for value in others if value)]
     summary = ", ".join(f"{value:,.0f}" for value in kb_per_s)
     are_equal = max(kb_per_s) <= LEVEL_RATIO * min(kb_per_s)
     fill_the_link = min(kb_per_s) >= FULL_LINK_SHARE * LINK_KB_PER_S

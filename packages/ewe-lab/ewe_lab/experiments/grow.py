@@ -65,6 +65,11 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
         yield cell
 
 
+def held_connections(cell: Cell) -> float:
+    """Return how many idle connections a server held: those that were answered, of the offered ones."""
+    return cell.samples[0].extra.get("held", cell.x or 0.0)
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
@@ -76,13 +81,13 @@ def check(table: ExperimentTable) -> Finding:
     most_connections = {}  # by server
     for server in (*PARKING, *WORKER_FOR_EACH, "nginx"):
         points = sorted(
-            (cell.x, cell.median)
+            (held_connections(cell), cell.median)
             for cell in table.cells
             if cell.server == server and cell.column == IDLE and cell.x and cell.median
         )
         if points:
             most_connections[server] = points[-1][0]
-        if len(points) >= 2:
+        if len(points) >= 2 and points[0][0] < points[-1][0]:
             (fewest, least_memory), (most, most_memory) = points[0], points[-1]
             cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:

@@ -38,6 +38,7 @@ MAX_RUN_S = 120.0  # seconds for all bare kinds
 STATEMENT_COUNTS = (200, 1_000)  # statements at each address
 STATEMENT = "SELECT 1"
 QUEUES, SOCKETS = ("POSIX queue", "System V queue"), ("Unix socket", "TCP loopback")
+EXCHANGE_COLUMN = "exchange of 64 bytes"
 KEPT_CONNECTION, NEW_CONNECTION = "statement, kept connection", "statement, a connection each"
 REMARKS = (
     "Bare: two processes on one core, as on the paper's machine, which only exchange messages. CPU is that of "
@@ -63,7 +64,7 @@ def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
     except LabError as reason:
         found = dict.fromkeys(KINDS, str(reason))
     for name, title in (
-        (EXCHANGE, "exchange of 64 bytes"),
+        (EXCHANGE, EXCHANGE_COLUMN),
         (ANSWER, "answer of 5,605 bytes"),
         (STREAM, "a message in a stream"),
     ):
@@ -162,8 +163,11 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim holds if both kinds of queues take less time for an exchange than both kinds of sockets.
     """
-    title = table.cells[0].column if table.cells else ""  # the first column is the exchange of 64 bytes
-    found = {cell.server: min(cell.values) for cell in table.cells if cell.column == title and cell.values}
+    found = {
+        cell.server: min(cell.values)
+        for cell in table.cells
+        if cell.column == EXCHANGE_COLUMN and cell.values
+    }
     queues = [found[kind] for kind in QUEUES if kind in found]
     sockets = [found[kind] for kind in SOCKETS if kind in found]
     if not queues or not sockets:

@@ -22,6 +22,7 @@ from ewe_lab.experiments.tested_servers import (
     TOMCAT,
     YAWS,
 )
+from ewe_lab.experiments.thesis_memory import error_of_psutil_as_lab_error
 from ewe_lab.experiments.thesis_static import PRINTED_NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
@@ -81,8 +82,12 @@ def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterato
         yield cell
 
 
+@error_of_psutil_as_lab_error()
 def measure_memory(root: int) -> Sample:
-    """Return the memory of the largest serving process, of its master if it has one, and of all processes."""
+    """Return the memory of the largest serving process, of its master if it has one, and of all processes.
+
+    Raises LabError.
+    """
     import psutil
 
     master = psutil.Process(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ewe_lab.bench.experiment import Bench, RunningServer
@@ -66,8 +67,23 @@ def run(
         yield Cell(name.lower(), SERVER, unit="kB", paper=figure, paper_server=name)
 
 
+@contextmanager
+def error_of_psutil_as_lab_error() -> Iterator[None]:
+    """Raise LabError if psutil cannot read a process of the block: it has ended, or belongs to another account."""
+    import psutil
+
+    try:
+        yield
+    except psutil.Error as reason:
+        raise LabError(f"the memory of a process could not be read: {reason}") from None
+
+
+@error_of_psutil_as_lab_error()
 def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
-    """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
+    """Return the memory of the largest process that runs the program, of the largest web server process, of all.
+
+    Raises LabError.
+    """
     # web: the web server's processes. beside: those that only run the program
     web = process_family(server.pid)
     beside = [each for pid in server.other_pids for each in process_family(pid)]
@@ -86,13 +102,10 @@ def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
 
 
 def process_family(pid: int) -> list[Process]:
-    """Return a process and its descendants. Raises LabError."""
+    """Return a process and its descendants."""
     import psutil
 
-    try:
-        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.Error as reason:
-        raise LabError(f"a process has gone: {reason}") from None
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
 def largest_bytes(processes: Sequence[Process]) -> int:
