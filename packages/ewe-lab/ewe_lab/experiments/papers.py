@@ -50,7 +50,7 @@ TYPES = {"document": str, "heading": str, "order": int, "untested": list}  # all
 TABLES_OF_TABLES = ("tested", "like", "experiment")
 FORMER_TESTED_TABLE = "contenders"  # the former name of the tables `tested`
 # The keys of an experiment that are not passed to Experiment unchanged, and the types of their values
-APART = {
+APART: Mapping[str, type] = {
     "like": str,
     "machine": dict,
     "charts": list,

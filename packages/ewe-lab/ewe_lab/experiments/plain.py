@@ -23,7 +23,7 @@ from ewe_lab.experiments.records import check_keys, record
 from ewe_lab.experiments.tested_servers import BY_NAME
 
 # The keys of an experiment that say how to measure, and the types of their values
-KNOWN_KEYS = {"columns": list, "servers": list, "load": dict, "link": str, "notes": list}
+KNOWN_KEYS: Mapping[str, type] = {"columns": list, "servers": list, "load": dict, "link": str, "notes": list}
 DEFAULT_LOAD = Load()
 
 
