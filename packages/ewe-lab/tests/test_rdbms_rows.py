@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import itertools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from lab_bench import quick_lab
@@ -282,6 +284,22 @@ def test_both_databases_have_the_same_report(few_rows: None) -> None:
         assert postgresql.digest == sqlite.digest
         assert postgresql.length == sqlite.length > 500
         assert str(postgresql.port) in postgresql.jdbc
+
+
+def test_postgresql_that_is_starting_up_has_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StartingUp(Exception):
+        """As psycopg.OperationalError."""
+
+    def connect(*_: object, **__: object) -> None:
+        raise StartingUp("the database system is starting up")
+
+    pauses: list[float] = []
+    module = SimpleNamespace(connect=connect, OperationalError=StartingUp, Error=StartingUp)
+    monkeypatch.setitem(sys.modules, "psycopg", module)
+    monkeypatch.setattr(databases, "time", SimpleNamespace(sleep=pauses.append))
+    with pytest.raises(LabError, match="PostgreSQL does not start"):
+        databases.load("dbname=postgres")
+    assert sum(pauses) > 5
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
