@@ -395,6 +395,15 @@ def test_marks_for_performance(
     assert r_t1.check(ExperimentTable("R-T1", cells=cells)).word == word
 
 
+def test_a_kind_of_gateway_is_not_faster_by_chance() -> None:
+    cells = [cell(kind, r_t1.TIMES, 50, "extra.micros") for kind in (r_t1.API, r_t1.CGI, r_t1.SERVLET)]
+    for each, times_us in zip(cells[1:], ((940, 960, 950), (800, 1220, 850)), strict=True):
+        each.samples = [Sample("pinger", 0, extra={"micros": micros}) for micros in times_us]
+    found = r_t1.check(ExperimentTable("R-T1", cells=cells))
+    assert found.word == "holds in part"
+    assert "server API 19.0, servlet 1.1 (may be chance)" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("busy", "idle", "word"), [(2, 4, "holds"), (1, 4, "holds in part"), (1, 1, "does not hold")]
 )
