@@ -46,7 +46,7 @@ from ewe_lab.experiments.__main__ import listing
 from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
-from ewe_lab.report import report
+from ewe_lab.report import report, summary
 from ewe_lab.stacks.servers import run_ewe
 from ewe_lab.stacks.ways import ServingStack, served, technology
 
@@ -354,6 +354,20 @@ def test_table_5_is_judged_by_its_net_io(apache: float, fork: float, word: str) 
         for name, rate in rates.items()
     ]
     assert CHECKS["E-T5"](ExperimentTable("E-T5", cells=cells)).word == word
+
+
+@pytest.mark.parametrize("id", ["E-T4", "E-T5", "T-ST2", "T-ST2w", "T-ST3"])
+def test_a_claim_about_a_link_is_not_judged_without_it(
+    id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Paper, "behind_link", lambda lab, speed: nullcontext("no namespaces here"))
+    run = CATALOG[id].run
+    assert run is not None
+    cells = list(run(Paper(tmp_path)))
+    assert {cell.failure for cell in cells} == {"no namespaces here"}
+    assert not any(cell.samples for cell in cells) and any(cell.paper for cell in cells)
+    found = summary.finding_of(ExperimentTable(id, cells=cells), CATALOG[id])
+    assert (found.word, found.sentence) == ("not testable", "No namespaces here.")
 
 
 def test_rows_say_what_they_cache_and_the_document_did_not(tmp_path: Path) -> None:

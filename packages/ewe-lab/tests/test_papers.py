@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.server import ROOT
@@ -179,6 +181,19 @@ def test_a_wrong_directory_is_named(
     Path("twice/again.toml").write_text(EXAMPLE.replace("N-T1", "E-T1"), encoding="utf-8")
     with pytest.raises(ConfigError, match=f"^{message}$"):
         papers()
+
+
+def test_without_its_link_nothing_is_measured(file: Path) -> None:
+    file.write_text(
+        EXAMPLE.replace("[experiment.N-F1]", '[experiment.N-F1]\nlink = "10mbit"'), encoding="utf-8"
+    )
+    lab = SimpleNamespace(
+        site=lambda sizes: file.parent, notes=[], behind_link=lambda speed: nullcontext("no namespaces here")
+    )
+    cells = list(paper(file).experiments[1].run(lab))
+    assert [(cell.paper, cell.failure) for cell in cells] == [
+        (figure, "no namespaces here") for figure in (900, 3800, 3700)
+    ]
 
 
 def test_what_waits_shows_its_printed_figures(file: Path) -> None:

@@ -138,13 +138,14 @@ def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: 
 
 
 def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
-    """Measure column by column; yield the cells."""
+    """Measure column by column; yield the cells. Without the link that they need, each has the reason instead."""
     # 0 stands for /index.html, which every site has
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
     with ExitStack() as stack:
         if measurement.link and (problem := stack.enter_context(lab.behind_link(measurement.link))):
-            lab.notes.append(f"Not behind a link of {measurement.link}: {problem}")
+            yield from (replace(cell, failure=problem) for cell in measurement.cells())
+            return
         for column, tested_servers in measurement.columns:
             for each in lab.servers(tested_servers):
                 for index, load in enumerate(loads_of(lab, column)):
