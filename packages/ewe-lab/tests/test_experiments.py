@@ -616,6 +616,17 @@ def test_the_price_of_an_idle_connection() -> None:
     assert grown(21e6, most=1100) == "holds in part"  # as many threads as connections of the event loop
 
 
+def test_a_sample_beside_idle_connections_says_how_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "connections", lambda url, count, first_bytes: nullcontext([]))
+    monkeypatch.setattr(clients, "count_answered", lambda opened, quiet: 700)
+    bench = Paper(Path("site"))
+    cell = clients.measure_beside_idle(
+        bench, ServerUnderTest("thread"), Load(), Cell("thread", x=900), Path("site")
+    )
+    assert clients.held_connections(cell) == 700
+    assert cell.samples[0].notes == ["only 700 of 900 connections were answered"]
+
+
 def test_connections_that_were_not_answered_are_not_held() -> None:
     cells = [
         Cell(name, "idle connections", x, "extra.m", samples=[Sample("x", 1, extra={"m": memory, "held": held})])

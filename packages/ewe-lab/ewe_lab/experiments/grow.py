@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_once
+from ewe_lab.experiments.clients import held_connections, measure_beside_idle, measure_once
 from ewe_lab.experiments.tested_servers import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
 
 USERS, IDLE = "users", "idle connections"
@@ -16,7 +16,6 @@ POOL_10000 = replace(POOL, options=("--connections", "10000"))  # the pool's def
 SERVERS = (FORK, PREFORK, THREAD, POOL_10000, ASYNCIO, NGINX)
 PARKING = ("asyncio", "pool")  # an idle connection needs no thread and no process
 WORKER_FOR_EACH = ("thread", "fork", "prefork")  # it needs one of them
-QUIET_S = 1.0  # seconds without an answer: by then every connection has had its answer
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -48,26 +47,7 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
         if count > tested.max_connections:
             lab.notes.append(f"{tested.name} holds at most {tested.max_connections} connections.")
             return  # the next numbers are greater
-        answered: list[int] = []  # idle() adds the number of connections that got an answer
-
-        # The defaults keep the objects of this turn of the loop
-        def idle(server: RunningServer, count: int = count, answered: list[int] = answered) -> Iterator[None]:
-            with connections(server.url, count, COMPLETE_HEAD) as opened:
-                answered.append(count_answered(opened, QUIET_S))
-                yield
-
-        measure_once(lab, tested, load, cell, lab.site([]), idle)
-        # Not strict: if the load failed, there is a number and no sample
-        for sample, open_ones in zip(cell.samples, answered, strict=False):
-            sample.extra["held"] = open_ones
-            if open_ones < count:
-                sample.notes.append(f"only {open_ones} of {count} connections were answered")
-        yield cell
-
-
-def held_connections(cell: Cell) -> float:
-    """Return how many idle connections a server held: those that were answered, of the offered ones."""
-    return cell.samples[0].extra.get("held", cell.x or 0.0)
+        yield measure_beside_idle(lab, tested, load, cell, lab.site([]))
 
 
 def check(table: ExperimentTable) -> Finding:
