@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, with_capital
-from ewe_lab.load.child import environment
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.load.protected_calls import (
     DAMAGES,
     ENDED,
@@ -65,20 +62,10 @@ def measure(lab: Bench) -> dict[str, Any]:
     library = lab.directory / "protection.so"
     compiled.library(compiled.SOURCES / "protection.c", library)
     counts = [str(int(lab.quick_or_full(*CALL_COUNTS[method]))) for method in METHODS]
-    command = [sys.executable, "-m", "ewe_lab.load.protected_calls", str(library), *counts]
-    with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
-        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
-    ):
-        if not wait_for_end(started, MAX_RUN_S):
-            raise LabError(f"the calls took longer than {MAX_RUN_S:g} s")
-        output.seek(0)
-        try:
-            found: dict[str, Any] = json.loads(output.read())
-        except ValueError:
-            reason = last_line(output_text(error_output)) or "it ended without a word"
-            raise LabError(f"the calls could not be measured: {reason}") from None
+    found: dict[str, Any] = figures_of(
+        "ewe_lab.load.protected_calls", [str(library), *counts], MAX_RUN_S,
+        f"the calls took longer than {MAX_RUN_S:g} s",
+    )  # fmt: skip
     return found
 
 

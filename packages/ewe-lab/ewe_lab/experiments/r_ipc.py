@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,20 +11,10 @@ from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe.database.timing import ask_once, consume, fastest
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import (
-    LabError,
-    cpu_seconds,
-    last_line,
-    load_core,
-    on_core,
-    output_text,
-    running,
-    server_core,
-    wait_for_end,
-)
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
-from ewe_lab.load.child import environment
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.load.ipc_kinds import ANSWER, EXCHANGE, KINDS, STREAM
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.servers import free_port
@@ -90,19 +77,10 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
     each round (EXCHANGE, ANSWER), or of one message (STREAM), and as f"{EXCHANGE} cpu" the µs of CPU time of both
     processes for the same. Raises LabError.
     """
-    command = [sys.executable, "-m", "ewe_lab.load.ipc_kinds", str(count), str(ROUNDS)]
-    with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
-        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
-    ):
-        if not wait_for_end(started, MAX_RUN_S):
-            raise LabError(f"the exchanges took longer than {MAX_RUN_S:g} s")
-        output.seek(0)
-        try:
-            times_by_kind: dict[str, dict[str, list[float]] | str] = json.loads(output.read())
-        except ValueError:
-            raise LabError(last_line(output_text(error_output))) from None
+    times_by_kind: dict[str, dict[str, list[float]] | str] = figures_of(
+        "ewe_lab.load.ipc_kinds", [str(count), str(ROUNDS)], MAX_RUN_S,
+        f"the exchanges took longer than {MAX_RUN_S:g} s",
+    )  # fmt: skip
     return times_by_kind
 
 
