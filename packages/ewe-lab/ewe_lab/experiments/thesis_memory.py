@@ -48,21 +48,22 @@ def run(
         if stack.why_missing:
             lab.notes.append(stack.why_missing)
             continue
+        cells = [Cell(stack.name, column, value=value, unit="kB") for column, value in VALUES.items()]
+        for cell in cells:
+            cell.paper_server, cell.paper = printed.get(cell.column, {}).get(stack.name, ("", None))
+            cell.load = f"{REQUESTS_BEFORE} requests before"
         try:
             with served(lab, stack) as (server, path):
                 for _ in range(REQUESTS_BEFORE):
                     probe(server.url.rstrip("/") + path, stack.page)
                 time.sleep(SETTLE_S)
                 sample = measure_memory(server, stack)
-                command = server.command
+            for cell in cells:
+                cell.samples, cell.command = [sample], server.command
         except LabError as reason:
-            yield Cell(stack.name, failure=str(reason))
-            continue
-        for column, value in VALUES.items():
-            cell = Cell(stack.name, column, value=value, unit="kB", samples=[sample], command=command)
-            cell.paper_server, cell.paper = printed.get(column, {}).get(stack.name, ("", None))
-            cell.load = f"{REQUESTS_BEFORE} requests before"
-            yield cell
+            for cell in cells:
+                cell.failure = str(reason)
+        yield from cells
     for name, figure in gone.items():
         yield Cell(name.lower(), SERVER, unit="kB", paper=figure, paper_server=name)
 
