@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import itertools
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -342,6 +343,16 @@ def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
         found.failure
         == "/state/memory lost its state: 200, b\"<p>Visit 1. <a href='?visits=1'>Again</a></p>\\n\""
     )
+
+
+def test_a_table_of_sessions_that_cannot_be_made_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def full_disk(lab: object) -> Iterator[None]:
+        raise sqlite3.OperationalError("database or disk is full")
+        yield
+
+    monkeypatch.setattr(r_f9, "run_application", full_disk)
+    assert {each.failure for each in r_f9.run(SimpleNamespace(notes=[]))} == {"database or disk is full"}
 
 
 def test_a_forged_cookie_counts_from_the_start() -> None:

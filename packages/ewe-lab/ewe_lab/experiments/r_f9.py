@@ -64,7 +64,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                     cells[name].samples.append(measure_tier(lab, server, tiers[name]))
             for cell in cells.values():
                 cell.command, cell.load = server.command, LOAD_DESCRIPTION
-    except (LabError, OSError, http.client.HTTPException) as reason:
+    except (LabError, OSError, sqlite3.Error, http.client.HTTPException) as reason:
         for cell in cells.values():
             cell.failure = str(reason)
     yield from cells.values()
