@@ -491,6 +491,16 @@ def test_the_claim_of_full_load_can_fail() -> None:
     assert full.check(loaded(nginx=(0.1, 2.0))).word == "not testable"
 
 
+def test_a_percentile_of_too_few_requests_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure_once(lab: Paper, tested: ServerUnderTest, load: Load, cell: Cell, root: Path) -> Cell:
+        cell.samples.append(Sample("locust", 1, service=Times(500, 0.01, 0.01, 0.02, 0.03, 0.5, 0.9)))
+        return cell
+
+    monkeypatch.setattr(full, "measure_once", measure_once)
+    found = full.check(ExperimentTable("FULL", cells=list(full.run(Paper(Path("site"))))))
+    assert found.word == "holds" and "fork 900 ms, too few requests for p99" in found.sentence
+
+
 def measured(value: str, *rows: tuple[str, str, float | None, float]) -> ExperimentTable:
     """Return a table of (server, column, x, figure)."""
     name = value.partition(".")[2]
