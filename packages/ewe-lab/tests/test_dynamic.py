@@ -316,6 +316,28 @@ def test_the_luck_of_the_best_point_is_not_in_its_figure(monkeypatch: pytest.Mon
     assert sorted(top.values) == [98, 99, 101, 102]
 
 
+def test_a_way_that_fails_is_a_row_that_cannot_be_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def failing(*_: object, **__: object) -> Iterator[None]:
+        raise LabError("it does not start")
+        yield
+
+    way = ServingStack("nginx", "php-fpm", "php")
+    monkeypatch.setattr(ServingStack, "why_missing", "")
+    for module in (thesis_dynamic, thesis_memory):
+        monkeypatch.setattr(module, "served", failing)
+    lab = SimpleNamespace(quick=True, notes=[])
+    (cell,) = thesis_dynamic.measure(
+        lab, DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}), way
+    )
+    assert (cell.column, cell.paper, cell.failure) == (f"best: {KEEP_ALIVE}", 4_000, "it does not start")
+    first, *others = thesis_memory.run(
+        lab, [way], {thesis_memory.PROGRAM: {way.name: ("PHP-FPM", 4140.0)}}, {}
+    )
+    assert (first.column, first.paper) == (thesis_memory.PROGRAM, 4140)
+    assert {each.failure for each in (first, *others)} == {"it does not start"}
+
+
 def over(kind: str, few: float, many: float) -> list[Cell]:
     return [
         Cell(f"{kind}, 4 php-fpm", NO_KEEP_ALIVE, x, samples=[Sample("wrk", 1, replies=int(rate))])
@@ -340,6 +362,12 @@ def test_the_claim_about_sockets(unix: float, tcp: float, word: str) -> None:
         == word
     )
     assert t_dt1c.check(ExperimentTable("T-DT1c", cells=over("Unix", 1000, unix))).word == "not testable"
+
+
+def test_a_point_that_was_not_measured_is_no_collapse() -> None:
+    failed = Cell("Unix, 4 php-fpm", NO_KEEP_ALIVE, 500, failure="it did not start")
+    table = ExperimentTable("T-DT1c", cells=[*over("Unix", 1000, 900), failed])
+    assert t_dt1c.lowest_ratio(table, "Unix") == 0.9
 
 
 @pytest.mark.starts_processes

@@ -37,6 +37,7 @@ from ewe_lab.experiments import (
     slow,
     t_a8,
     t_a12,
+    thesis_memory,
     thesis_static,
     x_t1,
     xswitch_tables,
@@ -45,7 +46,7 @@ from ewe_lab.experiments.__main__ import listing
 from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
-from ewe_lab.report import report
+from ewe_lab.report import report, summary
 from ewe_lab.stacks.servers import run_ewe
 from ewe_lab.stacks.ways import ServingStack, served, technology
 
@@ -333,7 +334,12 @@ def test_losses_are_compared_as_shares(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("apache", "fork", "word"),
-    [(11_000, 11_000, "holds"), (11_000, 5_500, "does not hold"), (5_000, 5_000, "does not hold")],
+    [
+        (11_000, 11_000, "holds"),
+        (11_000, 5_500, "does not hold"),
+        (11_000, 0, "does not hold"),
+        (5_000, 5_000, "does not hold"),
+    ],
 )
 def test_table_5_is_judged_by_its_net_io(apache: float, fork: float, word: str) -> None:
     rates = {"apache-prefork": apache, "fork": fork, "thread": apache}
@@ -348,6 +354,20 @@ def test_table_5_is_judged_by_its_net_io(apache: float, fork: float, word: str) 
         for name, rate in rates.items()
     ]
     assert CHECKS["E-T5"](ExperimentTable("E-T5", cells=cells)).word == word
+
+
+@pytest.mark.parametrize("id", ["E-T4", "E-T5", "T-ST2", "T-ST2w", "T-ST3"])
+def test_a_claim_about_a_link_is_not_judged_without_it(
+    id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Paper, "behind_link", lambda lab, speed: nullcontext("no namespaces here"))
+    run = CATALOG[id].run
+    assert run is not None
+    cells = list(run(Paper(tmp_path)))
+    assert {cell.failure for cell in cells} == {"no namespaces here"}
+    assert not any(cell.samples for cell in cells) and any(cell.paper for cell in cells)
+    found = summary.finding_of(ExperimentTable(id, cells=cells), CATALOG[id])
+    assert (found.word, found.sentence) == ("not testable", "No namespaces here.")
 
 
 def test_rows_say_what_they_cache_and_the_document_did_not(tmp_path: Path) -> None:
@@ -453,6 +473,8 @@ def test_the_claim_of_silent_clients_can_fail() -> None:
     assert slow.check(silent(serial=100, thread=0, asyncio=5)).word == "does not hold"
     assert slow.check(silent(serial=10, thread=0)).word == "does not hold"
     assert slow.check(silent(thread=0)).word == "not testable"
+    refused = Cell("serial", samples=[Sample("locust", 1, requests=2, errors={"ref": 4})])
+    assert slow.add_lost_share(refused).samples[0].extra["unanswered"] == 100
 
 
 def loaded(**models: tuple[float, float]) -> ExperimentTable:
@@ -467,6 +489,16 @@ def test_the_claim_of_full_load_can_fail() -> None:
     assert full.check(loaded(fork=(0.9, 11.0), asyncio=(0.1, 2.0))).word == "does not hold"
     assert full.check(loaded(fork=(1.1, 9.0), asyncio=(0.1, 2.0))).word == "does not hold"
     assert full.check(loaded(nginx=(0.1, 2.0))).word == "not testable"
+
+
+def test_a_percentile_of_too_few_requests_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure_once(lab: Paper, tested: ServerUnderTest, load: Load, cell: Cell, root: Path) -> Cell:
+        cell.samples.append(Sample("locust", 1, service=Times(500, 0.01, 0.01, 0.02, 0.03, 0.5, 0.9)))
+        return cell
+
+    monkeypatch.setattr(full, "measure_once", measure_once)
+    found = full.check(ExperimentTable("FULL", cells=list(full.run(Paper(Path("site"))))))
+    assert found.word == "holds" and "fork 900 ms, too few requests for p99" in found.sentence
 
 
 def measured(value: str, *rows: tuple[str, str, float | None, float]) -> ExperimentTable:
@@ -493,9 +525,11 @@ def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Experim
         ),
         ("E-C4", [("fork", "persistent", None, 9), ("fork", "not persistent", None, 1)], "holds"),
         ("E-C4", [("fork", "persistent", None, 1), ("fork", "not persistent", None, 9)], "does not hold"),
+        ("E-C4", [("fork", "persistent", None, 0), ("fork", "not persistent", None, 9)], "does not hold"),
         ("E-C4", [("fork", "persistent", None, 21), ("fork", "not persistent", None, 20)], "does not hold"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 1))], "holds"),
         ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "does not hold"),
+        ("E-F1", [("fork", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 0))], "holds"),
         ("E-F1", [("asyncio", "", x, rate) for x, rate in ((1, 1), (2, 2), (4, 2))], "not testable"),
         ("T-A7", [("rmem_max", "", None, 1)], "does not hold"),
         (
@@ -516,6 +550,12 @@ def measured(value: str, *rows: tuple[str, str, float | None, float]) -> Experim
         ),
         ("T-A6", [("100mbit", "", None, 95)], "holds"),
         ("T-A6", [("100mbit", "", None, 70)], "does not hold"),
+        ("T-A6", [("100mbit", "", None, 0)], "does not hold"),
+        (
+            "T-HS1p",
+            [("plain", "nginx, keep-alive", None, 9), ("TLS", "nginx, keep-alive", None, 0)],
+            "does not hold",
+        ),
         ("E-T1", [("port", "", None, 1), ("logfile", "", None, 0)], "holds"),
         ("E-T1", [("port", "", None, 0)], "does not hold"),
     ],
@@ -541,6 +581,11 @@ def test_applications_are_compared_round_by_round() -> None:
     assert apps.check(applications(1.9, 1.0, 1.5)).word == "holds in part"
     assert apps.check(applications(1.9, 0.9, 0.8)).word == "does not hold"
     assert apps.check(ExperimentTable("APPS")).word == "not testable"
+    with_slow_pool = applications(2.1, 1.0, 1.5)
+    with_slow_pool.cells.append(
+        Cell("ewe pool", "WSGI", samples=[Sample("wrk", 1, replies=x) for x in (1500, 150)])
+    )
+    assert apps.check(with_slow_pool).word == "holds in part"
     found = apps.check(applications(2.1, 1.0, 1.5)).sentence
     assert "WSGI: ewe thread 2.10 times the rate of gunicorn (wanted: 2)" in found
 
@@ -579,6 +624,29 @@ def test_the_price_of_an_idle_connection() -> None:
     assert grown(2e6) == "does not hold"
     assert grown(11e6, pool=19e6) == "does not hold"  # the pool needs 18 kB for each
     assert grown(21e6, most=1100) == "holds in part"  # as many threads as connections of the event loop
+
+
+def test_a_sample_beside_idle_connections_says_how_many_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "connections", lambda url, count, first_bytes: nullcontext([]))
+    monkeypatch.setattr(clients, "count_answered", lambda opened, quiet: 700)
+    bench = Paper(Path("site"))
+    cell = clients.measure_beside_idle(
+        bench, ServerUnderTest("thread"), Load(), Cell("thread", x=900), Path("site")
+    )
+    assert clients.held_connections(cell) == 700
+    assert cell.samples[0].notes == ["only 700 of 900 connections were answered"]
+
+
+def test_connections_that_were_not_answered_are_not_held() -> None:
+    cells = [
+        Cell(name, "idle connections", x, "extra.m", samples=[Sample("x", 1, extra={"m": memory, "held": held})])
+        for name, x, memory, held in (
+            ("asyncio", 100, 1e6, 100), ("asyncio", 9000, 4e6, 1100), ("thread", 100, 1e6, 100),
+            ("thread", 900, 11e6, 600),
+        )
+    ]  # fmt: skip
+    found = CHECKS["GROW"](ExperimentTable("GROW", cells=cells)).sentence
+    assert "asyncio 3.0 kB, thread 20.0 kB" in found and "asyncio 1,100, thread 600" in found
 
 
 def switched(**ratios: float) -> ExperimentTable:
@@ -627,6 +695,7 @@ def test_a_curve_begins_with_the_first_answer() -> None:
         ((5, 5, 6), (0.1, 0.5, 1.0), "holds"),
         ((5, 5, 6), (0.1, 0.9, 0.2), "holds in part"),  # flat, and no line
         ((5, 5, 9), (0.1, 0.5, 1.0), "holds in part"),
+        ((5, 0, 5), (0.1, 0.5, 1.0), "holds in part"),  # a throughput of 0 is not flat
         ((5, 5, 9), (1.0, 0.5, 0.1), "does not hold"),  # a line, and it falls
         ((5, 5, 5), (0.1, 0.1, 0.1), "holds in part"),
     ],
@@ -676,6 +745,16 @@ def test_a_helper_is_not_the_worker_whose_memory_counts() -> None:
         sample = t_a8.measure_memory(server.pid)
     assert sample.usage is not None and sample.usage.processes == 2
     assert sample.extra["rss"] > 5_000  # kB: an interpreter, not sleep
+
+
+def test_the_memory_of_a_process_that_has_ended_is_an_error_of_the_lab() -> None:
+    ended = 2**30  # greater than the pid of any process
+    with pytest.raises(LabError, match="the memory of a process could not be read: "):
+        t_a8.measure_memory(ended)
+    with pytest.raises(LabError, match="the memory of a process could not be read: "):
+        thesis_memory.measure_memory(
+            SimpleNamespace(pid=ended, other_pids=()), ServingStack("nginx", "uwsgi", "python")
+        )
 
 
 @pytest.mark.starts_processes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,10 +15,11 @@ import pytest
 from lab_bench import quick_lab
 from support.server import ROOT
 
+from ewe.gateway.records import Requester
 from ewe_lab import cli
 from ewe_lab.bench.experiment import ServerUnderTest
 from ewe_lab.bench.results import load
-from ewe_lab.stacks import forms, gateways, script_runner
+from ewe_lab.stacks import forms, gateways, responder, script_runner
 from ewe_lab.stacks.gateways import ASGI, CGI, FASTCGI, LIBCGI, WSGI, XSWITCH, CgiProgram
 from ewe_lab.stacks.servers import DIRECTORIES
 
@@ -116,6 +118,49 @@ def test_a_script_leaves_the_process_as_it_was(tmp_path: Path) -> None:
         "200 Fine", [("Content-Type", "text/plain")], b"you asked for y\n",
     )  # fmt: skip
     script_runner.code_of.cache_clear()
+
+
+def test_a_script_that_closes_its_output_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "closes.py"
+    script.write_text("import sys\nsys.stdout.close()\n")
+    before, standard = dict(os.environ), sys.stdout
+    with pytest.raises(ValueError, match="closed file"):
+        script_runner.output_of(str(script), {"HTTP_NEW": "1"})
+    assert (dict(os.environ), sys.stdout) == (before, standard)
+
+
+class TwoConnections:
+    """A listener to which two clients have connected, each with a request. There is no third one."""
+
+    def __init__(self) -> None:
+        pairs = [socket.socketpair() for _ in range(2)]
+        self.clients, self.accepted = [list(ends) for ends in zip(*pairs, strict=True)]
+        for client, query in zip(self.clients, (b"fail", b""), strict=True):
+            requester = Requester()
+            client.sendall(requester.begin([(b"QUERY_STRING", query)]) + requester.input(b""))
+
+    def accept(self) -> tuple[socket.socket, str]:
+        if not self.accepted:
+            raise KeyboardInterrupt
+        return self.accepted.pop(0), ""
+
+
+def test_a_script_that_fails_does_not_end_its_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first request has no answer, and the second one has."""
+
+    def answer(params: dict[bytes, bytes]) -> bytes:
+        if params[b"QUERY_STRING"] == b"fail":
+            raise ZeroDivisionError
+        return b"Content-Type: text/plain\r\n\r\nhello"
+
+    listener = TwoConnections()
+    with pytest.raises(KeyboardInterrupt):
+        responder.serve(listener, answer)
+    first, second = (client.recv(1000) for client in listener.clients)
+    assert first == b"" and b"hello" in second
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    for client in listener.clients:
+        client.close()
 
 
 def test_threads_take_turns_with_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,7 @@ def test_engines_are_evicted_where_users_outnumber_them(monkeypatch: pytest.Monk
         (8, 0, 4, "does not hold"),
         (8, 50, 5, "does not hold"),
         (4, 1, 4, "does not hold"),
+        (4, 0, 4, "not testable"),
     ],
 )
 def test_the_claim_about_users(users: int, evicted: float, engines: int, word: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lab_bench import quick_lab
@@ -152,6 +155,7 @@ def test_where_the_time_goes() -> None:
     [
         ((8.2, 5.0, 1.3), (75, 71, 63), "holds"),
         ((8.2, 5.0, 1.3), (750, 71, 63), "holds in part"),  # the gap grows
+        ((8.2, 5.0, 1.3), (71, 72, 63), "holds"),  # nearly equal at 100 KB
         ((8.2, 9.0, 1.3), (75, 71, 63), "holds in part"),
         ((8.2, 9.0, 1.3), (750, 71, 63), "does not hold"),
     ],
@@ -212,6 +216,19 @@ def test_the_claim_about_throughput(row: tuple[float, ...], word: str) -> None:
     found = l_t3.check(rates(thread=row, prefork=row, asyncio=(500, 1000, 2000, 10_000)))
     assert found.word == word
     assert "LibCGI over FastCGI: thread" in found.sentence and "asyncio 2.00 (2.00)" in found.sentence
+
+
+def test_all_have_to_be_equal_at_the_greatest_size_behind_the_slowest_link() -> None:
+    full_speed = rates(thread=(500, 2000, 9600, 10_000), prefork=(500, 2000, 9600, 10_000))
+
+    def word(cgi: int) -> str:
+        cells = [
+            Cell(kind, l_t3.column_of(*l_t3.SLOWEST_ROW), samples=[Sample("x", 1, replies=rate)])
+            for kind, rate in zip(KINDS, (cgi, 100, 100, 100), strict=True)
+        ]
+        return l_t3.check(replace(full_speed, cells=[*full_speed.cells, *cells])).word
+
+    assert (word(90), word(50)) == ("holds", "holds in part")
 
 
 # L-C1: the first call
@@ -289,6 +306,22 @@ def test_the_claim_about_faults() -> None:
     assert "other clients lost 1 of 10 requests" in l_f1.check(fault(500)).sentence
     assert l_f1.check(fault(200)).word == "does not hold"
     assert l_f1.check(fault(500, "the library did not answer again")).word == "does not hold"
+
+
+def test_a_fault_that_ends_the_server_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The server answers two libraries once, and then no request at all."""
+    answers = iter([(200, l_f1.ANSWER)] * 2)
+    monkeypatch.setattr(l_f1, "get", lambda url, path: next(answers, (0, b"")))
+    monkeypatch.setattr(l_f1, "copy_program", lambda isolation, directory, name: f"/libcgi-bin/{name}.so")
+    monkeypatch.setattr(l_f1, "clients_of", lambda url, paths: nullcontext([]))
+    monkeypatch.setattr(l_f1, "QUIET_LOAD_S", 0)
+    monkeypatch.setattr(l_f1, "ANSWER_TIMEOUT_S", 0)
+    lab = SimpleNamespace(repeats=1, quick_or_full=lambda quick, full: quick)
+    server = SimpleNamespace(url="http://127.0.0.1:9/")
+    cells = list(l_f1.measure_fault(lab, server, l_f1.IN_PROCESS, "crash", tmp_path, itertools.count()))
+    assert [len(cell.samples) for cell in cells] == [1, 1]
+    assert {cell.failure for cell in cells} == {"faults2.so does not answer in place"}
+    assert l_f1.check(ExperimentTable("L-F1", cells=cells)).word == "does not hold"
 
 
 # L-C2: the client's name
@@ -394,6 +427,7 @@ def test_the_claim_about_protection() -> None:
     assert found.word == "holds"
     assert "Not stopped: “writes malloc() memory”, “writes caller's stack”, " in found.sentence
     assert l_pk.check(protected(9000, 9000, 3)).word == "holds in part"
+    assert l_pk.check(protected(8000, 9000, 3)).word == "holds in part"  # less, and not much less
     assert l_pk.check(protected(70, 9000, 2)).word == "holds in part"
     assert l_pk.check(protected(9000, 9000, 0)).word == "does not hold"
 

@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.server import ROOT
@@ -117,6 +119,7 @@ def test_the_example_runs(file: Path) -> None:
         ("users = 8", "user = 8", "N-T1: load: unknown key 'user'; did you mean \"users\"?"),
         ("asyncio = [\"events\", 1500]", "nginx = [\"events\", 1500]", "printed.nginx: no such server is measured"),
         ('["events", 1500]', '["events", "many"]', "['many'] are not numbers"),
+        ('["events", 1500]', '["events", []]', "printed.asyncio: 0 figures for 1 numbers of users"),
         ("[900, 3800, 3700]", "[900, 3800]", "N-F1: column '', printed.asyncio: 2 figures for 3 numbers of users"),
         ('{ kind = "lines"', '{ kinds = "lines"', "N-F1: charts: unknown key 'kinds'"),
         ("most = 5", "mots = 5", "tested.small-pool: unknown key 'mots'; did you mean \"most\"?"),
@@ -147,6 +150,13 @@ def test_a_mistake_is_named(file: Path, old: str, new: str, message: str) -> Non
         ("contenders = 5", "contenders: 5 is not a table"),
         ("[like]\nmany = 5", "like.many: 5 is not a table"),
         ("untested = 5", "untested: 5 is not a list"),
+        ("[experiment.N]\nlike = ['x']", "N: like: ['x'] is not a text"),
+        ("[experiment.N]\nmachine = 5", "N: machine: 5 is not a table"),
+        ("[experiment.N]\ncharts = 5", "N: charts: 5 is not a list"),
+        ("[experiment.N]\nby_column = { a = ['x'] }", "N: by_column.a: ['x'] is not a list of two servers"),
+        ("[experiment.N]\nrun = 5", "N: run: 5 is not a text"),
+        ("[experiment.N]\nload = 5", "N: load: 5 is not a table"),
+        ("[experiment.N]\ncolumns = [5]", "N: columns: 5 is not a table"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_named(file: Path, text: str, message: str) -> None:
@@ -171,6 +181,19 @@ def test_a_wrong_directory_is_named(
     Path("twice/again.toml").write_text(EXAMPLE.replace("N-T1", "E-T1"), encoding="utf-8")
     with pytest.raises(ConfigError, match=f"^{message}$"):
         papers()
+
+
+def test_without_its_link_nothing_is_measured(file: Path) -> None:
+    file.write_text(
+        EXAMPLE.replace("[experiment.N-F1]", '[experiment.N-F1]\nlink = "10mbit"'), encoding="utf-8"
+    )
+    lab = SimpleNamespace(
+        site=lambda sizes: file.parent, notes=[], behind_link=lambda speed: nullcontext("no namespaces here")
+    )
+    cells = list(paper(file).experiments[1].run(lab))
+    assert [(cell.paper, cell.failure) for cell in cells] == [
+        (figure, "no namespaces here") for figure in (900, 3800, 3700)
+    ]
 
 
 def test_what_waits_shows_its_printed_figures(file: Path) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from lab_bench import quick_lab
 
+from ewe.config.messages import Failure
+from ewe.gateway.records import FastCGIError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.experiments import prime
 from ewe_lab.experiments.prime import NONE, PRIMED, WARM, check, sample_of
@@ -28,9 +34,29 @@ def counters(address: str) -> dict[str, int]:
     return dict(prime.status(address)["counters"])
 
 
+@pytest.mark.parametrize("error", [Failure("no X-Switch"), FastCGIError("no X-Switch")], ids=repr)
+def test_an_x_switch_that_does_not_answer_is_a_failure_of_its_rows(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(prime, "replay_day", no_answer)
+    monkeypatch.setattr(prime, "run_xswitch", lambda lab, mode: nullcontext((Path("clock"), "unix:socket")))
+    monkeypatch.setattr(prime, "technology", lambda name: SimpleNamespace(why_missing=""))
+    monkeypatch.setattr(prime, "programs_directory", lambda lab: Path("programs"))
+    cells = list(prime.run(SimpleNamespace(quick=True, notes=[])))
+    assert len(cells) == 3 * len(prime.LANGUAGES) and {cell.failure for cell in cells} == {"no X-Switch"}
+
+
 @pytest.mark.parametrize(
     ("primed", "hours", "word"),
-    [(7.5, 2.0, "holds"), (7.6, 2.0, "does not hold"), (1.0, 13.0, "does not hold")],
+    [
+        (7.5, 2.0, "holds"),
+        (7.6, 2.0, "does not hold"),
+        (1.0, 13.0, "does not hold"),
+        (1.0, 12.0, "does not hold"),
+    ],
 )
 def test_the_verdict(primed: float, hours: float, word: str) -> None:
     cells = []

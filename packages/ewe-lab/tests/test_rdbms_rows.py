@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import itertools
+import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from lab_bench import quick_lab
@@ -208,11 +212,14 @@ def test_the_claim_of_figure_5(few: tuple, many: tuple, word: str) -> None:
     assert finding.word == word
     assert f"{many[0] / many[1]:.2f} and {many[0] / many[2]:.2f}" in finding.sentence
     assert r_f5.check(ExperimentTable("R-F5")).word == "not testable"
+    # One number of clients shows no growth: only the order is judged
+    of_one_count = replace(table, cells=[each for each in table.cells if each.x == 16])
+    assert r_f5.check(of_one_count).word == ("does not hold" if many == (100, 200, 300) else "holds")
 
 
 @pytest.mark.parametrize(
     ("sqlite", "postgresql", "word"),
-    [(10, 10, "holds"), (10, 30, "holds in part"), (30, 30, "does not hold")],
+    [(10, 10, "holds"), (10, 30, "holds in part"), (10, 4, "holds in part"), (30, 30, "does not hold")],
 )
 def test_the_claim_of_figure_7(sqlite: float, postgresql: float, word: str) -> None:
     cells = [cell(name, place, 12) for name in SERVER_API for place in (SQLITE, POSTGRESQL)]
@@ -243,6 +250,10 @@ def test_the_claim_of_figure_8(con: float, wall: float, word: str) -> None:
     without_daemon = [each for each in cells if each.server != CGI_DAEMON]
     word_without = "holds" if con > 1 else "does not hold"
     assert r_f8.check(ExperimentTable("R-F8", cells=without_daemon)).word == word_without
+    without_ret = [each for each in cells if (each.server, each.value) != (ODBC, "extra.ret")]
+    assert (
+        "connecting is of the CPU time 1 " in r_f8.check(ExperimentTable("R-F8", cells=without_ret)).sentence
+    )
 
 
 @pytest.mark.starts_processes
@@ -274,6 +285,22 @@ def test_both_databases_have_the_same_report(few_rows: None) -> None:
         assert postgresql.digest == sqlite.digest
         assert postgresql.length == sqlite.length > 500
         assert str(postgresql.port) in postgresql.jdbc
+
+
+def test_postgresql_that_is_starting_up_has_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StartingUp(Exception):
+        """As psycopg.OperationalError."""
+
+    def connect(*_: object, **__: object) -> None:
+        raise StartingUp("the database system is starting up")
+
+    pauses: list[float] = []
+    module = SimpleNamespace(connect=connect, OperationalError=StartingUp, Error=StartingUp)
+    monkeypatch.setitem(sys.modules, "psycopg", module)
+    monkeypatch.setattr(databases, "time", SimpleNamespace(sleep=pauses.append))
+    with pytest.raises(LabError, match="PostgreSQL does not start"):
+        databases.load("dbname=postgres")
+    assert sum(pauses) > 5
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +345,16 @@ def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
+def test_a_table_of_sessions_that_cannot_be_made_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def full_disk(lab: object) -> Iterator[None]:
+        raise sqlite3.OperationalError("database or disk is full")
+        yield
+
+    monkeypatch.setattr(r_f9, "run_application", full_disk)
+    assert {each.failure for each in r_f9.run(SimpleNamespace(notes=[]))} == {"database or disk is full"}
+
+
 def test_a_forged_cookie_counts_from_the_start() -> None:
     good = sessions.sign(41)
     assert sessions.checked_count(good) == 41
@@ -336,7 +373,8 @@ def test_a_name_of_the_visitors_own_is_not_a_files_name(
 
 
 @pytest.mark.parametrize(
-    ("process", "file", "word"), [(10, 20, "holds"), (25, 20, "holds in part"), (50, 40, "does not hold")]
+    ("process", "file", "word"),
+    [(10, 20, "holds"), (19, 20, "holds in part"), (25, 20, "holds in part"), (50, 40, "does not hold")],
 )
 def test_the_claim_of_figure_9(process: float, file: float, word: str) -> None:
     figures = dict(zip(r_f9.TIERS, (9, process, file, 30), strict=True))
@@ -366,6 +404,15 @@ def test_marks_for_performance(
     assert [marked.paper for marked, _ in found.values()] == [1, 3, 2, 2]
     cells = [each for pair in found.values() for each in pair]
     assert r_t1.check(ExperimentTable("R-T1", cells=cells)).word == word
+
+
+def test_a_kind_of_gateway_is_not_faster_by_chance() -> None:
+    cells = [cell(kind, r_t1.TIMES, 50, "extra.micros") for kind in (r_t1.API, r_t1.CGI, r_t1.SERVLET)]
+    for each, times_us in zip(cells[1:], ((940, 960, 950), (800, 1220, 850)), strict=True):
+        each.samples = [Sample("pinger", 0, extra={"micros": micros}) for micros in times_us]
+    found = r_t1.check(ExperimentTable("R-T1", cells=cells))
+    assert found.word == "holds in part"
+    assert "server API 19.0, servlet 1.1 (may be chance)" in found.sentence
 
 
 @pytest.mark.parametrize(

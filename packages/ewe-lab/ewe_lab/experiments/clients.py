@@ -22,6 +22,7 @@ SPARE_DESCRIPTORS = 200  # descriptors for everything else
 OPEN_TIMEOUT_S = 20.0  # seconds within which all connections must be open
 MAX_OPENING_CONNECTIONS = 64  # connections that are opened together: more could overflow the backlog
 BATCH_TIMEOUT_S = 1.0  # seconds in which connections that are opened together must be open
+QUIET_S = 1.0  # seconds without an answer: by then every idle connection has had its answer
 POLL_MS = 50  # longest wait for an event, after which the deadline is checked
 UNFINISHED_HEAD = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head without its end
 COMPLETE_HEAD = UNFINISHED_HEAD + b"\r\n"
@@ -169,3 +170,29 @@ def measure_once(
     except LabError as reason:
         cell.failure = str(reason)
     return cell
+
+
+def measure_beside_idle(lab: Bench, tested: ServerUnderTest, load: Load, cell: Cell, root: Path) -> Cell:
+    """Measure a cell once beside `cell.x` idle connections, each of which has had one answer; return the cell.
+
+    The sample's figure `extra.held` is the number of those that were answered.
+    """
+    count, held = int(cell.x or 0), 0
+
+    def idle(server: RunningServer) -> Iterator[None]:
+        nonlocal held
+        with connections(server.url, count, COMPLETE_HEAD) as opened:
+            held = count_answered(opened, QUIET_S)
+            yield
+
+    measure_once(lab, tested, load, cell, root, idle)
+    for sample in cell.samples:
+        sample.extra["held"] = held
+        if held < count:
+            sample.notes.append(f"only {held} of {count} connections were answered")
+    return cell
+
+
+def held_connections(cell: Cell) -> float:
+    """Return how many idle connections the server of a measured cell held: those that were answered."""
+    return cell.samples[0].extra.get("held", cell.x or 0.0)

@@ -31,13 +31,14 @@ def run(lab: Bench) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections.
+    The claim holds for a model that answers more requests, by over 10 % (LEVEL_RATIO), on kept connections. A model
+    that answers none without them is not judged.
     """
     rates: dict[str, dict[str, float]] = {}
     for cell in table.cells:
-        if cell.median:
+        if cell.median is not None:
             rates.setdefault(cell.server, {})[cell.column] = cell.median
-    gains = {name: found[ON] / found[OFF] for name, found in rates.items() if len(found) == 2}
+    gains = {name: found[ON] / found[OFF] for name, found in rates.items() if found.get(OFF) and ON in found}
     if not gains:
         return Finding(NOT_TESTABLE, "No model was measured both ways.")
     gaining_count = sum(gain > LEVEL_RATIO for gain in gains.values())

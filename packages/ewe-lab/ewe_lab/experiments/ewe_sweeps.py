@@ -104,11 +104,11 @@ def check(table: ExperimentTable) -> Finding:
         points = sorted(
             (cell.x, cell.median, is_client_limited(cell))
             for cell in table.cells
-            if cell.server == server and cell.x and cell.median
+            if cell.server == server and cell.x and cell.median is not None
         )
-        if len(points) < 3:
+        best = max((rate for _, rate, _ in points), default=0.0)
+        if len(points) < 3 or not best:
             continue
-        best = max(rate for _, rate, _ in points)
         highest_demand, rate, is_limited = points[-1]
         if server not in WORKER_FOR_EACH:
             group = others

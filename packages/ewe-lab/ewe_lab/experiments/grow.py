@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_once
+from ewe_lab.experiments.clients import held_connections, measure_beside_idle, measure_once
 from ewe_lab.experiments.tested_servers import ASYNCIO, FORK, NGINX, POOL, PREFORK, THREAD
 
 USERS, IDLE = "users", "idle connections"
@@ -16,7 +16,6 @@ POOL_10000 = replace(POOL, options=("--connections", "10000"))  # the pool's def
 SERVERS = (FORK, PREFORK, THREAD, POOL_10000, ASYNCIO, NGINX)
 PARKING = ("asyncio", "pool")  # an idle connection needs no thread and no process
 WORKER_FOR_EACH = ("thread", "fork", "prefork")  # it needs one of them
-QUIET_S = 1.0  # seconds without an answer: by then every connection has had its answer
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -48,21 +47,7 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
         if count > tested.max_connections:
             lab.notes.append(f"{tested.name} holds at most {tested.max_connections} connections.")
             return  # the next numbers are greater
-        answered: list[int] = []  # idle() adds the number of connections that got an answer
-
-        # The defaults keep the objects of this turn of the loop
-        def idle(server: RunningServer, count: int = count, answered: list[int] = answered) -> Iterator[None]:
-            with connections(server.url, count, COMPLETE_HEAD) as opened:
-                answered.append(count_answered(opened, QUIET_S))
-                yield
-
-        measure_once(lab, tested, load, cell, lab.site([]), idle)
-        # Not strict: if the load failed, there is a number and no sample
-        for sample, open_ones in zip(cell.samples, answered, strict=False):
-            sample.extra["held"] = open_ones
-            if open_ones < count:
-                sample.notes.append(f"only {open_ones} of {count} connections were answered")
-        yield cell
+        yield measure_beside_idle(lab, tested, load, cell, lab.site([]))
 
 
 def check(table: ExperimentTable) -> Finding:
@@ -76,13 +61,13 @@ def check(table: ExperimentTable) -> Finding:
     most_connections = {}  # by server
     for server in (*PARKING, *WORKER_FOR_EACH, "nginx"):
         points = sorted(
-            (cell.x, cell.median)
+            (held_connections(cell), cell.median)
             for cell in table.cells
             if cell.server == server and cell.column == IDLE and cell.x and cell.median
         )
         if points:
             most_connections[server] = points[-1][0]
-        if len(points) >= 2:
+        if len(points) >= 2 and points[0][0] < points[-1][0]:
             (fewest, least_memory), (most, most_memory) = points[0], points[-1]
             cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:

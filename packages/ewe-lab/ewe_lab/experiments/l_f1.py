@@ -29,6 +29,7 @@ QUIET_LOAD_S = 0.1  # seconds of quiet load before and after a fault
 ANSWER_TIMEOUT_S = 15.0  # seconds for one answer
 ANSWER = b"x" * 27 + b"\n"
 HOST_MISSING = "LibCGI's engine is not built: ewe-xswitch libcgi"
+NO_RECOVERY = "the library did not answer again"  # a note of a sample
 REMARKS = (
     f"Before, during and after each fault {2 * CLIENTS_OF_EACH_LIBRARY} clients send requests without a pause. "
     "Half of them call the failing library, half another one. A request of theirs is lost if it is not answered "
@@ -107,7 +108,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 for fault in FAULTS:
                     yield from measure_fault(lab, server, isolation, fault, directory, numbers)
         except LabError as reason:
-            yield Cell(PROGRAM, isolation, value="extra.lost", unit="requests", failure=str(reason))
+            yield Cell("all faults", isolation, value="extra.lost", unit="requests", failure=str(reason))
     lab.notes += REMARKS
 
 
@@ -161,42 +162,49 @@ def measure_fault(
 ) -> Iterator[Cell]:
     """Cause one fault in each round; yield its two cells: the lost requests, and the time until recovery.
 
-    numbers: of the copies that have no name yet.
+    numbers: of the copies that have no name yet. If the server does not answer any more, the cells keep the samples
+    until then: they have the fault that ended it.
     """
     lost = Cell(fault, isolation, value="extra.lost", unit="requests")
     recovery = Cell(fault, f"{isolation}: recovery", value="extra.millis", unit="ms")
     for _ in range(lab.repeats * int(lab.quick_or_full(*ROUND_COUNTS))):
         path = copy_program(isolation, directory, f"faults{next(numbers)}")
         other = copy_program(isolation, directory, f"faults{next(numbers)}")  # does not fail
-        for each in (path, other):
-            if get(server.url, each) != (200, ANSWER):
-                raise LabError(f"{each.rpartition('/')[2]} does not answer {isolation}")
-        with clients_of(
-            server.url, [path] * CLIENTS_OF_EACH_LIBRARY + [other] * CLIENTS_OF_EACH_LIBRARY
-        ) as clients:
-            time.sleep(QUIET_LOAD_S)
-            status, _ = get(server.url, f"{path}?{fault}")
-            began = time.monotonic()
-            again = recovers(server.url, path)
-            millis = (time.monotonic() - began) * 1e3
-            time.sleep(QUIET_LOAD_S)
-        extra = {
-            "lost": float(sum(len(client.lost) for client in clients)),
-            # The first clients are those of the failing library
-            "same": float(sum(len(client.lost) for client in clients[:CLIENTS_OF_EACH_LIBRARY])),
-            "status": float(status),
-            "millis": millis,
-        }
-        request_count = sum(client.asked for client in clients)
-        answered = request_count - int(extra["lost"])
-        sample = Sample("sockets", seconds=0.0, requests=request_count, replies=answered, extra=extra)
-        sample.connections = request_count
-        lost_notes = [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
-        sample.notes += lost_notes if again else [*lost_notes, "the library did not answer again"]
+        silent = [each for each in (path, other) if get(server.url, each) != (200, ANSWER)]
+        if silent:
+            lost.failure = recovery.failure = f"{silent[0].rpartition('/')[2]} does not answer {isolation}"
+            break
+        sample = cause_fault(server.url, path, other, fault)
         lost.samples.append(sample)
         recovery.samples.append(sample)
     yield lost
     yield recovery
+
+
+def cause_fault(url: str, path: str, other: str, fault: str) -> Sample:
+    """Let a library fail while clients call it and another one; return the sample. path, other: of the two."""
+    with clients_of(url, [path] * CLIENTS_OF_EACH_LIBRARY + [other] * CLIENTS_OF_EACH_LIBRARY) as clients:
+        time.sleep(QUIET_LOAD_S)
+        status, _ = get(url, f"{path}?{fault}")
+        began = time.monotonic()
+        again = recovers(url, path)
+        millis = (time.monotonic() - began) * 1e3
+        time.sleep(QUIET_LOAD_S)
+    extra = {
+        "lost": float(sum(len(client.lost) for client in clients)),
+        # The first clients are those of the failing library
+        "same": float(sum(len(client.lost) for client in clients[:CLIENTS_OF_EACH_LIBRARY])),
+        "status": float(status),
+        "millis": millis,
+    }
+    request_count = sum(client.asked for client in clients)
+    answered = request_count - int(extra["lost"])
+    sample = Sample("sockets", seconds=0.0, requests=request_count, replies=answered, extra=extra)
+    sample.connections = request_count
+    sample.notes += [f"{count} requests lost: {what}" for what, count in count_wrong_answers(clients)]
+    if not again:
+        sample.notes.append(NO_RECOVERY)
+    return sample
 
 
 def count_wrong_answers(clients: Sequence[FaultClient]) -> list[tuple[str, int]]:
@@ -225,8 +233,7 @@ def check(table: ExperimentTable) -> Finding:
         return Finding(NOT_TESTABLE, "No library was called in place.")
     samples = [sample for cell in found for sample in cell.samples]
     caught = sum(sample.extra["status"] >= 500 for sample in samples)
-    # measure_fault() writes this note
-    again = sum(not any("did not answer" in note for note in sample.notes) for sample in samples)
+    again = sum(NO_RECOVERY not in sample.notes for sample in samples)
     summary = f"In place {caught} of {len(samples)} faults were answered with a status from 500 on"
     summary += f", and {again} times the library answered again"
     for isolation in (IN_PROCESS, PROCESS, PROGRAM):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.experiments.papers import printed
-from ewe_lab.load.child import environment
 from ewe_lab.load.steps import EXEC, FORK, STEPS, TOTAL
 from ewe_lab.stacks import compiled
 
@@ -88,21 +86,11 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
 
 def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
     """Return the µs of each step of each start. Another process measures them. Raises LabError."""
-    steps_command = [sys.executable, "-m", "ewe_lab.load.steps", str(megabytes), str(count), *command]
-    with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
-        running(steps_command, error_output, server_core(), env=environment(), stdout=output) as started,
-    ):
-        if not wait_for_end(started, MAX_MEASUREMENT_S):
-            raise LabError(
-                f"{Path(command[0]).name} could not be started {count} times in {MAX_MEASUREMENT_S:g} s"
-            )
-        output.seek(0)
-        try:
-            steps: dict[str, list[float]] = json.loads(output.read())
-        except ValueError:
-            raise LabError(last_line(output_text(error_output))) from None
+    name = Path(command[0]).name
+    steps: dict[str, list[float]] = figures_of(
+        "ewe_lab.load.steps", [str(megabytes), str(count), *command], MAX_MEASUREMENT_S,
+        f"{name} could not be started {count} times in {MAX_MEASUREMENT_S:g} s",
+    )  # fmt: skip
     return steps
 
 

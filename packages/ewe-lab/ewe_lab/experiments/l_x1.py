@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.experiments.papers import printed
-from ewe_lab.load.child import environment
 from ewe_lab.load.exchanges import BYTE, COLUMNS, EACH_CONNECTION, MAX_RUN_S, PROTOCOL, RAW
 
 CONTROL, COMMUNICATION, CODEC, TOTAL = "control", "IPC", "protocol", "total"
@@ -44,19 +41,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
     """Return the µs of an exchange of each run. Another process measures them. Raises LabError."""
-    exchanges_command = [sys.executable, "-m", "ewe_lab.load.exchanges", column, str(count), str(ROUNDS)]
-    with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
-        running(exchanges_command, error_output, server_core(), env=environment(), stdout=output) as started,
-    ):
-        if not wait_for_end(started, MAX_RUN_S):
-            raise LabError(f"{count} exchanges took longer than {MAX_RUN_S} s")
-        output.seek(0)
-        try:
-            rounds: dict[str, list[float]] = json.loads(output.read())
-        except ValueError:
-            raise LabError(last_line(output_text(error_output))) from None
+    rounds: dict[str, list[float]] = figures_of(
+        "ewe_lab.load.exchanges", [column, str(count), str(ROUNDS)], MAX_RUN_S,
+        f"{count} exchanges took longer than {MAX_RUN_S} s",
+    )  # fmt: skip
     return rounds
 
 

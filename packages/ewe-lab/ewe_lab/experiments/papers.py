@@ -49,17 +49,17 @@ KNOWN_TABLES = (
 TYPES = {"document": str, "heading": str, "order": int, "untested": list}  # all others are tables
 TABLES_OF_TABLES = ("tested", "like", "experiment")
 FORMER_TESTED_TABLE = "contenders"  # the former name of the tables `tested`
-# Keys of an experiment that are not passed to Experiment unchanged.
-APART = (
-    "like",
-    "machine",
-    "charts",
-    "by_column",
-    "run",
-    "check",
-    "given",
-    "printed",
-)
+# The keys of an experiment that are not passed to Experiment unchanged, and the types of their values
+APART: Mapping[str, type] = {
+    "like": str,
+    "machine": dict,
+    "charts": list,
+    "by_column": dict,
+    "run": str,
+    "check": str,
+    "given": dict,
+    "printed": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def paper_of(data: dict[str, Any], name: str) -> Paper:
     }
     for id, own in data.get("experiment", {}).items():
         kinds = data.get("like", {})
-        if (like := own.get("like")) and like not in kinds:
+        like = of_type(str, own.get("like", ""), f"{id}: like")
+        if like and like not in kinds:
             raise ConfigError(f"{id}: there is no table like.{like}{nearest(like, kinds)}")
         table = with_remarks(kinds.get(like, {}) | own, data.get("remarks", {}), id)
         add_experiment(found, id, table, data.get("machine", {}), tested_servers)
@@ -193,15 +194,22 @@ def add_experiment(
     table: of the experiment; keys are moved out of it until only the fields of an Experiment are left. machine:
     that of the document. tested_servers: those that only this paper has.
     """
-    apart = {key: table.pop(key) for key in APART if key in table}
-    measured = {key: table.pop(key) for key in plain.KNOWN_KEYS if key in table}
-    own_machine = apart.get("machine", {})  # false: the document names none for this experiment
+    if table.get("machine") is False:  # the document names none for this experiment
+        del table["machine"]
+        machine = {}
+    apart = moved_keys(table, APART, id)
+    measured = moved_keys(table, plain.KNOWN_KEYS, id)
+    for column in measured.get("columns", ()):
+        of_type(dict, column, f"{id}: columns")
     table |= {
         "id": id,
         "document": to.document,
-        "machine": {} if own_machine is False else machine | own_machine,
+        "machine": machine | apart.get("machine", {}),
         "charts": tuple(charts(apart, measured, table, id)),
-        "by_column": {name: tuple(pair) for name, pair in apart.get("by_column", {}).items()},
+        "by_column": {
+            name: pair_of_servers(pair, f"{id}: by_column.{name}")
+            for name, pair in apart.get("by_column", {}).items()
+        },
     }
     if "run" in apart:
         table["run"] = code_of(apart["run"], "run", apart.get("given", {}))
@@ -219,6 +227,18 @@ def add_experiment(
     for kept, key in ((to.printed, "printed"), (to.given, "given")):
         if key in apart:
             kept[id] = apart[key]
+
+
+def moved_keys(table: dict[str, Any], types: Mapping[str, type], id: str) -> dict[str, Any]:
+    """Move the keys of `types` out of the table of an experiment; return them. Their values have these types."""
+    return {key: of_type(kind, table.pop(key), f"{id}: {key}") for key, kind in types.items() if key in table}
+
+
+def pair_of_servers(value: Any, context: str) -> tuple[str, str]:
+    """Return the two references of a column: our server, and the document's."""
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, str) for each in value):
+        raise ConfigError(f"{context}: {value!r} is not a list of two servers")
+    return value[0], value[1]
 
 
 def charts(

@@ -19,10 +19,11 @@ from typing import Any
 from ewe.config.messages import ConfigError, nearest
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.records import check_keys, of_type, record
+from ewe_lab.experiments.records import check_keys, record
 from ewe_lab.experiments.tested_servers import BY_NAME
 
-KNOWN_KEYS = ("columns", "servers", "load", "link", "notes")  # of an experiment
+# The keys of an experiment that say how to measure, and the types of their values
+KNOWN_KEYS: Mapping[str, type] = {"columns": list, "servers": list, "load": dict, "link": str, "notes": list}
 DEFAULT_LOAD = Load()
 
 
@@ -69,8 +70,8 @@ class Measurement:
 def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], context: str) -> Measurement:
     """Return the measurement that an experiment describes. Raises ConfigError.
 
-    table: the keys KNOWN_KEYS of the experiment. own: the servers that only this paper has. context: begins each
-    error message.
+    table: the keys KNOWN_KEYS of the experiment, with values of their types. own: the servers that only this paper
+    has. context: begins each error message.
     """
     known = {**BY_NAME, **own}
     columns = []
@@ -86,8 +87,7 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
         # In the file a server may have a short name; a cell has the name for tables
         column = replace(column, printed={known[name].name: pair for name, pair in column.printed.items()})
         columns.append((column, tested_servers))
-    link = of_type(str, table.get("link", ""), f"{context}: link")
-    return Measurement(columns, link, of_type(tuple, table.get("notes", []), f"{context}: notes"))
+    return Measurement(columns, table.get("link", ""), table.get("notes", ()))
 
 
 def tested_server(name: str, known: Mapping[str, ServerUnderTest], context: str) -> ServerUnderTest:
@@ -129,8 +129,8 @@ def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: 
     figures = pair[1] if len(pair) == 2 and isinstance(pair[1], list) else pair[1:]
     if any(type(each) not in (int, float) for each in figures):
         raise ConfigError(f"{context}: {figures!r} are not numbers")
-    if len(figures) not in (0, column.point_count):
-        raise ConfigError(f"{context}: {len(figures)} figures for {len(column.users)} numbers of users")
+    if len(figures) != (column.point_count if len(pair) == 2 else 0):
+        raise ConfigError(f"{context}: {len(figures)} figures for {column.point_count} numbers of users")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -138,13 +138,14 @@ def check_printed(column: PlainColumn, name: str, pair: Sequence[Any], context: 
 
 
 def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
-    """Measure column by column; yield the cells."""
+    """Measure column by column; yield the cells. Without the link that they need, each has the reason instead."""
     # 0 stands for /index.html, which every site has
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
     with ExitStack() as stack:
         if measurement.link and (problem := stack.enter_context(lab.behind_link(measurement.link))):
-            lab.notes.append(f"Not behind a link of {measurement.link}: {problem}")
+            yield from (replace(cell, failure=problem) for cell in measurement.cells())
+            return
         for column, tested_servers in measurement.columns:
             for each in lab.servers(tested_servers):
                 for index, load in enumerate(loads_of(lab, column)):

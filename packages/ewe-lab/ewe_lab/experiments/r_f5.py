@@ -126,9 +126,10 @@ def check(table: ExperimentTable) -> Finding:
             third * MIN_TIME_RATIO < second and second * MIN_TIME_RATIO < first
             for first, second, third in complete
         ]
-        first_of_few, _, third_of_few = complete[0]
         first, second, third = complete[-1]
-        gaps.append(first - third > first_of_few - third_of_few)
+        if len(complete) > 1:  # one number of clients shows no growth
+            first_of_few, _, third_of_few = complete[0]
+            gaps.append(first - third > first_of_few - third_of_few)
         pieces.append(f"{name}: {first / second:.2f} and {first / third:.2f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "The three scenarios were not all measured.")

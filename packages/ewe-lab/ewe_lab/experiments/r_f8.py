@@ -214,7 +214,11 @@ def check(table: ExperimentTable) -> Finding:
         connect_times = {name: time for name, time in con.items() if name != CGI_DAEMON}
         if EMBEDDED not in connect_times or len(connect_times) < 2:
             continue
-        shares = {name: con[name] / (con[name] + ret[name]) for name in con if con[name] + ret[name] > 0}
+        shares = {
+            name: con[name] / (con[name] + ret[name])
+            for name in con
+            if name in ret and con[name] + ret[name] > 0
+        }
         part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
         part_holds.append(min(connect_times, key=connect_times.__getitem__) == EMBEDDED)
         if CGI_DAEMON in wall:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,20 +11,10 @@ from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe.database.timing import ask_once, consume, fastest
 from ewe_lab.bench.experiment import Bench
-from ewe_lab.bench.processes import (
-    LabError,
-    cpu_seconds,
-    last_line,
-    load_core,
-    on_core,
-    output_text,
-    running,
-    server_core,
-    wait_for_end,
-)
+from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
-from ewe_lab.load.child import environment
+from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.load.ipc_kinds import ANSWER, EXCHANGE, KINDS, STREAM
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.servers import free_port
@@ -38,6 +25,7 @@ MAX_RUN_S = 120.0  # seconds for all bare kinds
 STATEMENT_COUNTS = (200, 1_000)  # statements at each address
 STATEMENT = "SELECT 1"
 QUEUES, SOCKETS = ("POSIX queue", "System V queue"), ("Unix socket", "TCP loopback")
+EXCHANGE_COLUMN = "exchange of 64 bytes"
 KEPT_CONNECTION, NEW_CONNECTION = "statement, kept connection", "statement, a connection each"
 REMARKS = (
     "Bare: two processes on one core, as on the paper's machine, which only exchange messages. CPU is that of "
@@ -63,7 +51,7 @@ def measure_bare_kinds(lab: Bench) -> Iterator[Cell]:
     except LabError as reason:
         found = dict.fromkeys(KINDS, str(reason))
     for name, title in (
-        (EXCHANGE, "exchange of 64 bytes"),
+        (EXCHANGE, EXCHANGE_COLUMN),
         (ANSWER, "answer of 5,605 bytes"),
         (STREAM, "a message in a stream"),
     ):
@@ -89,19 +77,10 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
     each round (EXCHANGE, ANSWER), or of one message (STREAM), and as f"{EXCHANGE} cpu" the µs of CPU time of both
     processes for the same. Raises LabError.
     """
-    command = [sys.executable, "-m", "ewe_lab.load.ipc_kinds", str(count), str(ROUNDS)]
-    with (
-        tempfile.TemporaryFile() as error_output,
-        tempfile.TemporaryFile() as output,
-        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
-    ):
-        if not wait_for_end(started, MAX_RUN_S):
-            raise LabError(f"the exchanges took longer than {MAX_RUN_S:g} s")
-        output.seek(0)
-        try:
-            times_by_kind: dict[str, dict[str, list[float]] | str] = json.loads(output.read())
-        except ValueError:
-            raise LabError(last_line(output_text(error_output))) from None
+    times_by_kind: dict[str, dict[str, list[float]] | str] = figures_of(
+        "ewe_lab.load.ipc_kinds", [str(count), str(ROUNDS)], MAX_RUN_S,
+        f"the exchanges took longer than {MAX_RUN_S:g} s",
+    )  # fmt: skip
     return times_by_kind
 
 
@@ -162,8 +141,11 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim holds if both kinds of queues take less time for an exchange than both kinds of sockets.
     """
-    title = table.cells[0].column if table.cells else ""  # the first column is the exchange of 64 bytes
-    found = {cell.server: min(cell.values) for cell in table.cells if cell.column == title and cell.values}
+    found = {
+        cell.server: min(cell.values)
+        for cell in table.cells
+        if cell.column == EXCHANGE_COLUMN and cell.values
+    }
     queues = [found[kind] for kind in QUEUES if kind in found]
     sockets = [found[kind] for kind in SOCKETS if kind in found]
     if not queues or not sockets:

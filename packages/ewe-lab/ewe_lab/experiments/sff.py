@@ -30,6 +30,7 @@ from ewe_lab.experiments.clients import address, measure_cells
 SMALL_BYTES = 16 * 1024
 TIMES = (1, 100, 4000)  # the size of the large file, in those of a small one
 SMALL_ONES = 40
+MAX_ALIKE_RATIO = 2  # of the mean by sff to that by fifo, or the reverse, if all files have the same size
 AGEING = 8  # the default of schedule-ageing
 OCCUPIES_BYTES = 16 * 1024 * 1024  # more than the buffers of both sockets
 BUFFER_BYTES = 64 * 1024  # of the client that does not read
@@ -156,8 +157,8 @@ def check(table: ExperimentTable) -> Finding:
     the large file.
 
     Where sizes differ much, sff without ageing halves the mean, and sff with ageing has less than half of this
-    gain. Where they are equal, sff hardly changes the mean. Before the large file come no small one by fifo, AGEING
-    small ones by sff with ageing, and all of them without.
+    gain. Where they are equal, sff changes the mean by less than a factor of 2. Before the large file come no small
+    one by fifo, AGEING small ones by sff with ageing, and all of them without.
     """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
@@ -172,7 +173,7 @@ def check(table: ExperimentTable) -> Finding:
     parts = (
         pure <= fifo / 2,
         fifo - aged < (fifo - pure) / 2,
-        0.5 < alike < 2,
+        1 / MAX_ALIKE_RATIO < alike < MAX_ALIKE_RATIO,
         first == 0 and bounded == AGEING and last == SMALL_ONES,
     )
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS

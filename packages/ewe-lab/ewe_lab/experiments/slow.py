@@ -35,7 +35,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def add_lost_share(cell: Cell) -> Cell:
     """Add to each sample the percentage of its requests that got no answer; return the cell."""
     for sample in cell.samples:
-        sample.extra["unanswered"] = 100 * sum(sample.errors.values()) / max(sample.requests, 1)
+        sample.extra["unanswered"] = 100 * (sample.lost or 0.0)
     return cell
 
 

@@ -46,7 +46,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def check(table: ExperimentTable) -> Finding:
     """Return the finding: the claim holds if each link carries nearly its nominal speed."""
-    medians = {cell.server: cell.median for cell in table.cells if cell.median}
+    medians = {cell.server: cell.median for cell in table.cells if cell.median is not None}
     if not medians:
         return Finding(NOT_TESTABLE, "No link could be made here.")
     good = all(

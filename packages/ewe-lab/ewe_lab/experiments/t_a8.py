@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError
@@ -22,6 +22,7 @@ from ewe_lab.experiments.tested_servers import (
     TOMCAT,
     YAWS,
 )
+from ewe_lab.experiments.thesis_memory import error_of_psutil_as_lab_error
 from ewe_lab.experiments.thesis_static import PRINTED_NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
@@ -59,7 +60,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterator[Cell]:
     """Measure one server; yield a cell for each of COLUMNS. A server that cannot use TLS here is skipped."""
-    printed_kb = PRINTED.get(tested.name)
+    figures: Sequence[float] = PRINTED.get(tested.name, {}).get("TLS" if tls else "plain", ())
+    document = PRINTED_NAMES[tested.name] if figures else ""
     suffix = " (TLS)" if tls else ""
     try:
         with lab.start(tested, lab.site([]), tls=tls) as server:
@@ -68,21 +70,27 @@ def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterato
             command = server.command
     except LabError as reason:
         if not tls:
-            yield Cell(tested.name, WORKER, value="extra.rss", unit="kB", failure=str(reason))
+            cell = Cell(tested.name, WORKER, value="extra.rss", unit="kB", failure=str(reason))
+            if figures:
+                cell.paper, cell.paper_server = figures[0], document
+            yield cell
         return
-    figures = printed_kb.get("TLS" if tls else "plain", ()) if printed_kb else ()
     for index, (column, value) in enumerate(COLUMNS):
         if value.removeprefix("extra.") not in sample.extra:
             continue  # a server of one process has no master
         cell = Cell(tested.name, column + suffix, value=value, unit="kB", samples=[sample], command=command)
         if index < len(figures):
-            cell.paper, cell.paper_server = figures[index], PRINTED_NAMES[tested.name]
+            cell.paper, cell.paper_server = figures[index], document
         cell.load = "none"
         yield cell
 
 
+@error_of_psutil_as_lab_error()
 def measure_memory(root: int) -> Sample:
-    """Return the memory of the largest serving process, of its master if it has one, and of all processes."""
+    """Return the memory of the largest serving process, of its master if it has one, and of all processes.
+
+    Raises LabError.
+    """
     import psutil
 
     master = psutil.Process(root)

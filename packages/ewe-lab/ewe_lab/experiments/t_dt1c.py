@@ -16,9 +16,13 @@ def lowest_ratio(table: ExperimentTable, kind: str) -> float | None:
     found: list[float] = []
     for column in (NO_KEEP_ALIVE, KEEP_ALIVE):
         for server in {cell.server for cell in table.cells if cell.server.startswith(kind)}:
-            cells = [cell for cell in table.cells if (cell.server, cell.column) == (server, column)]
-            few = [cell.median or 0.0 for cell in cells if cell.x and cell.x <= FEW_CLIENTS]
-            many = [cell.median or 0.0 for cell in cells if cell.x and cell.x > FEW_CLIENTS]
+            points = [
+                (cell.x, cell.median)
+                for cell in table.cells
+                if (cell.server, cell.column) == (server, column) and cell.x and cell.median is not None
+            ]
+            few = [rate for clients, rate in points if clients <= FEW_CLIENTS]
+            many = [rate for clients, rate in points if clients > FEW_CLIENTS]
             if many and max(few, default=0.0) > 0:
                 found.append(min(many) / max(few))
     return min(found, default=None)

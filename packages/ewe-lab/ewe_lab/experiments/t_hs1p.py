@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -73,8 +74,8 @@ def check(table: ExperimentTable) -> Finding:
     for tested in SERVERS:
         for keep in (NO_KEEP_ALIVE, KEEP_ALIVE):
             plain, secure = (rates.get((f"{tested.name}, {keep}", how)) for how in (PLAIN, TLS))
-            if plain and secure:
-                factor = plain / secure
+            if plain and secure is not None:
+                factor = plain / secure if secure else math.inf
                 pieces.setdefault(keep, []).append(f"{tested.name} {factor:.1f}")
                 good.append(
                     MIN_FACTOR_WITHOUT_KEEP_ALIVE <= factor <= MAX_FACTOR_WITHOUT_KEEP_ALIVE

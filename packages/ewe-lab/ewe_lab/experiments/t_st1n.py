@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ewe_lab.bench.experiment import Bench, Load
@@ -49,9 +50,13 @@ def check(table: ExperimentTable) -> Finding:
     """
     rates: dict[tuple[str, float | None], list[float]] = {}
     for cell in table.cells:
-        if cell.median:
+        if cell.median is not None:
             rates.setdefault((cell.server, cell.x), []).append(cell.median)
-    spread = {key: max(found) / min(found) for key, found in rates.items() if len(found) > 1}
+    spread = {
+        key: max(found) / min(found) if min(found) else math.inf
+        for key, found in rates.items()
+        if len(found) > 1 and max(found)
+    }
     if not spread:
         return Finding(NOT_TESTABLE, "No server was measured with two numbers of requests.")
     (server, clients), greatest = max(spread.items(), key=lambda each: each[1])

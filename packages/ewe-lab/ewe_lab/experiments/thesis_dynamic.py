@@ -91,7 +91,7 @@ def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell]:
-    """Measure a way to serve the program; yield its cells, or one cell with the reason if it fails.
+    """Measure a way to serve the program; yield its cells. If it fails, the missing ones have the reason.
 
     1. Sweep the number of clients in each column: with and without keep-alive. A test over TLS uses the cipher of
        2011 here, which ewe does not offer.
@@ -102,6 +102,7 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
     over_tls = test.plain is not None
     swept: dict[str, list[Cell]] = {}
     with_tls_1_3: list[Cell] = []
+    lacking = list(test.printed)  # the columns whose best point has not been measured
     try:
         with served(lab, stack, tls=over_tls) as (server, path):
             probe(server.url.rstrip("/") + path, stack.page)
@@ -117,13 +118,18 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
             if not lab.quick:
                 # The best of many single measurements may be luck, so its point is measured again, several times
                 best.samples = list(repeat_point(lab, test, stack, column, max(cells, key=figure_or_0)))
+            lacking.remove(column)
             yield best
         yield from with_tls_1_3
         if over_tls:
             with served(lab, stack) as (server, path):
                 yield from measure_fixed_clients(lab, test, stack, PLAIN, server, path)
     except LabError as reason:
-        yield Cell(stack.name, failure=str(reason))
+        for column in lacking:
+            cell = Cell(stack.name, BEST_COLUMN_PREFIX + column, failure=str(reason))
+            yield with_printed_figure(test.printed[column], stack, cell)
+        if not lacking:
+            yield Cell(stack.name, failure=str(reason))
 
 
 def sweep_clients(

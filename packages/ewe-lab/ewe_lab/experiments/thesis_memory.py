@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ewe_lab.bench.experiment import Bench, RunningServer
@@ -47,27 +48,43 @@ def run(
         if stack.why_missing:
             lab.notes.append(stack.why_missing)
             continue
+        cells = [Cell(stack.name, column, value=value, unit="kB") for column, value in VALUES.items()]
+        for cell in cells:
+            cell.paper_server, cell.paper = printed.get(cell.column, {}).get(stack.name, ("", None))
+            cell.load = f"{REQUESTS_BEFORE} requests before"
         try:
             with served(lab, stack) as (server, path):
                 for _ in range(REQUESTS_BEFORE):
                     probe(server.url.rstrip("/") + path, stack.page)
                 time.sleep(SETTLE_S)
                 sample = measure_memory(server, stack)
-                command = server.command
+            for cell in cells:
+                cell.samples, cell.command = [sample], server.command
         except LabError as reason:
-            yield Cell(stack.name, failure=str(reason))
-            continue
-        for column, value in VALUES.items():
-            cell = Cell(stack.name, column, value=value, unit="kB", samples=[sample], command=command)
-            cell.paper_server, cell.paper = printed.get(column, {}).get(stack.name, ("", None))
-            cell.load = f"{REQUESTS_BEFORE} requests before"
-            yield cell
+            for cell in cells:
+                cell.failure = str(reason)
+        yield from cells
     for name, figure in gone.items():
         yield Cell(name.lower(), SERVER, unit="kB", paper=figure, paper_server=name)
 
 
+@contextmanager
+def error_of_psutil_as_lab_error() -> Iterator[None]:
+    """Raise LabError if psutil cannot read a process of the block: it has ended, or belongs to another account."""
+    import psutil
+
+    try:
+        yield
+    except psutil.Error as reason:
+        raise LabError(f"the memory of a process could not be read: {reason}") from None
+
+
+@error_of_psutil_as_lab_error()
 def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
-    """Return the memory of the largest process that runs the program, of the largest web server process, of all."""
+    """Return the memory of the largest process that runs the program, of the largest web server process, of all.
+
+    Raises LabError.
+    """
     # web: the web server's processes. beside: those that only run the program
     web = process_family(server.pid)
     beside = [each for pid in server.other_pids for each in process_family(pid)]
@@ -86,13 +103,10 @@ def measure_memory(server: RunningServer, stack: ServingStack) -> Sample:
 
 
 def process_family(pid: int) -> list[Process]:
-    """Return a process and its descendants. Raises LabError."""
+    """Return a process and its descendants."""
     import psutil
 
-    try:
-        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.Error as reason:
-        raise LabError(f"a process has gone: {reason}") from None
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
 def largest_bytes(processes: Sequence[Process]) -> int:

@@ -128,14 +128,21 @@ def table(
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
-    """Measure every server, behind a link if the test needs one; yield the cells."""
+    """Measure every server, behind a link if the test needs one; yield the cells.
+
+    Without its link, a test is not measured: its printed figures then have the reason beside them.
+    """
     root = lab.site([test.size])
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
     with ExitStack() as stack:
-        if test.link:
-            problem = stack.enter_context(lab.behind_link(test.link))
-            if problem:
-                lab.notes.append(f"Not behind a link of {test.link}, which would bound the rate: {problem}")
+        if test.link and (problem := stack.enter_context(lab.behind_link(test.link))):
+            for column, rates in test.printed.items():
+                for name, rate in rates.items():
+                    yield Cell(
+                        name, BEST_COLUMN_PREFIX + column, paper=rate, paper_server=PRINTED_NAMES[name],
+                        failure=problem,
+                    )  # fmt: skip
+            return
         servers = [each for each in test.servers if not (lab.quick and test.link and each in SLOW_TO_START)]
         for tested in lab.servers(servers):
             for column in test.printed:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
@@ -30,34 +31,35 @@ def run(
     """Measure each server with one, two, four and eight processes; yield the cells.
 
     printed: the thesis's rates, by column. A row is a number of processes, and each server has its own column, in
-    which it is compared with itself with one process.
+    which it is compared with itself with one process. Without the link, nothing is measured, and each row says so.
     """
     root = lab.site([size])
     lab.notes += [*notes, CACHES_OFF]
     here = list(lab.servers([tested for tested, _ in SERVERS.values()]))
     with ExitStack() as stack:
-        if link and (problem := stack.enter_context(lab.behind_link(link))):
-            lab.notes.append(f"Not behind a link of {link}, which would bound the rate: {problem}")
+        problem = stack.enter_context(lab.behind_link(link)) if link else ""
         for column, rates in printed.items():
-            for server, (tested, document) in SERVERS.items():
-                if tested not in here:
-                    continue
-                for index, workers in enumerate(PROCESS_COUNTS):
-                    yield measure_server(lab, tested, workers, column, size, root=root, document=document,
-                                   paper=rates[server][index] if server in rates else None)  # fmt: skip
+            load = Load(
+                "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2),
+                warm_up=0.5, path=f"/{size}.html", length=size,
+            )  # fmt: skip
+            for tested, workers in itertools.product(here, PROCESS_COUNTS):
+                cell = empty_cell(tested, workers, column, rates)
+                if problem:
+                    cell.failure = problem
+                else:
+                    several = replace(tested, name=name(workers), options=("--workers", str(workers)))
+                    lab.fill_cell(several, load, cell, root)
+                yield cell
 
 
-def measure_server(
-    lab: Bench, server: ServerUnderTest, workers: int, column: str, size: int, *, root: Path, document: str,
-    paper: float | None,
-) -> Cell:  # fmt: skip
-    """Measure one server with `workers` processes; return the cell. document: the thesis's name of the server."""
-    tested = ServerUnderTest(name(workers), server.kind, server.model, ("--workers", str(workers)))
-    load = Load(
-        "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2), warm_up=0.5,
-        path=f"/{size}.html", length=size,
-    )  # fmt: skip
-    cell = cell_of(tested, f"{server.name}, {column}")
-    cell.remark = f"{server.name} {cell.remark}" if cell.remark else ""
-    cell.paper, cell.paper_server = paper, f"{document} {workers}" if paper else ""
-    return lab.fill_cell(tested, load, cell, root)
+def empty_cell(tested: ServerUnderTest, workers: int, column: str, rates: Rates) -> Cell:
+    """Return an empty cell of a server with `workers` processes, with the printed rate if there is one."""
+    cell = cell_of(tested, f"{tested.name}, {column}")
+    cell.server = name(workers)
+    cell.remark = f"{tested.name} {cell.remark}" if cell.remark else ""
+    if tested.name in rates:
+        _, document = SERVERS[tested.name]
+        cell.paper = rates[tested.name][PROCESS_COUNTS.index(workers)]
+        cell.paper_server = f"{document} {workers}"
+    return cell

@@ -125,11 +125,20 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
     )
 
 
+def engine_limit_of(cell: Cell) -> int:
+    """Return the number of engines that all users share."""
+    return int(cell.server.split()[0])  # the name is `8 engines`
+
+
+def has_more_users(cell: Cell) -> bool:
+    """Whether a point has more users than engines."""
+    return cell.x is not None and cell.x > engine_limit_of(cell)
+
+
 def is_as_claimed(cell: Cell) -> bool:
     """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
-    engine_limit, extra = int(cell.server.split()[0]), cell.samples[0].extra  # the name is `8 engines`
-    has_more_users = cell.x is not None and cell.x > engine_limit
-    return extra["engines"] <= engine_limit and (extra["evicted"] > 0) == has_more_users
+    extra = cell.samples[0].extra
+    return extra["engines"] <= engine_limit_of(cell) and (extra["evicted"] > 0) == has_more_users(cell)
 
 
 def check(table: ExperimentTable) -> Finding:
@@ -138,6 +147,8 @@ def check(table: ExperimentTable) -> Finding:
     if not cells:
         return Finding(NOT_TESTABLE, "There were no users to measure with.")
     bad = [cell for cell in cells if not is_as_claimed(cell)]
+    if not bad and not any(map(has_more_users, cells)):
+        return Finding(NOT_TESTABLE, "No point has more users than engines, so no engine had to end.")
     most = max(cells, key=lambda cell: cell.samples[0].extra["started"])  # the point with the most starts
     without_starts = [cell for cell in cells if not cell.samples[0].extra["started"]]
     started = most.samples[0].extra["started"]

@@ -54,11 +54,15 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim has two parts: throughput hardly changes with the clients, and response time grows linearly.
     """
-    cells = [cell for cell in table.cells if cell.server == SERVERS[0] and cell.median and cell.x is not None]
+    cells = [
+        cell
+        for cell in table.cells
+        if cell.server == SERVERS[0] and cell.median is not None and cell.x is not None
+    ]
     if len(cells) < 3:
         return Finding(NOT_TESTABLE, "There are too few figures.")
-    rates = [cell.median for cell in cells if cell.median]
-    flat = max(rates) / min(rates) < MAX_FLAT_RATIO
+    rates = [cell.median for cell in cells if cell.median is not None]
+    flat = max(rates) < MAX_FLAT_RATIO * min(rates)
     counts = [cell.x for cell in cells if cell.x is not None]
     summary = f"From {min(counts):.0f} to {max(counts):.0f} clients X-Switch sent "
     summary += f"{min(rates):.1f} to {max(rates):.1f} MB/s"

@@ -3,7 +3,7 @@
     SQLITE         a file; no server is needed
     POSTGRESQL     a private server, at a Unix socket and at a port of 127.0.0.1, on the server's core
 
-    with opened(lab, POSTGRESQL) as database, daemon(lab, database) as asked: ...
+    with open_database(lab, POSTGRESQL) as database, daemon(lab, database) as running_daemon: ...
 
 Raises LabError.
 """
@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,7 +42,8 @@ DRIVERS = {SQLITE: "sqlite", POSTGRESQL: "postgresql"}
 DATABASE_NAME = "log"  # of the database, in requests to the daemon
 ACCOUNT = "postgres"  # initdb refuses root
 INITDB_TIMEOUT_S = 60.0  # seconds that initdb may take
-CONNECT_TRIES = 100  # how often a connection is tried while PostgreSQL is starting up
+# How often, and after which pauses, a connection is tried while PostgreSQL is starting up: 10 s in all
+CONNECT_TRIES, CONNECT_PAUSE_S = 100, 0.1
 MAX_CONNECTIONS = 100  # the most connections to PostgreSQL
 # -F: no fsync, since a crash may lose the data
 POSTGRES_OPTIONS = ("-c", f"max_connections={MAX_CONNECTIONS}", "-c", "jit=off", "-F")
@@ -206,16 +208,20 @@ def load(source: str) -> None:
         except psycopg.OperationalError as reason:
             if "starting up" not in str(reason):
                 raise LabError(f"{POSTGRESQL}: {last_line(str(reason))}") from None
+            time.sleep(CONNECT_PAUSE_S)
     else:
         raise LabError(f"{POSTGRESQL} does not start")
-    with connection, connection.cursor() as cursor:
-        # `user` is a word of PostgreSQL's SQL
-        cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
-        with cursor.copy(COPY_STATEMENT) as copy:
-            for row in sample():
-                copy.write_row(row)
-        cursor.execute(INDEX_STATEMENT)
-        cursor.execute("VACUUM ANALYZE log")  # now: autovacuum would do it during the measurement
+    try:
+        with connection, connection.cursor() as cursor:
+            # `user` is a word of PostgreSQL's SQL
+            cursor.execute(SCHEMA.replace("user TEXT", '"user" TEXT').encode())
+            with cursor.copy(COPY_STATEMENT) as copy:
+                for row in sample():
+                    copy.write_row(row)
+            cursor.execute(INDEX_STATEMENT)
+            cursor.execute("VACUUM ANALYZE log")  # now: autovacuum would do it during the measurement
+    except psycopg.Error as reason:  # such as a full disk
+        raise LabError(f"{POSTGRESQL}: {last_line(str(reason))}") from None
 
 
 def with_report(database: LabDatabase) -> LabDatabase:

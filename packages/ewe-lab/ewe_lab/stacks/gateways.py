@@ -1,6 +1,6 @@
 """One program behind every gateway of ewe.
 
-    with ready(lab, "fastcgi", CgiProgram(directory, "hello.py"), tested) as (tested, path): ...
+    with start_gateway(lab, "fastcgi", CgiProgram(directory, "hello.py"), tested) as (tested, path): ...
 
 A program is a file of a cgi-bin directory; its URL is /cgi-bin/hello.py. Each gateway needs its own
 form of the program, and all forms are in the same directory:

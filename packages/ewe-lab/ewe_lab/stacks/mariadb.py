@@ -79,7 +79,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
     directory = Path(tempfile.mkdtemp(prefix="mariadb-", dir=lab.directory))
     directory.chmod(0o755)
     data, socket = directory / "data", directory / "socket"
-    if len(str(socket)) > MAX_SOCKET_PATH_BYTES:
+    if len(os.fsencode(socket)) > MAX_SOCKET_PATH_BYTES:
         raise LabError("the path of MariaDB's socket is too long: set TMPDIR to a shorter directory")
     data.mkdir()
     options = [f"--datadir={data}", f"--tmpdir={directory}"]  # its account may not write into every TMPDIR

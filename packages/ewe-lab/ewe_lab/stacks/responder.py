@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 
 from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
@@ -30,6 +31,10 @@ def serve(listener: socket.socket, answer: Answer) -> None:
                 converse(connection, answer)
             except (OSError, FastCGIError):
                 pass  # the web server closed the connection, or did not speak FastCGI
+            except (
+                Exception
+            ):  # of the script: this request has no answer, and the process serves the next one
+                traceback.print_exc()
 
 
 def converse(connection: socket.socket, answer: Answer) -> None:

@@ -45,11 +45,11 @@ def output_of(script: str, variables: Mapping[str, str]) -> bytes:
             exec(code_of(script), {"__name__": "__main__", "__file__": script})
         except SystemExit:  # sys.exit() ends a script, not the server
             pass
-        finally:
-            text.flush()
+        finally:  # first: flush() raises ValueError if the script has closed its standard output
             sys.stdout = before
             os.environ.clear()
             os.environ.update(environment)
+        text.flush()
         return written.getvalue()
 
 

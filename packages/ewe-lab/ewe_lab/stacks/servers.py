@@ -1,6 +1,6 @@
 """Start the servers under test on 127.0.0.1, with the settings of an experiment and none of the user's.
 
-    with ewe("thread", root=root, directory=scratch, core=0) as server:
+    with run_ewe("thread", root=root, directory=scratch, core=0) as server:
         ask(server.url)
 
 directory: the server may write there; the caller removes the directory. prefix: of the command, for a slow link

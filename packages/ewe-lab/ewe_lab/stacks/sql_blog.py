@@ -11,14 +11,14 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import ewe
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import LabError, last_line
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.blog import posts
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase
@@ -90,26 +90,30 @@ def sample() -> Path:
 
 @contextmanager
 def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDatabase]:
-    """Make a database with the blog; yield it. directory: for the file of SQLite."""
+    """Make a database with the blog; yield it. directory: for the file of SQLite. Raises LabError."""
     if database == SQLITE:
         path = directory / "blog.db"
-        connection = sqlite3.connect(path)
-        with connection:  # commits at the end
-            connection.executescript((sample() / "schema.sql").read_text())
-            for statement, rows in insert_statements():
-                connection.executemany(statement, rows)
-        connection.close()
+        try:
+            with closing(sqlite3.connect(path)) as connection, connection:  # the latter commits at the end
+                connection.executescript((sample() / "schema.sql").read_text())
+                for statement, rows in insert_statements():
+                    connection.executemany(statement, rows)
+        except sqlite3.Error as reason:  # such as a full disk
+            raise LabError(f"{SQLITE}: {reason}") from None
         path.chmod(0o644)
         yield LabDatabase(SQLITE, str(path))
         return
     import psycopg
 
     with databases.postgresql(lab) as server:
-        with psycopg.connect(server.source, autocommit=True) as filling, filling.cursor() as cursor:
-            cursor.execute((sample() / "schema-postgresql.sql").read_bytes())
-            for statement, rows in insert_statements():
-                cursor.executemany(statement.replace("?", "%s").encode(), rows)
-            cursor.execute("ANALYZE")
+        try:
+            with psycopg.connect(server.source, autocommit=True) as filling, filling.cursor() as cursor:
+                cursor.execute((sample() / "schema-postgresql.sql").read_bytes())
+                for statement, rows in insert_statements():
+                    cursor.executemany(statement.replace("?", "%s").encode(), rows)
+                cursor.execute("ANALYZE")
+        except psycopg.Error as reason:
+            raise LabError(f"{POSTGRESQL}: {last_line(str(reason))}") from None
         yield server
 
 

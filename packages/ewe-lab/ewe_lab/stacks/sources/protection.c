@@ -77,7 +77,7 @@ int add_piece(char *start, size_t length)
     return 1;
 }
 
-/* PyObjectArenaAllocator of CPython's C API: who gives the interpreter its arenas. */
+/* PyObjectArenaAllocator of CPython's C API: the functions that give the interpreter its arenas. */
 struct arena_allocator {
     void *context;
     void *(*allocate)(void *, size_t);

@@ -60,14 +60,15 @@ void report_put(struct report *report, const char *text, size_t length)
 
 static void put_text(struct report *report, const char *text)
 {
+    static const char special[] = "&<>\"'";
     static const char *const escapes[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#x27;"};
 
     while (*text != '\0') {
-        size_t plain = strcspn(text, "&<>\"'");
+        size_t plain = strcspn(text, special);
         report_put(report, text, plain);
         text += plain;
         if (*text != '\0') {
-            const char *escape = escapes[strchr("&<>\"'", *text++) - "&<>\"'"];
+            const char *escape = escapes[strchr(special, *text++) - special];
             report_put(report, escape, strlen(escape));
         }
     }

@@ -1,6 +1,6 @@
 /* The report of the RDBMS paper's scenarios: total bytes by address where the status is 200, as an HTML table.
  *
- * A program is made of two files. One speaks to a gateway, the other to a database, and this file lies between:
+ * A program is made of report.c and two more files. One speaks to a gateway, the other to a database:
  *
  *     report_cgi.c     CGI                                      report_sqlite.c   SQLite's C interface
  *     report_fcgi.c    FastCGI, keeps its connection            report_libpq.c    PostgreSQL's C interface
@@ -8,7 +8,7 @@
  *                      it keeps                                 report_odbc.c     any database with an ODBC driver
  *                                                               report_daemon.c   the database daemon, by ewe_db.h
  *
- *     cc -DDATABASE='"/tmp/access.db"' -DSTATEMENT='"SELECT ..."' report_cgi.c report_sqlite.c -lsqlite3
+ *     cc -DDATABASE='"/tmp/access.db"' -DSTATEMENT='"SELECT ..."' report_cgi.c report.c report_sqlite.c -lsqlite3
  *
  * DATABASE says where the database is, in the words of the database's file. STATEMENT selects an address and a number.
  * A query `sql=...` has another statement, in percent-encoding, which must select a text and a number, too: dynamic

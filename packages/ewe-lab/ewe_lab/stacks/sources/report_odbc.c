@@ -64,7 +64,8 @@ struct connection *db_connect(struct report *report)
             code = SQLExecDirect(asked, (SQLCHAR *)PREPARES, SQL_NTS);
             SQLFreeHandle(SQL_HANDLE_STMT, asked);
         }
-        if (code == SQL_ERROR) { /* a statement of a visitor must not run on a connection that can write */
+        /* A statement of a visitor must not run on a connection that can write */
+        if (!SQL_SUCCEEDED(code) && code != SQL_NO_DATA) {
             report_fail(report, 503, "the connection cannot be made read-only");
             db_close(made);
             return NULL;

@@ -1,0 +1,32 @@
+"""Figures that a separate process measures and prints: the lab's own process would disturb them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from ewe_lab.bench.processes import LabError, last_line, output_text, running, server_core, wait_for_end
+from ewe_lab.load.child import environment
+
+
+def figures_of(module: str, arguments: Sequence[str], max_s: float, too_long: str) -> Any:
+    """Run `python -m MODULE ARGUMENTS` on the servers' core; return the value of the JSON that it prints.
+
+    max_s: seconds that it may take. too_long: the error if it takes longer. Raises LabError.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    with (
+        tempfile.TemporaryFile() as error_output,
+        tempfile.TemporaryFile() as output,
+        running(command, error_output, server_core(), env=environment(), stdout=output) as started,
+    ):
+        if not wait_for_end(started, max_s):
+            raise LabError(too_long)
+        output.seek(0)
+        try:
+            return json.loads(output.read())
+        except ValueError:
+            raise LabError(last_line(output_text(error_output))) from None
