@@ -97,9 +97,8 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def foreign_share(sample: Sample) -> float:
-    """Return the share of the server's core that other programs used: its busy share, less the server's part."""
-    found = sample_figures(sample)
-    return max(found["server_core"] - found["server"], 0.0)
+    """Return the share of the server's core that other programs used; 0 if it is not known."""
+    return max(sample.foreign_on_server_core or 0.0, 0.0)
 
 
 # The columns of the table, and their widths; the notes follow them.
@@ -160,6 +159,7 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         figure_count = len(COLUMNS) - len(about)
         return (*about, *["-"] * figure_count, row.notes())
     spread = [sample_figures(sample)["micros"] for sample in row.samples]
+    is_watched = row.samples[0].foreign_on_server_core is not None  # not if server and load share one core
     return (
         *about,
         f"{row.median('rate'):.0f}",
@@ -167,7 +167,7 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         f"{micros_text(min(spread))}-{micros_text(max(spread))}",
         "-" if beside is None else f"{beside:.2f}",
         f"{row.median('wrk'):.0%}",
-        f"{statistics.median(foreign_share(sample) for sample in row.samples):.0%}",
+        f"{statistics.median(map(foreign_share, row.samples)):.0%}" if is_watched else "-",
         ", ".join(filter(None, (row.notes(), goal_note(row.setting, beside)))),
     )
 

@@ -601,6 +601,35 @@ def test_what_ab_reports() -> None:
         ab.parse_ab(text + handshake)
 
 
+class Window:
+    """An observer that notes its calls."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def begin(self) -> None:
+        self.notes.append("begin")
+
+    def end(self) -> None:
+        self.notes.append("end")
+
+
+def test_a_run_of_ab_that_a_reset_ended_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's CPU time is that of the run whose replies are counted."""
+    window = Window()
+
+    def run_once(load: Load, url: str, seconds: float, core: int | None, prefix: object) -> ab.AbReport:
+        window.notes.append("ab")
+        if window.notes.count("ab") == 1:
+            raise LabError("ab: apr_socket_recv: Connection reset by peer (104)")
+        return ab.AbReport({"seconds": 1.0, "complete": 5.0}, None, 0.1)
+
+    monkeypatch.setattr(ab, "run_ab_once", run_once)
+    sample = ab.run_ab(Load("saturation", users=1, warm_up=0.0), "http://127.0.0.1:1/", None, window, ())
+    assert sample.replies == 5
+    assert window.notes == ["begin", "ab", "begin", "ab", "end"]
+
+
 HTTPERF = """\
 Total: connections 500 requests 557 replies 215 test-duration 19.100 s
 Reply time [ms]: response 2.3 transfer 0.1

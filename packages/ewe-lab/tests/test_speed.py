@@ -334,6 +334,13 @@ def test_the_work_of_others_is_shown() -> None:
     assert speed.foreign_share(sample(10, server=1.01)) == 0
 
 
+def test_the_work_of_others_is_not_known_on_one_core() -> None:
+    found = sample(10)
+    assert found.usage is not None
+    found.usage.core = None
+    assert speed.table([row("nginx", SpeedSetting(64), 32, [found])]).endswith("50%     -")
+
+
 def test_a_sample_without_an_answer_is_a_failure() -> None:
     found = row("nginx", SpeedSetting(64), 32, [Sample("wrk", 1.0, errors={"ct": 3}, usage=Usage(0.1))])
     assert found.failure == "no request was answered"

@@ -174,6 +174,18 @@ class Sample:
         return self.received / self.seconds / 1024 if self.seconds else 0.0
 
     @property
+    def foreign_on_server_core(self) -> float | None:
+        """The share of the server's core that other programs had; None if it is not known."""
+        if self.usage is None or self.usage.core is None or not self.seconds:
+            return None
+        return self.usage.core - self.usage.cpu / self.seconds
+
+    @property
+    def foreign_on_load_core(self) -> float | None:
+        """The share of the load generator's core that other programs had; None if it is not known."""
+        return None if self.core is None or self.client is None else self.core - self.client
+
+    @property
     def micros(self) -> float | None:
         """The server's CPU time for a reply, in µs."""
         return self.usage.cpu / self.replies * 1e6 if self.usage and self.replies else None

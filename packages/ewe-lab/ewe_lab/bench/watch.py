@@ -85,17 +85,19 @@ class Watch:
             self.thread.join()
 
     def begin(self) -> None:
-        """Take the first reading, and start the thread."""
+        """Take the first reading, and start the thread. A second call forgets the readings before it."""
+        self.readings.clear()
         self.take_reading()
         self.core_busy_s = {
             whose: None if core is None else core_seconds(core) for whose, core in self.cores.items()
         }
-        self.thread = threading.Thread(target=self.read_each_second, daemon=True)
-        self.thread.start()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.read_each_second, daemon=True)
+            self.thread.start()
 
     def end(self) -> None:
         """Take the last reading; turn core_busy_s into the differences since begin()."""
-        self.stop.set()  # the thread may still be reading: take_reading() waits for it by the lock
+        self.stop.set()
         for whose, core in self.cores.items():
             busy_before = self.core_busy_s[whose]
             if core is not None and busy_before is not None:
@@ -112,8 +114,9 @@ class Watch:
 
     def take_reading(self) -> None:
         """Add a reading to `readings`."""
+        # Before the lock: another reading may hold it for long, and the server goes on meanwhile
+        at, cpu = time.monotonic(), cpu_seconds(*self.pids)
         with self.lock:
-            at, cpu = time.monotonic(), cpu_seconds(*self.pids)
             family = list(self.living_processes())
             for process in family:
                 self.switches.update(switches(process.pid))  # the last counts of ended threads stay
@@ -152,7 +155,7 @@ class Watch:
 
     def usage(self) -> Usage:
         """Return the resources used from begin() to end()."""
-        return replace(usage_of_readings(self.readings), core=self.busy_share(SERVER))
+        return usage_of_readings(self.readings)
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, in seconds since begin(); None without two readings between.
@@ -173,15 +176,15 @@ class Watch:
         found = usage_of_readings(inside)
         return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
-    def busy_share(self, whose: str) -> float | None:
-        """Return the share of the time in which a core was busy; None if it was not watched.
+    def busy_share(self, whose: str, measured_s: float) -> float | None:
+        """Return the share of the measured time in which a core was busy; None if it was not watched.
 
-        whose: SERVER or LOAD.
+        whose: SERVER or LOAD. From begin() to end() it takes longer: the load generator starts and ends in that
+        time. Of that time, a full core would not seem full.
         """
-        length = self.readings[-1].at - self.readings[0].at
-        busy = self.core_busy_s[whose]
-        # At most 1: /proc/stat has steps of 10 ms, and a busy core may seem to have more
-        return None if busy is None or length <= 0 else min(busy / length, 1.0)
+        busy_s = self.core_busy_s[whose]
+        # At most 1: a core may also be busy before and after the measured time
+        return None if busy_s is None or measured_s <= 0 else min(busy_s / measured_s, 1.0)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""

@@ -24,7 +24,7 @@ from ewe_lab.bench.processes import (
     wait_for_end,
 )
 from ewe_lab.bench.results import Sample, Times
-from ewe_lab.load.child import WindowObserver
+from ewe_lab.load.child import NoObserver, WindowObserver
 
 MAX_REQUESTS = 2_000_000  # requests of one run: ab keeps 32 bytes for each
 MAX_TRIES = 2  # ab gives up at the first connection that is reset, for instance behind a slow link
@@ -88,10 +88,8 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
 def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
     """Run ab twice, to warm up and to count; return the sample of the second run. Raises LabError."""
     if load.warm_up:
-        run_ab_with_retries(load, url, load.warm_up, core, prefix)
-    observer.begin()
-    done = run_ab_with_retries(load, url, load.seconds, core, prefix)
-    observer.end()
+        run_ab_with_retries(load, url, load.warm_up, core, NoObserver(), prefix)
+    done = run_ab_with_retries(load, url, load.seconds, core, observer, prefix)
     figures = done.figures
     complete, bad_status, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
     errors = {"status": bad_status, "res": max(failed, 0)}
@@ -110,15 +108,19 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
 
 
 def run_ab_with_retries(
-    load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]
+    load: Load, url: str, seconds: float, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> AbReport:
     """Run ab for so many seconds, and again if a reset connection ended it; return its report. Raises LabError.
 
-    prefix: the words before the command, which enter the network of a slow link.
+    observer: told of the begin of each run, so that the CPU time is that of the last one. prefix: the words before
+    the command, which enter the network of a slow link.
     """
     for attempt in range(MAX_TRIES):
+        observer.begin()
         try:
-            return run_ab_once(load, url, seconds, core, prefix)
+            report = run_ab_once(load, url, seconds, core, prefix)
+            observer.end()
+            return report
         except LabError as reason:
             if attempt + 1 == MAX_TRIES or "reset" not in str(reason):
                 raise
