@@ -131,7 +131,7 @@ class Renewer:
             ended = self.measure(each, directory, length)
             if ended == INTERRUPTED:
                 return INTERRUPTED
-            status = max(status, ended)
+            status = max(status, int(ended != 0))  # below 0 after a signal
             count += self.keep(each, directory)
         say(f"{count} of {len(waiting)} experiments were measured")
         if too_long:

@@ -191,6 +191,14 @@ def test_a_second_evening_goes_on_where_the_first_has_stopped(tmp_path: Path) ->
     assert set(second.kept().findings) == set(IDS)
 
 
+def test_an_experiment_that_was_killed_is_a_failure(tmp_path: Path) -> None:
+    """The kernel ends a process that takes too much memory: its status is then below 0."""
+    trial = Trial(tmp_path)
+    trial.statuses = {"L-T1": -signal.SIGKILL}
+    assert trial.renew() == 1
+    assert sorted(trial.measured) == sorted(IDS)
+
+
 def test_it_waits_for_a_quiet_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trial = Trial(tmp_path, cores=(BUSY, BUSY, QUIET))
     assert trial.renew() == 0
