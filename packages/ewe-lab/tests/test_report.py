@@ -183,6 +183,15 @@ def test_csv_holds_what_is_odd(tmp_path: Path) -> None:
     assert (row["server"], row["failure"]) == ('a "b", c\nd', "x,y\n")
 
 
+def test_a_name_that_is_not_utf_8_costs_no_results(tmp_path: Path) -> None:
+    """Python has such a byte of the command line as half a surrogate pair, which UTF-8 cannot write."""
+    table = ExperimentTable(
+        "compare", command="ewe-lab compare --root \udcff", cells=[Cell("a", command="\udcff")]
+    )
+    _, data, _ = report.write(Results("2026", "ewe-lab compare --root \udcff", tables=[table]), tmp_path)
+    assert load(data).command == "ewe-lab compare --root ?"
+
+
 # The terminal
 
 
