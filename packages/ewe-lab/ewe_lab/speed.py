@@ -396,7 +396,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for lacking in reasons:
         print(f"not run: {lacking}")
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
-    status, no_verdict = measure(rows, seconds, options.repeats)
+    try:
+        status, no_verdict = measure(rows, seconds, options.repeats)
+    except (LabError, OSError) as reason:  # the requested files or programs cannot be made
+        print(f"ewe_lab.speed: {reason}", file=sys.stderr)
+        return 1
     try:
         if not no_verdict:  # a ratio measured beside other programs is nothing to compare with
             compare_with_last(rows, about, LAST_RUN)

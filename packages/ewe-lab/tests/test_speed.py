@@ -309,6 +309,22 @@ def test_ratios_measured_beside_other_programs_are_not_kept(
     assert ("at most 1.6: ok" in capsys.readouterr().out) is not bool(crowd)
 
 
+@pytest.mark.usefixtures("all_tools")
+def test_a_program_that_cannot_be_made_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(rows: list[SpeedRow], seconds: float, repeats: int) -> tuple[int, str]:
+        raise LabError("the C compiler failed: no such header")
+
+    monkeypatch.setattr(speed, "missing_programs_text", lambda names: "")
+    monkeypatch.setattr(
+        speed, "machine_facts", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any")
+    )
+    monkeypatch.setattr(speed, "measure", fail)
+    assert speed.main(["--quick", "--models", "thread"]) == 1
+    assert capsys.readouterr().err == "ewe_lab.speed: the C compiler failed: no such header\n"
+
+
 def test_the_experiment_judges_the_targets() -> None:
     def judged(**cost: float) -> Finding:
         at = speed_rows.describe(speed_rows.TARGETS_AT)

@@ -68,7 +68,8 @@ def run(
     }
     found = runners[chosen](load, url, core, observer or NoObserver(), prefix)
     if load.shape == "saturation" and chosen == "locust" and not load.tool:
-        found.notes.append("neither wrk nor ab is installed: locust may reach its limit before the server")
+        lacking = "ab is not" if load.tls == "parity" else "neither wrk nor ab is"
+        found.notes.append(f"{lacking} installed: locust may reach its limit before the server")
     return found
 
 
