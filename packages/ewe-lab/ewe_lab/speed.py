@@ -411,7 +411,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(report(rows, no_verdict))
     if options.json:
         conditions = {"machine": about, "seconds": seconds, "repeats": options.repeats}
-        options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
+        try:
+            options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
+        except OSError as reason:
+            print(f"ewe_lab.speed: {options.json} cannot be written: {reason.strerror}", file=sys.stderr)
+            return 1
     return status
 
 

@@ -94,6 +94,15 @@ def test_what_ssh_brings_is_checked(script: str, tmp_path: Path, monkeypatch: py
     assert talk.process.returncode is not None
 
 
+@pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])
+def test_a_clock_that_cannot_be_is_said(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = object.__new__(Session)
+    talk.to = SshHost("lab7")
+    monkeypatch.setattr(talk, "ask", lambda word: {"clock": answer})
+    with pytest.raises(LabError, match="lab7 has no clock to read"):
+        talk.clock_offset()
+
+
 AGENT = """import ewe_lab.machines.agent as agent
 agent.SILENCE_S = {silence_s}
 agent.main()
@@ -135,7 +144,17 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"cpu": float("nan")}, {"cpu": "1"}, {"memory": -1}, {"threads": None}, {"processes": -1}]
+    "wrong",
+    [
+        {"cpu": float("nan")},
+        {"cpu": "1"},
+        {"cpu": 10**400},
+        {"memory": -1},
+        {"memory": 10**400},
+        {"threads": None},
+        {"processes": -1},
+        {"voluntary": 10**400},
+    ],
 )
 def test_figures_of_an_agent_are_checked(wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"cpu": 1, "memory": None, "descriptors": 3, "processes": 1, "threads": 1,
