@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -101,6 +102,33 @@ def test_a_clock_that_cannot_be_is_said(answer: object, monkeypatch: pytest.Monk
     monkeypatch.setattr(talk, "ask", lambda word: {"clock": answer})
     with pytest.raises(LabError, match="lab7 has no clock to read"):
         talk.clock_offset()
+
+
+class Talker:
+    """A session whose worker prints without end. The load ends after its third line."""
+
+    data = b"\n"
+    lines = 0
+
+    def __init__(self, stopped: threading.Event) -> None:
+        self.stopped = stopped
+
+    def send(self, data: bytes, deadline: float) -> None:
+        pass
+
+    def receive(self, deadline: float) -> dict[str, str]:
+        assert not self.stopped.is_set(), "the end of the load did not stop the reading"
+        self.lines += 1
+        if self.lines == 3:
+            self.stopped.set()
+        return {"said": "a line"}
+
+
+def test_a_worker_that_prints_without_end_does_not_hold_the_lab() -> None:
+    keeper = workers.SessionKeeper([], None)  # type: ignore[arg-type]
+    talker = Talker(keeper.stopped)
+    keeper.exchange_signs_of_life(talker)  # type: ignore[arg-type]
+    assert talker.lines == 3
 
 
 AGENT = """import ewe_lab.machines.agent as agent
