@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, has_ended, process_tree, processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
-from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch
+from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch, switches
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, why_server_is_missing
 from ewe_lab.stacks import other_servers, servers
 
@@ -305,6 +306,18 @@ def test_a_measurement_that_begins_again_forgets_the_first_one() -> None:
         watch.begin()
         watch.end()
     assert watch.readings[0].at >= again
+
+
+def test_a_process_that_ends_while_its_threads_are_listed_ends_no_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Path.glob() calls os.scandir(), which raises this error then, and so ended the thread that reads."""
+
+    def scan(path: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert switches(os.getpid())
 
 
 class NotedLock:
