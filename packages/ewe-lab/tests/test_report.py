@@ -129,6 +129,13 @@ def test_everything_is_escaped() -> None:
         ET.fromstring(picture)
 
 
+def test_commands_that_differ_in_a_capital_are_two() -> None:
+    table = compared()
+    table.cells[0].command, table.cells[1].command = "server -t", "server -T"
+    text = report.html(Results("2026", "x", tables=[table]))
+    assert "server -t" in text and "server -T" in text
+
+
 def test_a_page_of_nothing() -> None:
     text = report.html(Results("2026-11-21", "ewe-lab"))
     assert "Nothing was measured" in text
