@@ -38,7 +38,8 @@ from ewe_lab.load.client import (
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.load.run import choose_tool
+from ewe_lab.load.run import choose_tool, measure_with_wrk
+from ewe_lab.load.wrk import WrkReport
 from ewe_lab.report import report
 from ewe_lab.report.summary import outcomes
 
@@ -599,6 +600,16 @@ def test_what_ab_reports() -> None:
         LabError, match=r"^ab: no TLS connection with this protocol and cipher: unexpected eof$"
     ):
         ab.parse_ab(text + handshake)
+
+
+def test_a_late_answer_that_wrk_counts_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 answers ten came after the time limit, and five had a bad status: 15 of 100 requests are lost."""
+    found = WrkReport(100, 1.0, 0.0, 100.0, {"timeout": 10, "non-2xx": 5})
+    monkeypatch.setattr("ewe_lab.load.run.run_wrk", lambda url, **options: found)
+    load = Load("saturation", users=1, warm_up=0.0)
+    sample = measure_with_wrk(load, "http://127.0.0.1:1/", None, Window(), ())
+    assert (sample.requests, sample.replies, sample.errors) == (100, 85, {"ct": 10, "status": 5})
+    assert sample.lost == 0.15
 
 
 class Window:
