@@ -589,7 +589,8 @@ def test_what_ab_reports() -> None:
         "Time per request:       0.672 [ms] (mean, across all concurrent requests)\n"
     )
     assert ab.parse_ab(text) == {
-        "seconds": 2.0, "complete": 300.0, "failed": 2.0, "status": 3.0, "received": 3600.0, "mean": 5.373,
+        "seconds": 2.0, "complete": 300.0, "failed": 2.0, "cut": 1.0, "other_length": 0.0, "status": 3.0,
+        "received": 3600.0, "mean": 5.373,
     }  # fmt: skip
     with pytest.raises(LabError, match=r"^ab: apr_socket_recv: Connection reset by peer"):
         ab.parse_ab("Benchmarking x\napr_socket_recv: Connection reset by peer (104)\n")
@@ -639,6 +640,38 @@ def test_a_run_of_ab_that_a_reset_ended_is_not_measured(monkeypatch: pytest.Monk
     sample = ab.run_ab(Load("saturation", users=1, warm_up=0.0), "http://127.0.0.1:1/", None, window, ())
     assert sample.replies == 5
     assert window.notes == ["begin", "ab", "begin", "ab", "end"]
+
+
+def test_ab_compares_the_length_of_an_answer_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -l, a connection that the server closes without a byte is an answer, and the fastest of all."""
+    commands: list[list[str]] = []
+
+    def start(command: list[str], output: object, core: int | None) -> None:
+        commands.append(command)
+        raise LabError("not started")
+
+    monkeypatch.setattr(ab, "running", start)
+    monkeypatch.setattr(ab, "path_of_tool", lambda name: name)
+    for length in (None, 1024):
+        with pytest.raises(LabError, match="not started"):
+            ab.run_ab_once(Load("saturation", users=1, length=length), "http://127.0.0.1:1/", 1.0, None, ())
+    assert ["-l" in command for command in commands] == [True, False]
+
+
+def test_a_failure_that_ab_counts_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten answers have another length: three were cut by a reset, five have a bad status, and two are empty."""
+    figures = {
+        "seconds": 1.0,
+        "complete": 100.0,
+        "failed": 13.0,
+        "cut": 3.0,
+        "other_length": 10.0,
+        "status": 5.0,
+    }
+    monkeypatch.setattr(ab, "run_ab_once", lambda *arguments: ab.AbReport(figures, None, 0.1))
+    load = Load("saturation", users=1, warm_up=0.0, length=1024)
+    sample = ab.run_ab(load, "http://127.0.0.1:1/", None, Window(), ())
+    assert (sample.replies, sample.errors) == (90, {"status": 5, "res": 5})
 
 
 HTTPERF = """\

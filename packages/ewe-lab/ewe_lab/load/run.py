@@ -87,7 +87,8 @@ def measure_with_wrk(
 ) -> Sample:
     """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError.
 
-    wrk counts answers. No figure has a request whose connection the server closed, or that had no answer at the end.
+    wrk counts answers: no figure has a request whose connection the server closed, or one without an answer at the
+    end.
     """
 
     def measure(seconds: float) -> Sample:
