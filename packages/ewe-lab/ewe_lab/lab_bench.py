@@ -216,7 +216,7 @@ class LabBench:
     def load(self, server: RunningServer, load: Load) -> Sample:
         """Run a load once on the load's core, and watch the server meanwhile. Return its sample.
 
-        Raises LabError, also if the server ends during the load: the figures of a part of it are none of the whole.
+        Raises LabError, also if the server ends during the load: its figures would be those of a part.
         """
         run_load = self.load_hosts.run if self.load_hosts else run
         new_watch: Watch

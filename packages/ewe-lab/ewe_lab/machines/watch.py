@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Second, Usage
@@ -143,7 +143,7 @@ class TargetServer:
     ssh: Sequence[str] = ("ssh",)
     pid: int = 0
     command: str = ""
-    other_pids: tuple[int, ...] = field(default=())
+    other_pids: tuple[int, ...] = ()
 
     def watch(self, core: int | None) -> TargetWatch:
         """Return a watch of its resources."""
