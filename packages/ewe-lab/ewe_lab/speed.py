@@ -27,7 +27,7 @@ from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, write_and_rename
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
 from ewe_lab.lab_bench import LabBench, why_server_is_missing
@@ -272,7 +272,7 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
     here = [about["processor"], about["cores"], about["system"]]
     try:
         last_run = json.loads(file.read_text())
-        last_ratios = last_run["ratios"] if last_run["machine"] == here else {}
+        last_ratios = dict(last_run["ratios"]) if last_run["machine"] == here else {}
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # no file, or none of this program
         last_ratios = {}
     ratios: dict[str, float] = {}
@@ -286,7 +286,8 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
         if isinstance(last, float) and value > last * SLOWER_RATIO:
             row.last = last
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"machine": here, "ratios": {**last_ratios, **ratios}}, indent=1) + "\n")
+    text = json.dumps({"machine": here, "ratios": {**last_ratios, **ratios}}, indent=1)
+    write_and_rename(file, text + "\n")
 
 
 # ---------------------------------------------------------------------------------------------------------

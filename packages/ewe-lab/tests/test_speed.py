@@ -389,7 +389,8 @@ def test_a_row_that_has_become_slower_since_the_last_run_is_marked(tmp_path: Pat
     assert [line.split()[0] for line in slower.splitlines() if "SLOWER: 1.30" in line] == ["thread"]
     assert "SLOWER" not in measured(15.0)
     assert "SLOWER" not in measured(30.0, about | {"processor": "another"})
-    for damage in ("", "[]", '{"machine": 1}', '{"machine": null, "ratios": 3}'):
+    no_ratios = json.dumps({"machine": list(about.values()), "ratios": [1]})
+    for damage in ("", "[]", '{"machine": 1}', '{"machine": null, "ratios": 3}', no_ratios):
         file.write_text(damage)
         assert "SLOWER" not in measured(30.0)
 
