@@ -156,14 +156,14 @@ def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
     cells = [cell for cell in table.cells if not cell.line]  # a line repeats the samples of another cell
     samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
     notes = []
-    for whose, shares in (
+    for role, shares in (
         ("server", [sample.foreign_on_server_core for sample in samples]),
         ("load", [sample.foreign_on_load_core for sample in samples]),
     ):
         shares_of_core = [share for share in shares if share is not None]
         if disturbed := [share for share in shares_of_core if share > MAX_FOREIGN_SHARE]:
             notes.append(
-                f"Other programs had {statistics.median(disturbed):.0%} of the {whose}'s core in"
+                f"Other programs had {statistics.median(disturbed):.0%} of the {role}'s core in"
                 f" {len(disturbed)} of {len(shares_of_core)} measurements: run it again on a quiet machine"
                 " before you believe rates and times; the CPU time of a reply suffers less."
             )

@@ -33,7 +33,7 @@ class ServerUnderTest:
     kind: str = "ewe"
     model: str = ""
     options: tuple[str, ...] = ()
-    most: int = 1_000_000  # max_connections, by its name in the file of a paper
+    most: int = 1_000_000  # max_connections: the TOML file of a paper has this shorter key
     variables: tuple[tuple[str, str], ...] = ()
     other_pids: tuple[int, ...] = ()
 

@@ -98,13 +98,13 @@ class Watch:
         """Take the last reading, and note how busy the cores have been since begin()."""
         self.stop.set()
         self.core_busy_s = {
-            whose: busy_s - self.busy_at_begin_s[whose] for whose, busy_s in self.read_cores().items()
+            role: busy_s - self.busy_at_begin_s[role] for role, busy_s in self.read_cores().items()
         }
         self.take_reading()
 
     def read_cores(self) -> dict[str, float]:
         """Return, for each watched core, the seconds that it has been busy since the machine started."""
-        return {whose: core_seconds(core) for whose, core in self.cores.items() if core is not None}
+        return {role: core_seconds(core) for role, core in self.cores.items() if core is not None}
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
@@ -178,13 +178,13 @@ class Watch:
         found = usage_of_readings(inside)
         return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
-    def busy_share(self, whose: str, measured_s: float) -> float | None:
+    def busy_share(self, role: str, measured_s: float) -> float | None:
         """Return the share of the measured time in which a core was busy; None if it was not watched.
 
-        whose: SERVER or LOAD. From begin() to end() it takes longer: the load generator starts and ends in that
-        time. Of that time, a full core would not seem full.
+        role: SERVER or LOAD. measured_s: shorter than the time from begin() to end(), in which the load generator
+        also starts and ends. As a share of that time, a full core would not seem full.
         """
-        busy_s = self.core_busy_s.get(whose)
+        busy_s = self.core_busy_s.get(role)
         # At most 1: a core may also be busy before and after the measured time
         return None if busy_s is None or measured_s <= 0 else min(busy_s / measured_s, 1.0)
 

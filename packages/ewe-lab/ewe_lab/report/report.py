@@ -271,7 +271,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
         "threads, processes": ", ".join(counts) if any(counts) else "",
         "generator": figures.percent_text(sample.client) if sample and sample.client is not None else "",
         "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
-        "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
+        "load": f"{cell.load} ({sample.tool})".lstrip() if sample and sample.tool else cell.load,
     }
 
 
