@@ -151,6 +151,10 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
     if options.path and all(target.path != options.path for target in targets):
         raise CommandError("--path is for a target without a path in its URL: leave out one of the two")
     hosts = load_hosts(options)
+    # A worker without a part of the connections would open one for each request
+    if hosts and load.shape == "arrivals" and 0 < load.users < len(hosts.hosts):
+        count = len(hosts.hosts)
+        raise CommandError(f"--users {load.users}: the {count} workers of --load-from need a connection each")
 
     def run(lab: LabBench) -> Iterator[Cell]:
         """Say where the load goes, then load the targets in turns, and yield the cells."""

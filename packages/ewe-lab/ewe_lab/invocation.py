@@ -155,24 +155,15 @@ def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
     """Return a sentence for each core of which other programs used more than the share MAX_FOREIGN_SHARE."""
     cells = [cell for cell in table.cells if not cell.line]  # a line repeats the samples of another cell
     samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
-    # The busy share of a core, less the share that the server or the load generator used of it
-    foreign_shares = {
-        "server": [
-            sample.usage.core - sample.usage.cpu / sample.seconds
-            for sample in samples
-            if sample.usage and sample.usage.core is not None
-        ],
-        "load": [
-            sample.core - sample.client
-            for sample in samples
-            if sample.core is not None and sample.client is not None
-        ],
-    }
     notes = []
-    for whose, shares_of_core in foreign_shares.items():
+    for role, shares in (
+        ("server", [sample.foreign_on_server_core for sample in samples]),
+        ("load", [sample.foreign_on_load_core for sample in samples]),
+    ):
+        shares_of_core = [share for share in shares if share is not None]
         if disturbed := [share for share in shares_of_core if share > MAX_FOREIGN_SHARE]:
             notes.append(
-                f"Other programs had {statistics.median(disturbed):.0%} of the {whose}'s core in"
+                f"Other programs had {statistics.median(disturbed):.0%} of the {role}'s core in"
                 f" {len(disturbed)} of {len(shares_of_core)} measurements: run it again on a quiet machine"
                 " before you believe rates and times; the CPU time of a reply suffers less."
             )

@@ -29,6 +29,7 @@ from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import (
     LabError,
+    has_ended,
     last_line,
     on_core,
     output_text,
@@ -38,7 +39,7 @@ from ewe_lab.bench.processes import (
 )
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample
-from ewe_lab.bench.watch import LOAD, Watch
+from ewe_lab.bench.watch import LOAD, SERVER, Watch
 from ewe_lab.load.child import environment
 from ewe_lab.load.run import run
 from ewe_lab.machines.watch import TargetServer, TargetWatch
@@ -213,7 +214,10 @@ class LabBench:
                 self.add_note(remark)
 
     def load(self, server: RunningServer, load: Load) -> Sample:
-        """Run a load once on the load's core, and watch the server meanwhile. Return its sample."""
+        """Run a load once on the load's core, and watch the server meanwhile. Return its sample.
+
+        Raises LabError, also if the server ends during the load: its figures would be those of a part.
+        """
         run_load = self.load_hosts.run if self.load_hosts else run
         new_watch: Watch
         if isinstance(server, TargetServer):
@@ -223,8 +227,10 @@ class LabBench:
         with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
             sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
             sample.usage = watch.usage()
+            if sample.usage:
+                sample.usage.core = watch.busy_share(SERVER, sample.seconds)
             # The core of this machine says nothing about a load that comes from others
-            sample.core = None if self.load_hosts else watch.busy_share(LOAD)
+            sample.core = None if self.load_hosts else watch.busy_share(LOAD, sample.seconds)
             if isinstance(watch, TargetWatch):
                 sample.elsewhere = True
                 self.add_note(watch.sentence())
@@ -233,6 +239,8 @@ class LabBench:
             for phase in sample.phases:
                 phase.usage = watch.usage_between(phase_begin, phase_begin + phase.seconds)
                 phase_begin += phase.seconds
+        if server.pid and has_ended(server.pid):  # a target has no pid here
+            raise LabError("the server ended during the load")
         if not sample.replies and not sample.errors:
             sample.notes.append(f"not one answer came within {sample.seconds:.1f} s")
         return sample
@@ -284,7 +292,7 @@ class LabBench:
                 self.probe(server, load)
                 cell.samples.append(self.load(server, load))
             return True
-        except (LabError, OSError) as reason:
+        except (LabError, OSError, subprocess.TimeoutExpired) as reason:
             cell.failure = str(reason)
             return False
         finally:

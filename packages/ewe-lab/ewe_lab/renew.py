@@ -131,7 +131,7 @@ class Renewer:
             ended = self.measure(each, directory, length)
             if ended == INTERRUPTED:
                 return INTERRUPTED
-            status = max(status, ended)
+            status = max(status, int(ended != 0))  # below 0 after a signal
             count += self.keep(each, directory)
         say(f"{count} of {len(waiting)} experiments were measured")
         if too_long:
@@ -167,10 +167,14 @@ class Renewer:
         if table is None or table.interrupted or not table.cells:
             say(f"{each.id}: it has not ended, so nothing of it is kept")
             return False
-        return self.keep_table(results, table)
+        self.keep_table(results, table)
+        return True
 
-    def keep_table(self, results: Results, table: ExperimentTable) -> bool:
-        """Write the page, the file beside it, and the small report; return True. Raises OSError, BadResults."""
+    def keep_table(self, results: Results, table: ExperimentTable) -> None:
+        """Write the page, the file beside it, and the small report, unless the page says more.
+
+        Raises OSError, BadResults.
+        """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
         sentences = list(kept.add_findings(results))  # one if the earlier finding stays
@@ -181,7 +185,6 @@ class Renewer:
             kept_reports.write(results, table, self.renewal.reports, self.code)
             claims.write(kept, page)
             say(f"{table.id}: {kept.findings[table.id].word}")
-        return True
 
     def measure_in_process(self, each: Experiment, directory: Path, seconds: float) -> int:
         """Run an experiment in a process; return its exit status. It is interrupted if it takes much too long."""

@@ -27,7 +27,7 @@ from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, ExperimentTable, Sample
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, write_and_rename
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
 from ewe_lab.experiments.papers import printed
 from ewe_lab.lab_bench import LabBench, why_server_is_missing
@@ -97,9 +97,8 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def foreign_share(sample: Sample) -> float:
-    """Return the share of the server's core that other programs used: its busy share, less the server's part."""
-    found = sample_figures(sample)
-    return max(found["server_core"] - found["server"], 0.0)
+    """Return the share of the server's core that other programs used; 0 if it is not known."""
+    return max(sample.foreign_on_server_core or 0.0, 0.0)
 
 
 # The columns of the table, and their widths; the notes follow them.
@@ -160,6 +159,7 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         figure_count = len(COLUMNS) - len(about)
         return (*about, *["-"] * figure_count, row.notes())
     spread = [sample_figures(sample)["micros"] for sample in row.samples]
+    is_watched = row.samples[0].foreign_on_server_core is not None  # not if server and load share one core
     return (
         *about,
         f"{row.median('rate'):.0f}",
@@ -167,7 +167,7 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         f"{micros_text(min(spread))}-{micros_text(max(spread))}",
         "-" if beside is None else f"{beside:.2f}",
         f"{row.median('wrk'):.0%}",
-        f"{statistics.median(foreign_share(sample) for sample in row.samples):.0%}",
+        f"{statistics.median(map(foreign_share, row.samples)):.0%}" if is_watched else "-",
         ", ".join(filter(None, (row.notes(), goal_note(row.setting, beside)))),
     )
 
@@ -272,7 +272,7 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
     here = [about["processor"], about["cores"], about["system"]]
     try:
         last_run = json.loads(file.read_text())
-        last_ratios = last_run["ratios"] if last_run["machine"] == here else {}
+        last_ratios = dict(last_run["ratios"]) if last_run["machine"] == here else {}
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # no file, or none of this program
         last_ratios = {}
     ratios: dict[str, float] = {}
@@ -286,7 +286,8 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
         if isinstance(last, float) and value > last * SLOWER_RATIO:
             row.last = last
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"machine": here, "ratios": {**last_ratios, **ratios}}, indent=1) + "\n")
+    text = json.dumps({"machine": here, "ratios": {**last_ratios, **ratios}}, indent=1)
+    write_and_rename(file, text + "\n")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -396,7 +397,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for lacking in reasons:
         print(f"not run: {lacking}")
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
-    status, no_verdict = measure(rows, seconds, options.repeats)
+    try:
+        status, no_verdict = measure(rows, seconds, options.repeats)
+    except (LabError, OSError) as reason:  # the requested files or programs cannot be made
+        print(f"ewe_lab.speed: {reason}", file=sys.stderr)
+        return 1
     try:
         if not no_verdict:  # a ratio measured beside other programs is nothing to compare with
             compare_with_last(rows, about, LAST_RUN)
@@ -407,7 +412,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(report(rows, no_verdict))
     if options.json:
         conditions = {"machine": about, "seconds": seconds, "repeats": options.repeats}
-        options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
+        try:
+            options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
+        except OSError as reason:
+            print(f"ewe_lab.speed: {options.json} cannot be written: {reason.strerror}", file=sys.stderr)
+            return 1
     return status
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +19,10 @@ from support.server import wait_until
 from ewe_lab import lab_bench
 from ewe_lab.bench import links
 from ewe_lab.bench.experiment import Load, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, process_tree, processes
+from ewe_lab.bench.processes import LabError, find_tool, has_ended, process_tree, processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
-from ewe_lab.bench.watch import Reading, Watch
+from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch, switches
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, why_server_is_missing
 from ewe_lab.stacks import other_servers, servers
 
@@ -286,6 +288,84 @@ def test_a_process_that_has_gone_can_still_be_looked_at() -> None:
         watch.begin()
         watch.end()
     assert watch.usage().processes == 0
+
+
+def test_a_full_core_is_full_although_the_load_also_starts_and_ends() -> None:
+    """0.6 s are measured, within 0.7 s."""
+    watch = Watch(1, server_core=0, load_core=1)
+    watch.readings = [Reading(at, 0.0, 1, 1, None, None, 0, 0) for at in (100.0, 100.7)]
+    watch.core_busy_s = {SERVER: 0.61, LOAD: 0.15}
+    assert watch.busy_share(SERVER, 0.6) == 1.0
+    assert watch.busy_share(LOAD, 0.6) == pytest.approx(0.25)
+
+
+def test_a_measurement_that_begins_again_forgets_the_first_one() -> None:
+    with Watch(os.getpid()) as watch:
+        watch.begin()
+        again = time.monotonic()
+        watch.begin()
+        watch.end()
+    assert watch.readings[0].at >= again
+
+
+def test_a_process_that_ends_while_its_threads_are_listed_ends_no_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Path.glob() calls os.scandir(), which raises this error then, and so ended the thread that reads."""
+
+    def scan(path: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert switches(os.getpid())
+
+
+class NotedLock:
+    """A lock that notes when it is taken."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+
+    def __enter__(self) -> None:
+        self.notes.append("lock")
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_the_cpu_time_of_the_end_does_not_wait_for_a_slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed users go on after the end: their CPU time would count for the replies before it."""
+    notes: list[str] = []
+
+    def read_cpu(*pids: int) -> float:
+        notes.append("cpu")
+        return 0.0
+
+    monkeypatch.setattr("ewe_lab.bench.watch.cpu_seconds", read_cpu)
+    watch = Watch(os.getpid())
+    watch.lock = NotedLock(notes)  # type: ignore[assignment]
+    watch.take_reading()
+    assert notes == ["cpu", "lock"]
+
+
+@pytest.mark.starts_processes
+def test_a_server_that_ends_during_its_load_has_no_figures(
+    lab: LabBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab.start(ServerUnderTest("thread", model="thread"), lab.site([])) as server:
+
+        def kill_server(
+            load: Load, url: str, core: int | None, watch: Watch, prefix: Sequence[str]
+        ) -> Sample:
+            watch.begin()
+            os.kill(server.pid, signal.SIGKILL)
+            wait_until(lambda: has_ended(server.pid), 5)
+            watch.end()
+            return Sample("wrk", 1.0, 9, 9)
+
+        monkeypatch.setattr(lab_bench, "run", kill_server)
+        with pytest.raises(LabError, match="the server ended during the load"):
+            lab.load(server, Load())
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -205,6 +205,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
             ["compare", "--target", "http://a/", "--load-from", "b", "--load-python", ""],
             "'' is not a program",
         ),
+        (
+            ["compare", "--target", "http://a/", "--rate", "9", "--users", "1", "--load-from", "b,c"],
+            "--users 1: the 2 workers of --load-from need a connection each",
+        ),
         (["compare", "--root", "/nowhere"], "--root '/nowhere' is not a directory"),
         (["compare", "--out", "/proc/x"], "cannot write /proc/x"),
         (["compare", "--model", "'"], "is not the name of a model"),

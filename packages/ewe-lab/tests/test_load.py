@@ -38,7 +38,8 @@ from ewe_lab.load.client import (
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
-from ewe_lab.load.run import choose_tool
+from ewe_lab.load.run import choose_tool, measure_with_wrk
+from ewe_lab.load.wrk import WrkReport
 from ewe_lab.report import report
 from ewe_lab.report.summary import outcomes
 
@@ -588,7 +589,8 @@ def test_what_ab_reports() -> None:
         "Time per request:       0.672 [ms] (mean, across all concurrent requests)\n"
     )
     assert ab.parse_ab(text) == {
-        "seconds": 2.0, "complete": 300.0, "failed": 2.0, "status": 3.0, "received": 3600.0, "mean": 5.373,
+        "seconds": 2.0, "complete": 300.0, "failed": 2.0, "cut": 1.0, "other_length": 0.0, "status": 3.0,
+        "received": 3600.0, "mean": 5.373,
     }  # fmt: skip
     with pytest.raises(LabError, match=r"^ab: apr_socket_recv: Connection reset by peer"):
         ab.parse_ab("Benchmarking x\napr_socket_recv: Connection reset by peer (104)\n")
@@ -599,6 +601,77 @@ def test_what_ab_reports() -> None:
         LabError, match=r"^ab: no TLS connection with this protocol and cipher: unexpected eof$"
     ):
         ab.parse_ab(text + handshake)
+
+
+def test_a_late_answer_that_wrk_counts_is_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 answers ten came after the time limit, and five had a bad status: 15 of 100 requests are lost."""
+    found = WrkReport(100, 1.0, 0.0, 100.0, {"timeout": 10, "non-2xx": 5})
+    monkeypatch.setattr("ewe_lab.load.run.run_wrk", lambda url, **options: found)
+    load = Load("saturation", users=1, warm_up=0.0)
+    sample = measure_with_wrk(load, "http://127.0.0.1:1/", None, Window(), ())
+    assert (sample.requests, sample.replies, sample.errors) == (100, 85, {"ct": 10, "status": 5})
+    assert sample.lost == 0.15
+
+
+class Window:
+    """An observer that notes its calls."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def begin(self) -> None:
+        self.notes.append("begin")
+
+    def end(self) -> None:
+        self.notes.append("end")
+
+
+def test_a_run_of_ab_that_a_reset_ended_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's CPU time is that of the run whose replies are counted."""
+    window = Window()
+
+    def run_once(load: Load, url: str, seconds: float, core: int | None, prefix: object) -> ab.AbReport:
+        window.notes.append("ab")
+        if window.notes.count("ab") == 1:
+            raise LabError("ab: apr_socket_recv: Connection reset by peer (104)")
+        return ab.AbReport({"seconds": 1.0, "complete": 5.0}, None, 0.1)
+
+    monkeypatch.setattr(ab, "run_ab_once", run_once)
+    sample = ab.run_ab(Load("saturation", users=1, warm_up=0.0), "http://127.0.0.1:1/", None, window, ())
+    assert sample.replies == 5
+    assert window.notes == ["begin", "ab", "begin", "ab", "end"]
+
+
+def test_ab_compares_the_length_of_an_answer_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -l, a connection that the server closes without a byte is an answer, and the fastest of all."""
+    commands: list[list[str]] = []
+
+    def start(command: list[str], output: object, core: int | None) -> None:
+        commands.append(command)
+        raise LabError("not started")
+
+    monkeypatch.setattr(ab, "running", start)
+    monkeypatch.setattr(ab, "path_of_tool", lambda name: name)
+    for length in (None, 1024):
+        with pytest.raises(LabError, match="not started"):
+            ab.run_ab_once(Load("saturation", users=1, length=length), "http://127.0.0.1:1/", 1.0, None, ())
+    assert ["-l" in command for command in commands] == [True, False]
+
+
+def test_a_failure_that_ab_counts_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten answers have another length: three were cut by a reset, five have a bad status, and two are empty."""
+    figures = {
+        "seconds": 1.0,
+        "complete": 100.0,
+        "failed": 13.0,
+        "cut": 3.0,
+        "other_length": 10.0,
+        "status": 5.0,
+    }
+    monkeypatch.setattr(ab, "run_ab_once", lambda *arguments: ab.AbReport(figures, None, 0.1))
+    load = Load("saturation", users=1, warm_up=0.0, length=1024)
+    sample = ab.run_ab(load, "http://127.0.0.1:1/", None, Window(), ())
+    assert (sample.replies, sample.errors) == (90, {"status": 5, "res": 5})
 
 
 HTTPERF = """\

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -94,6 +95,42 @@ def test_what_ssh_brings_is_checked(script: str, tmp_path: Path, monkeypatch: py
     assert talk.process.returncode is not None
 
 
+@pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])
+def test_a_clock_that_cannot_be_is_said(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = object.__new__(Session)
+    talk.to = SshHost("lab7")
+    monkeypatch.setattr(talk, "ask", lambda word: {"clock": answer})
+    with pytest.raises(LabError, match="lab7 has no clock to read"):
+        talk.clock_offset()
+
+
+class Talker:
+    """A session whose worker prints without end. The load ends after its third line."""
+
+    data = b"\n"
+    lines = 0
+
+    def __init__(self, stopped: threading.Event) -> None:
+        self.stopped = stopped
+
+    def send(self, data: bytes, deadline: float) -> None:
+        pass
+
+    def receive(self, deadline: float) -> dict[str, str]:
+        assert not self.stopped.is_set(), "the end of the load did not stop the reading"
+        self.lines += 1
+        if self.lines == 3:
+            self.stopped.set()
+        return {"said": "a line"}
+
+
+def test_a_worker_that_prints_without_end_does_not_hold_the_lab() -> None:
+    keeper = workers.SessionKeeper([], None)  # type: ignore[arg-type]
+    talker = Talker(keeper.stopped)
+    keeper.exchange_signs_of_life(talker)  # type: ignore[arg-type]
+    assert talker.lines == 3
+
+
 AGENT = """import ewe_lab.machines.agent as agent
 agent.SILENCE_S = {silence_s}
 agent.main()
@@ -135,7 +172,17 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"cpu": float("nan")}, {"cpu": "1"}, {"memory": -1}, {"threads": None}, {"processes": -1}]
+    "wrong",
+    [
+        {"cpu": float("nan")},
+        {"cpu": "1"},
+        {"cpu": 10**400},
+        {"memory": -1},
+        {"memory": 10**400},
+        {"threads": None},
+        {"processes": -1},
+        {"voluntary": 10**400},
+    ],
 )
 def test_figures_of_an_agent_are_checked(wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"cpu": 1, "memory": None, "descriptors": 3, "processes": 1, "threads": 1,

@@ -20,6 +20,7 @@ from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
 from ewe_lab.experiments import CATALOG
+from ewe_lab.load.histogram import Histogram
 from ewe_lab.renew import Renewal, Renewer, order, seconds_of
 from ewe_lab.report import claims, kept_reports
 from ewe_lab.report.claims import KeptFinding, KeptFindings
@@ -159,6 +160,19 @@ def test_the_lines_of_a_setting_share_its_samples_in_the_file(tmp_path: Path) ->
     assert table.cells == cells == run.tables[0].cells
 
 
+def test_a_small_report_counts_the_requests_without_an_answer(tmp_path: Path) -> None:
+    """Ten answers are too few for a percentile; with 990 requests that waited without success they are enough."""
+    histogram = Histogram()
+    for number in range(1000):
+        histogram.add(0.1 if number < 10 else 5.0, answered=number < 10)
+    cell = Cell("serial", value="service.p99", samples=[Sample("locust", 1.0, service=histogram.times())])
+    run = Results("2026-05-05T12:00:00+00:00", "ewe-lab", {}, [ExperimentTable("T-A7", cells=[cell])])
+    path = kept_reports.write(run, run.tables[0], tmp_path, CODE)
+    [table] = lab_results.load(path).tables
+    assert cell.median is not None
+    assert table.cells[0].median == pytest.approx(cell.median, rel=0.01)
+
+
 def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
     lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}
@@ -189,6 +203,14 @@ def test_a_second_evening_goes_on_where_the_first_has_stopped(tmp_path: Path) ->
     assert second.renew() == 0
     assert second.measured[-len(done) :] == done if done else True
     assert set(second.kept().findings) == set(IDS)
+
+
+def test_an_experiment_that_was_killed_is_a_failure(tmp_path: Path) -> None:
+    """The kernel ends a process that takes too much memory: its status is then below 0."""
+    trial = Trial(tmp_path)
+    trial.statuses = {"L-T1": -signal.SIGKILL}
+    assert trial.renew() == 1
+    assert sorted(trial.measured) == sorted(IDS)
 
 
 def test_it_waits_for_a_quiet_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

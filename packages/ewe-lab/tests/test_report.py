@@ -129,6 +129,13 @@ def test_everything_is_escaped() -> None:
         ET.fromstring(picture)
 
 
+def test_commands_that_differ_in_a_capital_are_two() -> None:
+    table = compared()
+    table.cells[0].command, table.cells[1].command = "server -t", "server -T"
+    text = report.html(Results("2026", "x", tables=[table]))
+    assert "server -t" in text and "server -T" in text
+
+
 def test_a_page_of_nothing() -> None:
     text = report.html(Results("2026-11-21", "ewe-lab"))
     assert "Nothing was measured" in text
@@ -181,6 +188,15 @@ def test_csv_holds_what_is_odd(tmp_path: Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     assert (row["server"], row["failure"]) == ('a "b", c\nd', "x,y\n")
+
+
+def test_a_name_that_is_not_utf_8_costs_no_results(tmp_path: Path) -> None:
+    """Python has such a byte of the command line as half a surrogate pair, which UTF-8 cannot write."""
+    table = ExperimentTable(
+        "compare", command="ewe-lab compare --root \udcff", cells=[Cell("a", command="\udcff")]
+    )
+    _, data, _ = report.write(Results("2026", "ewe-lab compare --root \udcff", tables=[table]), tmp_path)
+    assert load(data).command == "ewe-lab compare --root ?"
 
 
 # The terminal

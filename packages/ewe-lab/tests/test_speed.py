@@ -309,6 +309,22 @@ def test_ratios_measured_beside_other_programs_are_not_kept(
     assert ("at most 1.6: ok" in capsys.readouterr().out) is not bool(crowd)
 
 
+@pytest.mark.usefixtures("all_tools")
+def test_a_program_that_cannot_be_made_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(rows: list[SpeedRow], seconds: float, repeats: int) -> tuple[int, str]:
+        raise LabError("the C compiler failed: no such header")
+
+    monkeypatch.setattr(speed, "missing_programs_text", lambda names: "")
+    monkeypatch.setattr(
+        speed, "machine_facts", lambda kinds: dict.fromkeys((*speed.FACT_NAMES, *kinds), "any")
+    )
+    monkeypatch.setattr(speed, "measure", fail)
+    assert speed.main(["--quick", "--models", "thread"]) == 1
+    assert capsys.readouterr().err == "ewe_lab.speed: the C compiler failed: no such header\n"
+
+
 def test_the_experiment_judges_the_targets() -> None:
     def judged(**cost: float) -> Finding:
         at = speed_rows.describe(speed_rows.TARGETS_AT)
@@ -332,6 +348,13 @@ def test_without_nginx_there_is_no_ratio_and_no_target() -> None:
 def test_the_work_of_others_is_shown() -> None:
     assert speed.table([row("nginx", SpeedSetting(64), 32, [sample(10, server=0.6)])]).endswith("50%   39%")
     assert speed.foreign_share(sample(10, server=1.01)) == 0
+
+
+def test_the_work_of_others_is_not_known_on_one_core() -> None:
+    found = sample(10)
+    assert found.usage is not None
+    found.usage.core = None
+    assert speed.table([row("nginx", SpeedSetting(64), 32, [found])]).endswith("50%     -")
 
 
 def test_a_sample_without_an_answer_is_a_failure() -> None:
@@ -366,7 +389,8 @@ def test_a_row_that_has_become_slower_since_the_last_run_is_marked(tmp_path: Pat
     assert [line.split()[0] for line in slower.splitlines() if "SLOWER: 1.30" in line] == ["thread"]
     assert "SLOWER" not in measured(15.0)
     assert "SLOWER" not in measured(30.0, about | {"processor": "another"})
-    for damage in ("", "[]", '{"machine": 1}', '{"machine": null, "ratios": 3}'):
+    no_ratios = json.dumps({"machine": list(about.values()), "ratios": [1]})
+    for damage in ("", "[]", '{"machine": 1}', '{"machine": null, "ratios": 3}', no_ratios):
         file.write_text(damage)
         assert "SLOWER" not in measured(30.0)
 

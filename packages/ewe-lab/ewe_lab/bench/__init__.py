@@ -5,6 +5,7 @@
     processes.py     start, pin and stop processes; their CPU time; the cores of server and load
     guard.py         ends the servers if the lab itself is killed, by after_kill.py
     watch.py         CPU, memory and processes of a server, second by second
+    foreign.py       the CPU time that other programs take meanwhile
     links.py         slow links; accounts.py: temporary accounts
     progress.py      the line that shows the current step; interrupts.py: the first Ctrl-C ends the run
 

@@ -33,7 +33,7 @@ class ServerUnderTest:
     kind: str = "ewe"
     model: str = ""
     options: tuple[str, ...] = ()
-    most: int = 1_000_000  # max_connections, by its name in the file of a paper
+    most: int = 1_000_000  # max_connections: the TOML file of a paper has this shorter key
     variables: tuple[tuple[str, str], ...] = ()
     other_pids: tuple[int, ...] = ()
 
@@ -83,13 +83,13 @@ class Load:
     timeout: float = 5.0  # of one request, from its sending (ct)
     keep_alive: bool = True
     varied: bool = False  # saturation with wrk: each request has its own query string and cookie
-    method: str = "GET"  # saturation with ab: GET or HEAD
-    headers: tuple[tuple[str, str], ...] = ()  # of each request, for saturation with wrk or ab
+    method: str = "GET"  # or HEAD: by ab and locust only
+    headers: tuple[tuple[str, str], ...] = ()  # of each request; httperf sends none
     status: int = 0  # of the expected answers, if it is an error
     reopens: bool = False  # reopen a connection that the server closed during a think time, as browsers do
     path: str = "/index.html"
     paths: tuple[str, ...] = ()  # the pages of a visit, requested in this order, in place of `path`
-    length: int | None = None  # of the expected body; another length is an error
+    length: int | None = None  # of the expected body; another length is an error. wrk and httperf do not look
     tls: str = ""  # "", "default", or "parity": TLS 1.2, AES256-SHA, no resumption
     tool: str = ""  # locust, wrk, ab, httperf; "": the best of those that are installed
 

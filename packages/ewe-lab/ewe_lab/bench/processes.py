@@ -75,6 +75,12 @@ def read_process(pid: int) -> ProcessStat | None:
     )
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, whether or not its parent has waited for it."""
+    process = read_process(pid)
+    return process is None or process.state in ENDED_STATES
+
+
 def processes() -> list[ProcessStat]:
     """Return all processes of the machine."""
     found = [read_process(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]

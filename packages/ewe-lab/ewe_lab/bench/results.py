@@ -51,7 +51,8 @@ class Times:
     The load waited for a request without an answer, and then gave up. The time until then is part of the
     percentiles and of max. at_least: the shortest such time, None if every request was answered. A percentile that
     is not below at_least is a lower bound. count, mean: of the answers alone, as httperf counts. buckets: (time,
-    count) for a chart, at most a few hundred.
+    count) for a chart, at most a few hundred. unanswered: the number of requests without an answer; an old file
+    lacks it, and has the buckets.
     """
 
     count: int
@@ -63,11 +64,12 @@ class Times:
     max: float
     buckets: list[tuple[float, int]] = field(default_factory=list)
     at_least: float | None = None
+    unanswered: int = 0
 
     @property
     def all(self) -> int:
         """The number of times in the percentiles: answers, and requests that were never answered."""
-        return max(self.count, sum(count for _, count in self.buckets))
+        return max(self.count + self.unanswered, sum(count for _, count in self.buckets))
 
     def is_lower_bound(self, value: float) -> bool:
         """Whether a percentile is a lower bound: it is not below `at_least`, which a bucket may have rounded."""
@@ -172,6 +174,18 @@ class Sample:
     def kilobytes(self) -> float:
         """KB (1024 bytes, as in httperf) of answers a second."""
         return self.received / self.seconds / 1024 if self.seconds else 0.0
+
+    @property
+    def foreign_on_server_core(self) -> float | None:
+        """The share of the server's core that other programs had; None if it is not known."""
+        if self.usage is None or self.usage.core is None or not self.seconds:
+            return None
+        return self.usage.core - self.usage.cpu / self.seconds
+
+    @property
+    def foreign_on_load_core(self) -> float | None:
+        """The share of the load generator's core that other programs had; None if it is not known."""
+        return None if self.core is None or self.client is None else self.core - self.client
 
     @property
     def micros(self) -> float | None:
@@ -305,10 +319,21 @@ class BadResults(Exception):
 
 
 def save(results: Results, path: Path) -> None:
-    """Write results.json by renaming a complete file. Raises OSError."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(asdict(results), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write results.json. Raises OSError."""
+    write_and_rename(path, json.dumps(asdict(results), ensure_ascii=False, indent=1) + "\n")
+
+
+def write_and_rename(path: Path, text: str) -> None:
+    """Write a complete file, then rename it over the old one: a reader never sees half a file. Raises OSError.
+
+    A byte of the command line that is not UTF-8, such as one of a file's name, becomes `?`.
+    """
+    new = path.with_name(path.name + ".new")
+    try:
+        new.write_text(text, encoding="utf-8", errors="replace", newline="")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def load(path: Path) -> Results:

@@ -15,6 +15,7 @@ less often, so that reading takes at most a twentieth of the time.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -70,8 +71,8 @@ class Watch:
         self.readings: list[Reading] = []
         self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
-        # Busy seconds of both cores: until end() since the machine started, then since begin()
-        self.core_busy_s: dict[str, float | None] = {}
+        self.busy_at_begin_s: dict[str, float] = {}  # by core: its busy seconds since the machine started
+        self.core_busy_s: dict[str, float] = {}  # by core: its busy seconds from begin() to end()
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
@@ -85,22 +86,25 @@ class Watch:
             self.thread.join()
 
     def begin(self) -> None:
-        """Take the first reading, and start the thread."""
+        """Take the first reading, and start the thread. A second call forgets the readings before it."""
+        self.readings.clear()
         self.take_reading()
-        self.core_busy_s = {
-            whose: None if core is None else core_seconds(core) for whose, core in self.cores.items()
-        }
-        self.thread = threading.Thread(target=self.read_each_second, daemon=True)
-        self.thread.start()
+        self.busy_at_begin_s = self.read_cores()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.read_each_second, daemon=True)
+            self.thread.start()
 
     def end(self) -> None:
-        """Take the last reading; turn core_busy_s into the differences since begin()."""
-        self.stop.set()  # the thread may still be reading: take_reading() waits for it by the lock
-        for whose, core in self.cores.items():
-            busy_before = self.core_busy_s[whose]
-            if core is not None and busy_before is not None:
-                self.core_busy_s[whose] = core_seconds(core) - busy_before
+        """Take the last reading, and note how busy the cores have been since begin()."""
+        self.stop.set()
+        self.core_busy_s = {
+            role: busy_s - self.busy_at_begin_s[role] for role, busy_s in self.read_cores().items()
+        }
         self.take_reading()
+
+    def read_cores(self) -> dict[str, float]:
+        """Return, for each watched core, the seconds that it has been busy since the machine started."""
+        return {role: core_seconds(core) for role, core in self.cores.items() if core is not None}
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
@@ -112,8 +116,9 @@ class Watch:
 
     def take_reading(self) -> None:
         """Add a reading to `readings`."""
+        # Before the lock: another reading may hold it for long, and the server goes on meanwhile
+        at, cpu = time.monotonic(), cpu_seconds(*self.pids)
         with self.lock:
-            at, cpu = time.monotonic(), cpu_seconds(*self.pids)
             family = list(self.living_processes())
             for process in family:
                 self.switches.update(switches(process.pid))  # the last counts of ended threads stay
@@ -152,7 +157,7 @@ class Watch:
 
     def usage(self) -> Usage:
         """Return the resources used from begin() to end()."""
-        return replace(usage_of_readings(self.readings), core=self.busy_share(SERVER))
+        return usage_of_readings(self.readings)
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, in seconds since begin(); None without two readings between.
@@ -173,15 +178,15 @@ class Watch:
         found = usage_of_readings(inside)
         return replace(found, cpu=found.cpu * (end - start) / (inside[-1].at - inside[0].at))
 
-    def busy_share(self, whose: str) -> float | None:
-        """Return the share of the time in which a core was busy; None if it was not watched.
+    def busy_share(self, role: str, measured_s: float) -> float | None:
+        """Return the share of the measured time in which a core was busy; None if it was not watched.
 
-        whose: SERVER or LOAD.
+        role: SERVER or LOAD. measured_s: shorter than the time from begin() to end(), in which the load generator
+        also starts and ends. As a share of that time, a full core would not seem full.
         """
-        length = self.readings[-1].at - self.readings[0].at
-        busy = self.core_busy_s[whose]
-        # At most 1: /proc/stat has steps of 10 ms, and a busy core may seem to have more
-        return None if busy is None or length <= 0 else min(busy / length, 1.0)
+        busy_s = self.core_busy_s.get(role)
+        # At most 1: a core may also be busy before and after the measured time
+        return None if busy_s is None or measured_s <= 0 else min(busy_s / measured_s, 1.0)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""
@@ -256,18 +261,23 @@ def memory_of(process: psutil.Process) -> float | None:
 def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     """Return the context switches so far of each thread: {(process, thread): (voluntary, involuntary)}.
 
-    psutil would read those of the first thread only.
+    psutil would read those of the first thread only. Path.glob() would raise an error for a process that ends
+    while its threads are listed.
     """
-    found = {}
-    for task in Path(f"/proc/{pid}/task").glob("*/status"):
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
         try:
-            lines = task.read_text(errors="replace").splitlines()
+            lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
         except OSError:
             continue
         # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
         counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
         if len(counts) == 2:
-            found[pid, int(task.parent.name)] = (counts[0], counts[1])
+            found[pid, int(thread)] = (counts[0], counts[1])
     return found
 
 

@@ -24,7 +24,7 @@ from ewe_lab.bench.processes import (
     wait_for_end,
 )
 from ewe_lab.bench.results import Sample, Times
-from ewe_lab.load.child import WindowObserver
+from ewe_lab.load.child import NoObserver, WindowObserver
 
 MAX_REQUESTS = 2_000_000  # requests of one run: ab keeps 32 bytes for each
 MAX_TRIES = 2  # ab gives up at the first connection that is reset, for instance behind a slow link
@@ -34,6 +34,8 @@ FIGURES = {
     "seconds": r"Time taken for tests: +([\d.]+) seconds",
     "complete": r"Complete requests: +(\d+)",
     "failed": r"Failed requests: +(\d+)",
+    "cut": r"Receive: (\d+), Length: ",  # answers that a reset cut: a part of the failed requests
+    "other_length": r", Length: (\d+), Exceptions: ",  # also a part of them; 0 with -l
     "status": r"Non-2xx responses: +(\d+)",
     "received": r"Total transferred: +(\d+) bytes",
     "mean": r"Time per request: +([\d.]+) \[ms\] \(mean\)",
@@ -88,13 +90,15 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
 def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
     """Run ab twice, to warm up and to count; return the sample of the second run. Raises LabError."""
     if load.warm_up:
-        run_ab_with_retries(load, url, load.warm_up, core, prefix)
-    observer.begin()
-    done = run_ab_with_retries(load, url, load.seconds, core, prefix)
-    observer.end()
+        run_ab_with_retries(load, url, load.warm_up, core, NoObserver(), prefix)
+    done = run_ab_with_retries(load, url, load.seconds, core, observer, prefix)
     figures = done.figures
-    complete, bad_status, failed = (int(figures.get(name, 0)) for name in ("complete", "status", "failed"))
-    errors = {"status": bad_status, "res": max(failed, 0)}
+    complete, bad_status, failed, cut, other_length = (
+        int(figures.get(name, 0)) for name in ("complete", "status", "failed", "cut", "other_length")
+    )
+    # ab counts an answer that was cut twice, and one with a bad status: they have another length, too
+    failed -= min(other_length, cut + bad_status)
+    errors = {"status": bad_status, "res": failed}
     replies = max(complete - bad_status - failed, 0)
     return Sample(
         "ab",
@@ -110,15 +114,19 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
 
 
 def run_ab_with_retries(
-    load: Load, url: str, seconds: float, core: int | None, prefix: Sequence[str]
+    load: Load, url: str, seconds: float, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> AbReport:
     """Run ab for so many seconds, and again if a reset connection ended it; return its report. Raises LabError.
 
-    prefix: the words before the command, which enter the network of a slow link.
+    observer: told of the begin of each run, so that the CPU time is that of the last one. prefix: the words before
+    the command, which enter the network of a slow link.
     """
     for attempt in range(MAX_TRIES):
+        observer.begin()
         try:
-            return run_ab_once(load, url, seconds, core, prefix)
+            report = run_ab_once(load, url, seconds, core, prefix)
+            observer.end()
+            return report
         except LabError as reason:
             if attempt + 1 == MAX_TRIES or "reset" not in str(reason):
                 raise
@@ -130,13 +138,14 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
     with tempfile.TemporaryDirectory(prefix="ewe-lab-ab-") as directory:
         table = Path(directory) / "times.csv"
         # ab takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
-        # -q: no progress lines; -r: errors do not end it; -l: answers may differ in length
+        # -q: no progress lines; -r: errors do not end it; -l: answers may differ in length. With -l, ab takes a
+        # connection that was closed without a byte for an answer
         max_requests = str(load.requests or MAX_REQUESTS)
         command = [
-            *prefix, path_of_tool("ab"), "-q", "-r", "-l", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
+            *prefix, path_of_tool("ab"), "-q", "-r", "-t", str(math.ceil(seconds) + 5), "-n", max_requests,
             "-c", str(load.users), "-s", str(math.ceil(load.timeout)), "-e", str(table),
             *(["-k"] if load.keep_alive else []), *(PARITY_OPTIONS if load.tls == "parity" else []),
-            *(["-i"] if load.method == "HEAD" else []),
+            *(["-i"] if load.method == "HEAD" else []), *(["-l"] if load.length is None else []),
         ]  # fmt: skip
         for name, value in load.headers:
             command += ["-H", f"{name}: {value}"]

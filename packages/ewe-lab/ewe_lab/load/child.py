@@ -29,7 +29,7 @@ class WindowObserver(Protocol):
     """An object that learns when the measured time begins and ends."""
 
     def begin(self) -> None:
-        """The warm-up is over."""
+        """The warm-up is over. A second call: the measurement has failed, and begins again."""
 
     def end(self) -> None:
         """The measured time is over."""

@@ -69,7 +69,7 @@ class Histogram:
         mean = self.total / answers if answers else None
         lower_bound_s = self.shortest_unanswered_s if self.unanswered else None
         buckets = self.chart_buckets()
-        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, at_least=lower_bound_s)
+        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, lower_bound_s, self.unanswered)
 
     def chart_buckets(self) -> list[tuple[float, int]]:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""

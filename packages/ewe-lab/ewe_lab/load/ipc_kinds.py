@@ -161,7 +161,7 @@ def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     """
     library = ctypes.CDLL(None, use_errno=True)
     private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
-    there, back = (checked_result(library.msgget(private, 0o600)) for _ in range(2))
+    queues: list[int] = []
     kind = struct.pack("l", 1)  # the type of all messages, which stands before their bytes
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
@@ -180,9 +180,12 @@ def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
         return ChannelEnd(send, receive)
 
     try:
+        for _ in range(2):
+            queues.append(checked_result(library.msgget(private, 0o600)))
+        there, back = queues
         yield channel_end(there, back), channel_end(back, there)
     finally:
-        for each in (there, back):
+        for each in queues:
             library.msgctl(each, remove, None)
 
 

@@ -6,7 +6,6 @@ link. An error is one line on its output, and exit status 1.
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,9 +39,7 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
         wrong = "" if connection.status == asked.status else f"a first request was answered with {status}"
         return wrong, ""
     except (OSError, BadAnswer) as reason:
-        text = (
-            f"no answer within {PROBE_TIMEOUT_S:g} s" if isinstance(reason, socket.timeout) else str(reason)
-        )
+        text = f"no answer within {PROBE_TIMEOUT_S:g} s" if isinstance(reason, TimeoutError) else str(reason)
         return f"a first request failed: {text}", ""
     finally:
         connection.close()

@@ -68,7 +68,8 @@ def run(
     }
     found = runners[chosen](load, url, core, observer or NoObserver(), prefix)
     if load.shape == "saturation" and chosen == "locust" and not load.tool:
-        found.notes.append("neither wrk nor ab is installed: locust may reach its limit before the server")
+        lacking = "ab is not" if load.tls == "parity" else "neither wrk nor ab is"
+        found.notes.append(f"{lacking} installed: locust may reach its limit before the server")
     return found
 
 
@@ -84,7 +85,11 @@ def run_locust_as_tool(
 def measure_with_wrk(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
-    """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError."""
+    """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError.
+
+    wrk counts answers: no figure has a request whose connection the server closed, or one without an answer at the
+    end.
+    """
 
     def measure(seconds: float) -> Sample:
         """Run wrk for so many seconds; return its report as a sample."""
@@ -110,7 +115,8 @@ def measure_with_wrk(
             "wrk",
             report.seconds,
             requests=report.requests,
-            replies=report.requests - errors.get("status", 0),
+            # wrk counts an answer that came too late (ct) or is an error (status) among its requests
+            replies=max(report.requests - errors.get("status", 0) - errors.get("ct", 0), 0),
             received=report.received,
             errors=errors,
             # The longer of the two times: that of wrk's report leaves out its start

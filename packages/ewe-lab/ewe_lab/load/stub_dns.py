@@ -51,8 +51,8 @@ def reply_to(question: bytes) -> bytes:
 @contextmanager
 def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
     """Answer during the block; yield the questions that came. Raises LabError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.bind((host, PORT))
     except OSError as reason:
         sock.close()

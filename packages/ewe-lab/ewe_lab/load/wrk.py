@@ -95,8 +95,8 @@ def run_wrk(
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds; return the report. Raises LabError.
 
-    varied: the head of each request differs from all others. headers: more fields of each request.
-    prefix: of the command, for a slow link.
+    varied: the head of each request differs from all others; wrk then sends no `headers`, and keeps connections.
+    headers: more fields of each request. prefix: of the command, for a slow link.
     """
     # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [

@@ -35,6 +35,7 @@ LINE_BYTES = 65536  # the longest message
 SHOWN_CHARACTERS = 200  # characters of another machine's text that are shown
 SIGN_OF_LIFE_S = 1.0  # seconds between two lines that tell an agent that the lab is still there
 CLOCK_TRIES = 5
+MAX_CLOCK_S = 1e11  # seconds since 1970, some 3,000 years: a greater time is no clock
 MARK = b"@ewe-lab "
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 HOST = re.compile(rf"(?:({NAME})@)?({NAME}|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
@@ -255,7 +256,7 @@ class Session:
             sent = time.time()
             answer = self.ask("c").get("clock")
             received = time.time()
-            if not isinstance(answer, int | float):
+            if not isinstance(answer, int | float) or not 0 <= answer < MAX_CLOCK_S:
                 raise LabError(f"{self.to} has no clock to read")
             # Our time at the moment of the answer was about the middle of the trip
             trips.append((received - sent, answer - (sent + received) / 2))

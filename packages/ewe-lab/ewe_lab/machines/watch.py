@@ -6,11 +6,11 @@ figures are unknown, with a reason: figures of a part of a run would not describ
 
 from __future__ import annotations
 
-import math
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Second, Usage
@@ -18,6 +18,7 @@ from ewe_lab.bench.watch import Reading, Watch
 from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+MAX_FLOAT = sys.float_info.max  # JSON may have a greater whole number, which no float can hold
 WHOLE = ("processes", "threads", "voluntary", "involuntary")  # the whole numbers of each reading
 
 
@@ -27,10 +28,10 @@ def parse_reading(found: dict[str, object]) -> Reading:
     counts = [found.get(name) for name in WHOLE]
     if (
         not isinstance(cpu, int | float)
-        or not 0 <= cpu < math.inf
-        or not (memory is None or (isinstance(memory, int | float) and 0 <= memory < math.inf))
+        or not 0 <= cpu <= MAX_FLOAT
+        or not (memory is None or (isinstance(memory, int | float) and 0 <= memory <= MAX_FLOAT))
         or not isinstance(descriptors, int | None)
-        or not all(isinstance(count, int) and count >= 0 for count in counts)
+        or not all(isinstance(count, int) and 0 <= count <= MAX_FLOAT for count in counts)
     ):
         raise LabError("the figures that its agent sent cannot be read")
     # They are whole numbers, as was checked; str() is for mypy, which does not know that
@@ -142,7 +143,7 @@ class TargetServer:
     ssh: Sequence[str] = ("ssh",)
     pid: int = 0
     command: str = ""
-    other_pids: tuple[int, ...] = field(default=())
+    other_pids: tuple[int, ...] = ()
 
     def watch(self, core: int | None) -> TargetWatch:
         """Return a watch of its resources."""

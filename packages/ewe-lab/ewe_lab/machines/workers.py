@@ -195,8 +195,9 @@ class SessionKeeper(threading.Thread):
     def exchange_signs_of_life(self, session: Session) -> None:
         """Send a sign of life, and read the agent's messages. Raises LabError if its worker has ended."""
         session.send(b"\n", time.monotonic() + SIGN_OF_LIFE_S)
-        # While a message has been received already, or there is something to receive
-        while b"\n" in session.data or select.select([session.output], [], [], 0)[0]:
+        while not self.stopped.is_set():  # a worker may print without end
+            if b"\n" not in session.data and not select.select([session.output], [], [], 0)[0]:
+                return  # no message has been received, and there is none to receive
             found = session.receive(time.monotonic() + SIGN_OF_LIFE_S)
             if found.get("said") == "connected":
                 self.connected.add(session)

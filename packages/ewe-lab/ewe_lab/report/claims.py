@@ -22,7 +22,14 @@ from pathlib import Path
 
 from ewe_lab.bench import verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import BadResults, ExperimentTable, Results, seconds_since_1970, value_from_json
+from ewe_lab.bench.results import (
+    BadResults,
+    ExperimentTable,
+    Results,
+    seconds_since_1970,
+    value_from_json,
+    write_and_rename,
+)
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
 from ewe_lab.report import summary
 
@@ -152,20 +159,16 @@ def load(path: Path) -> KeptFindings:
 def write(kept: KeptFindings, page: Path) -> None:
     """Write the page, and the file beside it, in the order of the catalogue. Raises OSError.
 
-    Each is a complete file that is renamed: an interrupt or a full disk leaves the findings of all earlier runs.
+    An interrupt or a full disk leaves the findings of all earlier runs.
     """
     kept.findings = {id: kept.findings[id] for id in CATALOG if id in kept.findings}
     text = json.dumps(asdict(kept), ensure_ascii=False, indent=1)
     for path, content in ((kept_file(page), text + "\n"), (page, markdown(kept))):
-        new = path.with_name(path.name + ".new")
         try:
-            new.write_text(content, encoding="utf-8")
-            new.replace(path)
+            write_and_rename(path, content)
         except OSError as reason:
             reason.filename = str(path)  # the user knows this name
             raise
-        finally:
-            new.unlink(missing_ok=True)
 
 
 # ---------------------------------------------------------------------------------------------------------

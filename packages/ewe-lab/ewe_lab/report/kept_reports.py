@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, write_and_rename
 
 DIGITS = 3  # of a figure: repeats differ by more
 # No verdict needs the seconds of a run, its histogram, its first answers, the parts of a changing load, and these
@@ -29,7 +29,7 @@ def kept_report(directory: Path, id: str) -> Path:
 
 
 def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:
-    """Write the report of one experiment by renaming a complete file; return its path. Raises OSError.
+    """Write the report of one experiment; return its path. Raises OSError.
 
     code: the version of the code that was measured.
     """
@@ -38,9 +38,7 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
     alone = Results(results.started, table.command or results.command, machine, [kept_table])
     directory.mkdir(parents=True, exist_ok=True)
     path = kept_report(directory, table.id)
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(report_text(small(alone)), encoding="utf-8")
-    temporary.replace(path)
+    write_and_rename(path, report_text(small(alone)))
     return path
 
 

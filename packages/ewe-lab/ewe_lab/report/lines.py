@@ -170,11 +170,14 @@ def tick_text(value: str, tick: float) -> str:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a timeline: its title, and lines of (name, figure of a second, kind of line)."""
+    """One panel of a timeline: its title, and lines of (name, figure of a second, number of the colour).
+
+    value: the name of a figure like these, for the ticks.
+    """
 
     title: str
     value: str
-    draw_lines_chart: tuple[tuple[str, Callable[[Second], float | None], int], ...]
+    lines: tuple[tuple[str, Callable[[Second], float | None], int], ...]
 
 
 PANELS = (
@@ -272,7 +275,7 @@ def draw_panel(
 ) -> float:
     """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
     found = []
-    for name, figure_of, series in panel.draw_lines_chart:
+    for name, figure_of, series in panel.lines:
         points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
         # A line of zeros only, such as of errors, is left out; the first line stays
         if points and (any(value for _, value in points) or series == 0):

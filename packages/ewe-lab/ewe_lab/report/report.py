@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,15 @@ import jinja2
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Chart, Experiment
-from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Results, figure, save
+from ewe_lab.bench.results import (
+    ERRORS,
+    Cell,
+    ExperimentTable,
+    Results,
+    figure,
+    save,
+    write_and_rename,
+)
 from ewe_lab.bench.verdicts import Finding, JudgedCell
 from ewe_lab.experiments import CATALOG, CHECKS, PUBLISHED
 from ewe_lab.report import phases, summary, terminal
@@ -38,22 +46,9 @@ def write(results: Results, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     page, data, sheet = (directory / name for name in ("report.html", "results.json", "results.csv"))
     save(results, data)
-    write_and_rename(sheet, lambda path: write_csv(results, path))
-    write_and_rename(page, lambda path: path.write_text(html(results), encoding="utf-8"))
+    write_and_rename(sheet, csv_text(results))
+    write_and_rename(page, html(results))
     return [page, data, sheet]
-
-
-def write_and_rename(path: Path, make: Callable[[Path], object]) -> None:
-    """Write a complete file, then rename it over the old one. make: writes a file of this path. Raises OSError.
-
-    A reader, or an interrupt, never leaves half a file.
-    """
-    new = path.with_name(path.name + ".new")
-    try:
-        make(new)
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 CSV_COLUMNS = (
@@ -65,14 +60,15 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def write_csv(results: Results, path: Path) -> None:
-    """Write a line for each sample (a cell without one has a line too); times in seconds, sizes in bytes."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        sheet = csv.DictWriter(file, CSV_COLUMNS)
-        sheet.writeheader()
-        for table in results.tables:
-            for judged in verdicts.judge(table, CATALOG.get(table.id)):
-                sheet.writerows(csv_rows(table, judged))
+def csv_text(results: Results) -> str:
+    """Return a line for each sample (a cell without one has a line too); times in seconds, sizes in bytes."""
+    file = io.StringIO(newline="")
+    sheet = csv.DictWriter(file, CSV_COLUMNS)
+    sheet.writeheader()
+    for table in results.tables:
+        for judged in verdicts.judge(table, CATALOG.get(table.id)):
+            sheet.writerows(csv_rows(table, judged))
+    return file.getvalue()
 
 
 def csv_rows(table: ExperimentTable, judged: JudgedCell) -> Iterator[dict[str, object]]:
@@ -275,7 +271,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
         "threads, processes": ", ".join(counts) if any(counts) else "",
         "generator": figures.percent_text(sample.client) if sample and sample.client is not None else "",
         "errors": found["errors"] or cell.failure or ("" if sample else "not measured"),
-        "load": f"{cell.load} ({sample.tool})" if sample and sample.tool else cell.load,
+        "load": f"{cell.load} ({sample.tool})".lstrip() if sample and sample.tool else cell.load,
     }
 
 

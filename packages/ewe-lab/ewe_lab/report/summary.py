@@ -14,7 +14,7 @@ from ewe_lab.bench.verdicts import FigureRange, Finding, Winner, with_capital
 from ewe_lab.experiments import CATALOG, CHECKS
 
 COMPARE = "compare"  # id of a table that no experiment describes
-MAX_FOREIGN_SHARE = 0.1  # share of the server's core that other programs may have
+DOUBTFUL_FOREIGN_SHARE = 0.1  # of the server's core: if other programs had more, the page says so
 MAX_NAMED_SERVERS = 4  # the most servers that a note names; of more servers it gives the number
 MIN_COST_RATIO = 1.5  # of two costs that a sentence compares
 MAX_SPREAD_SHARE = 0.2  # repeats that differ by more than this share are doubtful
@@ -60,7 +60,6 @@ def finding_with_doubts(
         parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
     if timed or any(len(cell.values) > 1 for cell in table.cells):
         parts.append(spread_sentence(table))
-    # The ratios of the other verdicts leave such cells out; a check may not
     # A check judges the rows that have figures. A claim about each model is not proven by the others
     if checked and (failed := [cell for cell in table.cells if cell.failure and not cell.line]):
         rows = sum(not cell.line for cell in table.cells)
@@ -406,7 +405,7 @@ def reasons_to_doubt(results: Results) -> list[str]:
             f"In {len(busy)} of {len(cells)} rows the load generator used more than 70 % of its core: those "
             "figures may be the generator's, not the server's. These rows are marked “client-limited”."
         )
-    if crowded := [cell for cell in cells if foreign_share(cell) > MAX_FOREIGN_SHARE]:
+    if crowded := [cell for cell in cells if foreign_share(cell) > DOUBTFUL_FOREIGN_SHARE]:
         found.append(
             f"In {len(crowded)} of {len(cells)} rows other programs had more than a tenth of the server's core: "
             "rates and times are worse than on a quiet machine, and the first place may be chance."
@@ -440,11 +439,9 @@ def reasons_to_doubt(results: Results) -> list[str]:
 
 
 def foreign_share(cell: Cell) -> float:
-    """Return the share of the server's core that other programs had during the middle sample."""
+    """Return the share of the server's core that other programs had during the middle sample; 0 if unknown."""
     sample = figures.middle_sample(cell)
-    if sample is None or sample.usage is None or sample.usage.core is None or not sample.seconds:
-        return 0.0
-    return sample.usage.core - sample.usage.cpu / sample.seconds
+    return (sample.foreign_on_server_core or 0.0) if sample else 0.0
 
 
 def has_wide_spread(cell: Cell) -> bool:
