@@ -178,8 +178,11 @@ def layout_of(folder: Path, entries: list[Path]) -> Layout:
 
 def partition_entries(entries: list[Path], fits: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
     """Return the entries for which `fits` is true, and the others."""
-    own = [each for each in entries if fits(each)]
-    return own, [each for each in entries if each not in own]
+    own: list[Path] = []
+    others: list[Path] = []
+    for each in entries:
+        (own if fits(each) else others).append(each)
+    return own, others
 
 
 def moodle(entries: list[Path]) -> list[HandIn]:
@@ -450,9 +453,9 @@ class SubmissionCounter:
         self.files = self.bytes = 0
 
     def take(self, size: int) -> None:
-        """Count a file of this size. Raises BadHandIn above a limit."""
+        """Count a file. size: as an archive declares it, which may be below 0. Raises BadHandIn above a limit."""
         self.files += 1
-        self.bytes += size
+        self.bytes += max(size, 0)
         if self.files > self.most_files:
             raise BadHandIn(f"more than {self.most_files} files")
         if self.bytes > self.most_bytes:
@@ -586,10 +589,11 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
         tarfile.open(fileobj=cast("IO[bytes]", TarBytes(file)), mode="r:") as opened,
     ):
         for member in opened:
+            # Also a member that is left out: tarfile decompresses its bytes to find the next one.
+            counter.take(member.size)
             if not member.isreg():
                 continue
             path = inside(target, member.name)
-            counter.take(member.size)
             source = opened.extractfile(member)
             assert source is not None  # a regular file has contents
             path.parent.mkdir(parents=True, exist_ok=True)
