@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import socket
 import subprocess
 import types
 from pathlib import Path
@@ -230,6 +231,26 @@ def test_a_process_that_ends_while_it_is_measured_is_left_out(monkeypatch: pytes
     assert threads >= 1 and memory_kib > 0
 
 
+def test_a_stalled_client_that_cannot_connect_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match="a stalled client could not connect"):
+        measurements.hold(port)
+
+
+def test_a_measurement_that_fails_is_no_file_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **more: object) -> None:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(measurements, "measure", fail)
+    (tmp_path / "server.py").write_text("")
+    assert course("measure", "thread", str(tmp_path / "server.py")) == 2
+    said = capsys.readouterr().err
+    assert "timed out" in said and "cannot write" not in said
+
+
 def test_answers_are_computed_from_the_measurements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +273,10 @@ def test_answers_are_computed_from_the_measurements(
         ("pool", {"rate": {"8": "400"}}),
         ("pool", {"rate": {str(clients): math.nan for clients in (1, 2, 4, 8, 16)}}),
         ("pool", {"rate": {"8": 10**400}}),
+        # The answer to the question about Little's law would be infinite: every answer would be right.
+        ("pool", {"rate": {str(clients): 1e308 for clients in (1, 2, 4, 8, 16)}}),
         ("pool", {"more": 5}),
+        ("pool", {"more": {"rate": 5.0}}),
         ("pool", {"workers": "four"}),
         ("measure", {"more": {}}),
     ],

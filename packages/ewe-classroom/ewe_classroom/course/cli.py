@@ -303,9 +303,10 @@ def measure(options: argparse.Namespace) -> int:
             else subject_kind.from_path(options.path)
         )
         found = measured(lab.name, start_command, options.workers, print, what=lab.measures)
-        found.save(options.output)
-    except (BadSubject, NotStarted) as error:
+    except (BadSubject, NotStarted, OSError) as error:
         raise ConfigError(str(error)) from None
+    try:
+        found.save(options.output)
     except OSError as reason:
         raise ConfigError(f"cannot write {options.output}: {reason.strerror}") from None
     print(f"{options.output}\n\nNext: ewe-course questions {lab.name} {options.output}")

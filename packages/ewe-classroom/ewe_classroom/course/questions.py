@@ -74,7 +74,8 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
             raise ConfigError(
                 "one of these measurements is zero, which is impossible; measure again"
             ) from None
-        except (LookupError, ValueError):  # rate[8] is missing; an unknown name, or max() of an empty table
+        # rate[8] is missing; an unknown name, or max() of an empty table; a number in place of a table
+        except (LookupError, ValueError, TypeError):
             raise ConfigError(
                 "these measurements lack a figure that the lab asks about; measure again"
             ) from None
