@@ -454,6 +454,8 @@ def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: byte
         (lambda top: damaged(top / "a.zip", zipfile.ZIP_LZMA), "cannot be unpacked"),
         (lambda top: zipped(top / "a.zip", {f"{n}.py": "" for n in range(30)}), "more than 20 files"),
         (lambda top: zipped(top / "a.zip", {"big": "x" * 5000}), "more than"),
+        # Of an unknown kind, so it is left out: but its bytes are decompressed.
+        (lambda top: with_long_header(top / "a.tar.gz", b"Z", 5000), "more than"),
     ],
 )
 def test_a_bad_archive_is_a_problem_of_its_student_alone(
@@ -466,6 +468,14 @@ def test_a_bad_archive_is_a_problem_of_its_student_alone(
     with pytest.raises(BadHandIn, match=says):
         submissions.take_files(HandIn("a", "a", [(path, path.name)]), target)
     assert not (tmp_path / "evil.py").exists() and not (tmp_path / "evil").exists()
+
+
+def test_a_size_below_zero_makes_no_room() -> None:
+    counter = submissions.SubmissionCounter(9, 100)
+    counter.take(-50)
+    counter.take(100)
+    with pytest.raises(BadHandIn, match="more than"):
+        counter.take(1)
 
 
 def test_an_archive_that_lies_about_its_size_is_a_bomb(tmp_path: Path) -> None:
@@ -1096,6 +1106,23 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     # A server and its build need Python and the temporary directory.
     assert class_command.hidden_paths(Path("/"), folder, results) == (folder, results)
     assert "/ contains" in capsys.readouterr().err
+
+
+def test_the_correct_servers_of_a_clone_are_hidden_from_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests have a correct server for each model."""
+    plans: list[ClassPlan] = []
+
+    def grade_class(plan: ClassPlan, *_: object) -> list[GradedHandIn]:
+        plans.append(plan)
+        raise ConfigError("nothing is graded")
+
+    monkeypatch.setattr(class_run, "grade_class", grade_class)
+    put(tmp_path / "class" / "ada" / "server.py")
+    words = ["--lab", "pool", "--output", str(tmp_path / "out")]
+    assert cli.main(["grade", str(tmp_path / "class"), *words]) == 2
+    assert ZOO.resolve() in plans[0].hidden
 
 
 @pytest.mark.starts_processes  # matplotlib, which copydetect imports, asks for the fonts of the system
