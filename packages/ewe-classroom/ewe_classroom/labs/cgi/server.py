@@ -190,8 +190,9 @@ def response_of(output: bytes, request: Request, root: str) -> Response:
     if end is None:
         raise Refused(502)
     status, location, fields = "", "", []
-    for line in output[: end.start()].decode("latin-1").splitlines():
-        name, colon, value = line.partition(":")
+    # Split the bytes: str.splitlines() would also split at 0x85, which is a part of letters in UTF-8.
+    for line in output[: end.start()].splitlines():
+        name, colon, value = line.decode("latin-1").partition(":")
         value = value.strip()
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name):
             raise Refused(502)

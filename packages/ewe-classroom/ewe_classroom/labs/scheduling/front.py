@@ -34,10 +34,14 @@ def stop(number: int, frame: object) -> None:
 
 
 class IncompleteRequest:
-    """A connection with an incomplete request. deadline: when it is closed (time.monotonic())."""
+    """A connection with an incomplete request.
 
-    def __init__(self, connection: socket.socket) -> None:
+    port: the client's. deadline: when the connection is closed (time.monotonic()).
+    """
+
+    def __init__(self, connection: socket.socket, port: int) -> None:
         self.connection = connection
+        self.port = port  # after a reset by the client, the socket does not know it any more
         self.buffer = b""
         self.deadline = time.monotonic() + SILENCE_S
 
@@ -70,14 +74,14 @@ def serve(listener: socket.socket, root: str, arrive: Callable[[Request, bytes],
 def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     """Accept one connection."""
     try:
-        connection, _ = listener.accept()
+        connection, (_, port) = listener.accept()
     except BlockingIOError:
         return
     except OSError:  # no descriptor is free: select() would return again immediately
         time.sleep(ACCEPT_PAUSE_S)
         return
     connection.setblocking(False)
-    selector.register(connection, selectors.EVENT_READ, IncompleteRequest(connection))
+    selector.register(connection, selectors.EVENT_READ, IncompleteRequest(connection, port))
 
 
 def read_on(
@@ -104,9 +108,8 @@ def read_on(
         incomplete.deadline = float("inf")  # the connection now belongs to the schedule
         selector.unregister(incomplete.connection)
         incomplete.connection.settimeout(READ_TIMEOUT_S)
-        _, port = incomplete.connection.getpeername()
         target = target_of(head)
-        arrive(Request(port, target, size_of(root, target), incomplete.connection), head)
+        arrive(Request(incomplete.port, target, size_of(root, target), incomplete.connection), head)
     elif not data:
         forget(incomplete, selector)
 

@@ -51,12 +51,13 @@ def parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     words = lines[0].split(" ")
     if len(words) != 3 or not words[1].startswith("/") or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
         raise BadRequest(400)
-    fields = {"version": words[2]}
+    fields: dict[str, str] = {}
     for line in lines[1:]:
         name, found, value = line.partition(":")
         if not found or not name or name != name.strip():
             raise BadRequest(400)
         fields[name.lower()] = value.strip()
+    fields["version"] = words[2]  # last: a client may send a field of this name
     return words[0], words[1].partition("?")[0], fields
     # --- starter
     # # The first line has a method, a target and a version; each further line is "Name: value".
