@@ -12,7 +12,7 @@ from classroom_server import run_grader
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, scheme
-from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.subject import BadSubject, parsed
 
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
@@ -164,6 +164,25 @@ def test_a_model_derives_from_processor_alone(tmp_path: Path, source: str, says:
     (tmp_path / "model.py").write_text(source)
     with pytest.raises(BadSubject, match=says):
         own_model.expect(tmp_path / "model.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # str() refuses this number, which has more than 4,300 decimal digits.
+        f"LARGE = 0x{'f' * 5000}\n",
+        f'"""{own_model.BASE}.{own_model.ALLOWED} is the class from which mine derives."""\n',
+    ],
+    ids=["a large number", "a docstring"],
+)
+def test_a_constant_that_names_no_module_is_no_fault(tmp_path: Path, source: str) -> None:
+    (tmp_path / "model.py").write_text(source)
+    own_model.expect(tmp_path / "model.py")
+
+
+def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path) -> None:
+    with pytest.raises(BadSubject, match=r"not Python: .*directory"):
+        parsed(tmp_path)
 
 
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:

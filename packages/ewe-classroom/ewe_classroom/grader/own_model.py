@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ewe
-from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.subject import BadSubject, parsed
 
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
@@ -65,14 +65,6 @@ def hidden_models(directory: Path) -> tuple[str, ...]:
     return tuple(str(each) for each in [*sorted(models), directory / "__pycache__"] if each.exists())
 
 
-def parsed(file: Path) -> ast.Module:
-    """Return the syntax tree of a file. Raises BadSubject."""
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
-
-
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield (line number, module, name) of each import. The name is "" for the module itself.
 
@@ -83,8 +75,13 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Constant) and str(node.value).startswith((f"{MODELS}.", *STARTERS)):
+        elif isinstance(node, ast.Constant) and is_name_in_ewe(node.value):
             yield node.lineno, str(node.value), ""
+
+
+def is_name_in_ewe(value: object) -> bool:
+    """Return whether a constant is the name of a model or a starter. A text with a blank is none."""
+    return isinstance(value, str) and " " not in value and value.startswith((f"{MODELS}.", *STARTERS))
 
 
 def imported_files(tree: ast.Module, directory: Path) -> set[Path]:
