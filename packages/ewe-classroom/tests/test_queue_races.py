@@ -148,6 +148,20 @@ def test_a_report_that_the_program_makes_itself_has_no_points(tmp_path: Path, li
     assert found["did"] == queue_races.FORGED
 
 
+@pytest.mark.needs("a mount namespace")
+def test_the_explorer_shows_no_model_of_ewe_to_the_queue(tmp_path: Path) -> None:
+    """The queue could keep a copy of the model, and a later start of the server run it."""
+    lines = [
+        'if __name__ == "server":',
+        "    import os, sys",
+        '    home = os.path.dirname(sys.modules["ewe"].__file__)',
+        '    assert not os.path.getsize(os.path.join(home, "processors", "pool.py")), "a model can be read"',
+    ]
+    source = FILES["server.py"].replace(IMPORT, IMPORT + "\n".join([*lines, ""]), 1)
+    found = verdict(tmp_path, source)
+    assert found["status"] == "passed", found["text"]
+
+
 class StillScene:
     """A scene without clients, whose checks fail with their words."""
 
