@@ -262,6 +262,7 @@ LETTER = """
 from server import response_of
 print(response_of("X-Name: \u00c5sa\\n\\nbody".encode(), None, "").status)
 """
+NO_CONTENT = "from web import Response, encode\nprint(encode(Response(204, b'x'), True, False))"
 RESET_BY_CLIENT = """
 import front
 
@@ -295,6 +296,12 @@ running.wait()
     [
         pytest.param("serial", VERSION, "HTTP/1.0", id="a field called Version is not the version"),
         pytest.param("cgi", LETTER, "200", id="a letter in a field ends no line"),
+        pytest.param(
+            "cgi",
+            NO_CONTENT,
+            str(b"HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\n\r\n"),
+            id="a response with status 204 has no body",
+        ),
         pytest.param("scheduling", RESET_BY_CLIENT, "4711", id="a client resets after its request"),
         pytest.param("engine", ZOMBIE, "True", id="a zombie hides no running child"),
     ],
