@@ -253,6 +253,13 @@ def test_a_replay_file_writes_into_no_file(tmp_path: Path) -> None:
         replay.signal_of({"do": "signal", "signal": "SIGNONE"})
 
 
+@pytest.mark.parametrize("times", [0, -1, 10**12, "two", None])
+def test_a_replay_file_sends_no_bytes_without_end(times: object) -> None:
+    with pytest.raises(ConfigError, match=f"sends its bytes {times} times"):
+        replay.times_of({"do": "send", "times": times})
+    assert replay.times_of({"do": "send"}) == 1
+
+
 @pytest.mark.starts_processes
 @pytest.mark.needs("a private network")
 def test_two_graders_at_once_use_the_same_port_where_networks_are_private() -> None:

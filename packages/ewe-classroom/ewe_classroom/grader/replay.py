@@ -29,6 +29,7 @@ from ewe_classroom.grader.subject import Subject
 
 STEPS_WITHOUT_DATA = ("read", "half-close", "close", "reset")
 MAX_SHOWN_CHARS = 70  # of the bytes of a step
+MAX_TIMES = 10_000  # that a step repeats its bytes; a check sends a body of 8,192 lines
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -87,9 +88,7 @@ def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
                     yield f"        note  {step.get('text', '')}"
                 continue
             elif do == "send":
-                client.send(
-                    str(step.get("bytes", "")).encode("latin-1", "replace"), int(step.get("times", 1))
-                )
+                client.send(str(step.get("bytes", "")).encode("latin-1", "replace"), times_of(step))
             elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
                 yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
                 continue
@@ -112,6 +111,15 @@ def signal_of(step: dict[str, Any]) -> signal.Signals:
         return signal.Signals[name]
     except KeyError:
         raise ConfigError(f"--replay: {name[:MAX_SHOWN_CHARS]!r} is not the name of a signal") from None
+
+
+def times_of(step: dict[str, Any]) -> int:
+    """Return how many times a step sends its bytes. Raises ConfigError."""
+    times = step.get("times", 1)
+    if not isinstance(times, int) or not 0 < times <= MAX_TIMES:
+        shown = str(times)[:MAX_SHOWN_CHARS]
+        raise ConfigError(f"--replay: a step sends its bytes {shown} times: expected 1 to {MAX_TIMES:,}")
+    return times
 
 
 def brief(step: dict[str, Any]) -> str:
