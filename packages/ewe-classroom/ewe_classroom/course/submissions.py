@@ -81,9 +81,7 @@ class HandIn:
 
     name: str
     key: str
-    source: list[tuple[Path, str]] = field(
-        default_factory=list
-    )  # file or directory, its name in the submission
+    source: list[tuple[Path, str]] = field(default_factory=list)
     identity: dict[str, str] = field(default_factory=dict)
     sent: datetime | None = None
     late: bool = False
