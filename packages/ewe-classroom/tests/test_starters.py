@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from classroom_server import run_grader
 
+import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, scheme
@@ -196,6 +197,11 @@ def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way:
         return
     assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
     own_model.expect(tmp_path / labs.lab(name).variants[way].grade)
+
+
+@pytest.mark.parametrize("language", ["python", "c", "go"])
+def test_a_server_finds_no_ewe_in_any_language(language: str) -> None:
+    assert own_model.hidden_parts(language) == (str(Path(ewe.__file__).resolve().parent),)
 
 
 @pytest.mark.starts_processes

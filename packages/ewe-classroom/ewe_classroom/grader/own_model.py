@@ -9,7 +9,7 @@ the base class without a model. The same holds for the modules beside the submis
 
 This reads the source and runs nothing. A program that computes the name of a module can deceive it. Where the
 system allows this (sandbox.py), the server of a lab therefore gets an empty directory in place of ewe, and a model
-gets ewe without the files of its models (hidden_parts).
+gets ewe without the files of its models (hidden_parts). A server in C or Go could start ewe, too.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def expect(path: Path) -> None:
 def hidden_parts(language: str) -> tuple[str, ...]:
     """Return the paths of ewe that a submission in this language may not read.
 
-    A server in Python needs no part of ewe, and could start ewe as its own work. A model of ewe needs ewe, but none
-    of its models.
+    A server in Python, C or Go needs no part of ewe, and could start ewe as its own work. A model of ewe needs ewe,
+    but none of its models.
     """
     home = Path(ewe.__file__).resolve().parent
-    if language == "python":
+    if language in ("python", "c", "go"):
         return (str(home),)
     return hidden_models(home / "processors") if language == "model" else ()
 
