@@ -219,6 +219,20 @@ def test_a_server_finds_no_solution(tmp_path: Path) -> None:
     assert "[]" in answers["output"] and "cannot be directly executed" in answers["output"], answers["output"]
 
 
+@pytest.mark.starts_processes
+@pytest.mark.needs("a mount namespace")
+def test_an_engine_finds_no_engine_of_ewe(tmp_path: Path) -> None:
+    """X-Switch has an engine in Python, which would pass as the student's."""
+    engines = str(Path(ewe.__file__).resolve().parent / "xswitch" / "engines")
+    (tmp_path / "engine.py").write_text(
+        f"import runpy, sys\nsys.path.insert(0, {engines!r})\n"
+        f"runpy.run_path({engines + '/python.py'!r}, run_name='__main__')\n"
+    )
+    report = grade("engine", tmp_path, "--only", "engine-answers", "engine.py")
+    (answers,) = report["verdicts"]
+    assert (report["score"], answers["status"]) == (0, "failed"), answers
+
+
 # It computes the name of the module, so the source alone does not show it.
 TAKES_POOL = """import importlib
 from ewe.processors.base import Processor

@@ -50,8 +50,8 @@ def expect(path: Path) -> None:
 def hidden_parts(language: str) -> tuple[str, ...]:
     """Return the paths of ewe that a submission in this language may not read.
 
-    A server in Python, C or Go needs no part of ewe, and could start ewe as its own work. A model of ewe needs ewe,
-    but none of its models.
+    A server in Python, C or Go needs no part of ewe, and could start ewe as its own work; an engine in Python could
+    start the one of ewe/xswitch/engines. A model of ewe needs ewe, but none of its models.
     """
     home = Path(ewe.__file__).resolve().parent
     if language in ("python", "c", "go"):
