@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from classroom_server import run_grader
@@ -12,8 +13,9 @@ from classroom_server import run_grader
 import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
-from ewe_classroom.grader import own_model, scheme
-from ewe_classroom.grader.subject import BadSubject, parsed
+from ewe_classroom.grader import own_model, programs, scheme
+from ewe_classroom.grader.scene import FailedExpectation, Scene
+from ewe_classroom.grader.subject import BadSubject, Subject, parsed
 
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
@@ -197,6 +199,20 @@ def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way:
         return
     assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
     own_model.expect(tmp_path / labs.lab(name).variants[way].grade)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [({}, ""), ({"GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "POST"}, "separate variables")],
+)
+def test_a_cause_is_about_the_variable_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], cause: str
+) -> None:
+    monkeypatch.setattr(programs, "environment", lambda *_, **more: found)
+    scene = Scene(cast(Subject, SimpleNamespace(port=80, site=None, workers=4)))
+    with pytest.raises(FailedExpectation) as failed:
+        programs.cgi_environment(scene)
+    assert cause in failed.value.because and bool(cause) == bool(failed.value.because)
 
 
 @pytest.mark.parametrize("language", ["python", "c", "go"])
