@@ -8,13 +8,16 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from classroom_server import run_grader
 
 from ewe_classroom.course.labs import lab
-from ewe_classroom.grader import queue_races
+from ewe_classroom.grader import queue_races, race_bursts
+from ewe_classroom.grader.processes import ThreadSample
+from ewe_classroom.grader.sanitizers import Sanitized
 from ewe_classroom.grader.scene import Scene
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
@@ -194,6 +197,22 @@ def test_the_limit_of_the_explorer_is_processor_time(
             assert says or process.returncode == 0
         finally:
             process.kill()
+
+
+def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small backlog, the kernel of a client sends its next SYN only after seconds."""
+    monkeypatch.setattr(race_bursts, "MIN_LOOKS", 1)
+    asleep = {1: ThreadSample(1, 1, "S", turns=0, ran_s=0.0, queued_s=0.0)}
+    scene = SimpleNamespace(
+        pump=time.sleep,
+        subject=SimpleNamespace(tasks=lambda: asleep, running=lambda: [1]),
+        connecting=lambda: True,
+        note=lambda **_: None,
+    )
+    bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
+    bursts.hang_s = 0.1
+    connects_at = time.monotonic() + 0.4
+    assert bursts.wait(lambda: time.monotonic() > connects_at, "it connects")
 
 
 def test_a_test_queue_of_the_student_has_no_effect(tmp_path: Path) -> None:
