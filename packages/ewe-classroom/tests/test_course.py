@@ -276,7 +276,6 @@ def test_answers_are_computed_from_the_measurements(
         # The answer to the question about Little's law would be infinite: every answer would be right.
         ("pool", {"rate": {str(clients): 1e308 for clients in (1, 2, 4, 8, 16)}}),
         ("pool", {"more": 5}),
-        ("pool", {"more": {"rate": 5.0}}),
         ("pool", {"workers": "four"}),
         ("measure", {"more": {}}),
     ],
@@ -298,6 +297,11 @@ def test_measurements_that_a_student_has_changed_are_refused(
 def test_an_expression_only_counts(text: str) -> None:
     with pytest.raises(ValueError, match="not an expression"):
         questions.evaluate(text, {"rate": {1: 2.0}, "workers": 4})
+
+
+def test_a_figure_for_one_lab_replaces_no_table() -> None:
+    more = measurements.Measurements(**{**vars(FOUND), "more": {"rate": 5.0}})
+    assert questions.questions(labs.lab("pool"), more) == questions.questions(labs.lab("pool"), FOUND)
 
 
 def test_measurements_with_a_zero_are_refused() -> None:

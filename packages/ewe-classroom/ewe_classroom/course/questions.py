@@ -53,7 +53,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
     """Return the questions of a lab about these measurements. Raises ConfigError for unsuitable measurements."""
     if measurements.lab != lab.name:
         raise ConfigError(f"these measurements are of the lab {measurements.lab}, not of {lab.name}")
-    values = asdict(measurements) | measurements.more
+    values = measurements.more | asdict(measurements)  # a name in `more` replaces no table
 
     def filled(text: str) -> str:
         """Return a text with the value of each expression in braces in its place."""
@@ -74,8 +74,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
             raise ConfigError(
                 "one of these measurements is zero, which is impossible; measure again"
             ) from None
-        # rate[8] is missing; an unknown name, or max() of an empty table; a number in place of a table
-        except (LookupError, ValueError, TypeError):
+        except (LookupError, ValueError):  # rate[8] is missing; an unknown name, or max() of an empty table
             raise ConfigError(
                 "these measurements lack a figure that the lab asks about; measure again"
             ) from None
