@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import socket
 import subprocess
@@ -16,8 +18,9 @@ import pytest
 from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import cli, labs, measurements, questions
+from ewe_classroom.course import class_run, cli, handout, labs, measurements, packs, questions
 from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.course.submissions import HandIn
 from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
@@ -190,6 +193,27 @@ def test_a_handout_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert course("new", "pool", str(tmp_path)) == 2
     assert "exists already" in capsys.readouterr().err
     assert (tmp_path / "server.py").read_text() == "my work\n"
+
+
+def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """write(2) fails without the name of a file, where open(2) gives it."""
+
+    def full(*_: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, full)
+    pool = labs.lab("pool")
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
+        handout.write(pool, pool.variant("python"), tmp_path, solved=True)
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
+        packs.write({"setup.sh": b""}, tmp_path)
+    monkeypatch.setattr(class_run, "take_files", full)
+    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
+    (tmp_path / "students").mkdir()
+    found = class_run.prepare(plan, HandIn("Ada", "ada"))
+    assert isinstance(found, class_run.GradedHandIn)
+    assert found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
 
 
 @pytest.mark.parametrize("arguments", [

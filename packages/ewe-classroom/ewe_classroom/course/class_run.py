@@ -232,7 +232,8 @@ def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict
         keep_files(directory, new_files)
         return GradedHandIn(hand_in, problem=one_line(str(reason))[:MAX_PROBLEM_CHARS])
     except OSError as reason:
-        return GradedHandIn(hand_in, problem=f"{reason.filename}: {reason.strerror}", grader_failed=True)
+        where = reason.filename or directory  # write(2) names no file
+        return GradedHandIn(hand_in, problem=f"{where}: {reason.strerror}", grader_failed=True)
     return keep_files(directory, new_files) / work.relative_to(new_files), graded_work
 
 

@@ -78,7 +78,7 @@ def write(
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as reason:
-        raise ConfigError(f"cannot write {reason.filename}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {reason.filename or directory}: {reason.strerror}") from None
     return [directory / name for name in texts]
 
 

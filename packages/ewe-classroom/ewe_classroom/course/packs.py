@@ -300,5 +300,5 @@ def write(files: Files, target: Path) -> list[Path]:
             path.write_bytes(content)
             path.chmod(mode_of(content))
     except OSError as reason:
-        raise ConfigError(f"cannot write {reason.filename}: {reason.strerror}") from None
+        raise ConfigError(f"cannot write {reason.filename or target}: {reason.strerror}") from None
     return [target / name for name in files]
