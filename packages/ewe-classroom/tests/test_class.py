@@ -498,6 +498,12 @@ def test_links_of_a_folder_are_left_out(tmp_path: Path) -> None:
     assert files_of(HandIn("a", "a", [(tmp_path / "ada", "")]), tmp_path / "to") == {"server.py": PROGRAM}
 
 
+def test_a_fifo_with_the_name_of_an_archive_keeps_no_class_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ada.zip")
+    with pytest.raises(BadHandIn, match="not a file"):
+        files_of(HandIn("ada", "ada", [(tmp_path / "ada.zip", "ada.zip")]), tmp_path / "to")
+
+
 def test_an_archive_of_windows_has_folders_with_a_backslash(tmp_path: Path) -> None:
     path = zipped(tmp_path / "a.zip", {"lab\\": "", "lab\\server.py": PROGRAM})
     assert files_of(HandIn("a", "a", [(path, "a.zip")]), tmp_path / "to") == {"lab/server.py": PROGRAM}
@@ -912,6 +918,11 @@ def test_two_runs_in_one_directory_do_not_meet(
         assert run_class({"Ada": "good"}) == 2
     assert "another run" in capsys.readouterr().err
     assert run_class({"Ada": "good"}) == 0
+
+
+def test_an_output_without_a_reader_is_no_fault_of_the_results(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError), class_run.locked(tmp_path / "out"):
+        raise BrokenPipeError
 
 
 def table(directory: Path) -> dict[str, dict[str, str]]:

@@ -149,6 +149,8 @@ def locked(results: Path) -> Iterator[None]:
             except BlockingIOError:
                 raise ConfigError(f"{results}: another run of ewe-course grade is at work here") from None
         yield
+    except BrokenPipeError:  # the reader of the output is gone (ewe-course grade | head)
+        raise
     except OSError as reason:  # as when the disk is full
         where = reason.filename or results
         raise ConfigError(f"{where}: {reason.strerror}; the same command continues the run") from None

@@ -484,6 +484,8 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
 
     Raises BadHandIn.
     """
+    if not archive.is_file():  # the opening of a FIFO would wait for a writer
+        raise BadHandIn(f"{name}: not a file")
     try:
         if name.lower().endswith(".zip"):
             unpack_zip(archive, target, counter)
