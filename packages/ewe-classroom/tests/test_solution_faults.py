@@ -263,6 +263,33 @@ from server import response_of
 print(response_of("X-Name: \u00c5sa\\n\\nbody".encode(), None, "").status)
 """
 NO_CONTENT = "from web import Response, encode\nprint(encode(Response(204, b'x'), True, False))"
+NAME_OF_SERVER = """
+from server import variables
+from web import Request
+request = Request("GET", "/cgi-bin/x", "", "HTTP/1.1", {"host": "[::1]:8080"}, b"", "::1", 8080)
+print(variables(request, "/cgi-bin/x", "")["SERVER_NAME"])
+"""
+NO_THREAD = """
+import io, sys, threading, server
+
+class Listener:
+    clients = [io.BytesIO()]
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+    def accept(self):
+        if not self.clients:
+            sys.exit("it goes on")
+        return self.clients.pop(), None
+
+def start(thread):
+    raise RuntimeError("can't start new thread")
+
+server.listen, sys.argv, sys.stderr = lambda port: Listener(), ["server.py", "0", "."], sys.stdout
+threading.Thread.start = start
+server.main()
+"""
 RESET_BY_CLIENT = """
 import front
 
@@ -302,6 +329,8 @@ running.wait()
             str(b"HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\n\r\n"),
             id="a response with status 204 has no body",
         ),
+        pytest.param("cgi", NAME_OF_SERVER, "[::1]", id="the name of a server may be an address of IPv6"),
+        pytest.param("caching", NO_THREAD, "it goes on", id="a server without a free thread goes on"),
         pytest.param("scheduling", RESET_BY_CLIENT, "4711", id="a client resets after its request"),
         pytest.param("engine", ZOMBIE, "True", id="a zombie hides no running child"),
     ],

@@ -109,7 +109,11 @@ def main() -> None:
             except OSError:
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(target=converse, args=(connection, sys.argv[2], files), daemon=True).start()
+            try:
+                threading.Thread(target=converse, args=(connection, sys.argv[2], files), daemon=True).start()
+            except RuntimeError:  # the limit of threads is reached
+                connection.close()
+                time.sleep(ACCEPT_PAUSE_S)
 
 
 if __name__ == "__main__":
