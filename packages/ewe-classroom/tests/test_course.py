@@ -213,7 +213,9 @@ def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "students").mkdir()
     found = class_run.prepare(plan, HandIn("Ada", "ada"))
     assert isinstance(found, class_run.GradedHandIn)
-    assert found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
+    assert (
+        found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
+    )
 
 
 @pytest.mark.parametrize("arguments", [
