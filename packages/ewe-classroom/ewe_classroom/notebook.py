@@ -69,7 +69,7 @@ class Graded:
         if self.report.points:
             return points * self.report.score / self.report.points
         passed = sum(each.status == PASSED for each in self.report.verdicts)
-        return points * passed / len(self.report.verdicts)
+        return points * passed / max(len(self.report.verdicts), 1)
 
     def __bool__(self) -> bool:
         return self.passed

@@ -467,6 +467,8 @@ def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: byte
         (lambda top: damaged(top / "a.zip", zipfile.ZIP_LZMA), "cannot be unpacked"),
         (lambda top: zipped(top / "a.zip", {f"{n}.py": "" for n in range(30)}), "more than 20 files"),
         (lambda top: zipped(top / "a.zip", {"big": "x" * 5000}), "more than"),
+        # Of an unknown kind, so it is left out: but its bytes are decompressed.
+        (lambda top: with_long_header(top / "a.tar.gz", b"Z", 5000), "more than"),
     ],
 )
 def test_a_bad_archive_is_a_problem_of_its_student_alone(
@@ -499,6 +501,12 @@ def test_links_of_a_folder_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "ada" / "all").symlink_to("/etc")
     os.mkfifo(tmp_path / "ada" / "pipe")
     assert files_of(HandIn("a", "a", [(tmp_path / "ada", "")]), tmp_path / "to") == {"server.py": PROGRAM}
+
+
+def test_a_fifo_with_the_name_of_an_archive_keeps_no_class_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ada.zip")
+    with pytest.raises(BadHandIn, match="not a file"):
+        files_of(HandIn("ada", "ada", [(tmp_path / "ada.zip", "ada.zip")]), tmp_path / "to")
 
 
 def test_an_archive_of_windows_has_folders_with_a_backslash(tmp_path: Path) -> None:
@@ -917,6 +925,11 @@ def test_two_runs_in_one_directory_do_not_meet(
     assert run_class({"Ada": "good"}) == 0
 
 
+def test_an_output_without_a_reader_is_no_fault_of_the_results(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError), class_run.locked(tmp_path / "out"):
+        raise BrokenPipeError
+
+
 def table(directory: Path) -> dict[str, dict[str, str]]:
     """Return marks.csv: student -> row."""
     return {row["name"]: row for row in csv.DictReader((directory / "marks.csv").read_text().splitlines())}
@@ -1109,6 +1122,23 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     # A server and its build need Python and the temporary directory.
     assert class_command.hidden_paths(Path("/"), folder, results) == (folder, results)
     assert "/ contains" in capsys.readouterr().err
+
+
+def test_the_correct_servers_of_a_clone_are_hidden_from_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests have a correct server for each model."""
+    plans: list[ClassPlan] = []
+
+    def grade_class(plan: ClassPlan, *_: object) -> list[GradedHandIn]:
+        plans.append(plan)
+        raise ConfigError("nothing is graded")
+
+    monkeypatch.setattr(class_run, "grade_class", grade_class)
+    put(tmp_path / "class" / "ada" / "server.py")
+    words = ["--lab", "pool", "--output", str(tmp_path / "out")]
+    assert cli.main(["grade", str(tmp_path / "class"), *words]) == 2
+    assert ZOO.resolve() in plans[0].hidden
 
 
 @pytest.mark.starts_processes  # matplotlib, which copydetect imports, asks for the fonts of the system

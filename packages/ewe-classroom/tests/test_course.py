@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import re
+import socket
 import subprocess
 import types
 from pathlib import Path
@@ -16,8 +18,18 @@ import pytest
 from classroom_server import run_grader
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.course import cli, labs, measurements, other_measurements, packs, questions
+from ewe_classroom.course import (
+    class_run,
+    cli,
+    handout,
+    labs,
+    measurements,
+    other_measurements,
+    packs,
+    questions,
+)
 from ewe_classroom.course.one_source import SourceError, solution, starter
+from ewe_classroom.course.submissions import HandIn
 from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
@@ -193,20 +205,27 @@ def test_a_handout_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "server.py").read_text() == "my work\n"
 
 
-def test_a_full_disk_is_named_by_its_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An error of write() names no file."""
+def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """write(2) fails without the name of a file, where open(2) gives it."""
 
-    def write(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(*_: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", write)
-    monkeypatch.setattr(Path, "write_bytes", write)
-    assert course("new", "pool", str(tmp_path)) == 2
-    assert capsys.readouterr().err == f"ewe-course: cannot write {tmp_path}: No space left on device\n"
-    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space left"):
-        packs.write({"grade.sh": b""}, tmp_path)
+    for name in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, name, full)
+    pool = labs.lab("pool")
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
+        handout.write(pool, pool.variant("python"), tmp_path, solved=True)
+    with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
+        packs.write({"setup.sh": b""}, tmp_path)
+    monkeypatch.setattr(class_run, "take_files", full)
+    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
+    (tmp_path / "students").mkdir()
+    found = class_run.prepare(plan, HandIn("Ada", "ada"))
+    assert isinstance(found, class_run.GradedHandIn)
+    assert (
+        found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
+    )
 
 
 @pytest.mark.parametrize("arguments", [
@@ -271,6 +290,13 @@ def test_a_process_that_ends_while_it_is_measured_is_left_out(monkeypatch: pytes
     assert threads >= 1 and memory_kib > 0
 
 
+def test_a_stalled_client_that_cannot_connect_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match="a stalled client could not connect"):
+        measurements.hold(port)
+
+
 def test_answers_are_computed_from_the_measurements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,6 +319,8 @@ def test_answers_are_computed_from_the_measurements(
         ("pool", {"rate": {"8": "400"}}),
         ("pool", {"rate": {str(clients): math.nan for clients in (1, 2, 4, 8, 16)}}),
         ("pool", {"rate": {"8": 10**400}}),
+        # The answer to the question about Little's law would be infinite: every answer would be right.
+        ("pool", {"rate": {str(clients): 1e308 for clients in (1, 2, 4, 8, 16)}}),
         ("pool", {"more": 5}),
         ("pool", {"workers": "four"}),
         ("measure", {"more": {}}),
@@ -315,6 +343,11 @@ def test_measurements_that_a_student_has_changed_are_refused(
 def test_an_expression_only_counts(text: str) -> None:
     with pytest.raises(ValueError, match="not an expression"):
         questions.evaluate(text, {"rate": {1: 2.0}, "workers": 4})
+
+
+def test_a_figure_for_one_lab_replaces_no_table() -> None:
+    more = measurements.Measurements(**{**vars(FOUND), "more": {"rate": 5.0}})
+    assert questions.questions(labs.lab("pool"), more) == questions.questions(labs.lab("pool"), FOUND)
 
 
 def test_measurements_with_a_zero_are_refused() -> None:

@@ -17,7 +17,7 @@ from ewe.processors.base import Processor
 from ewe_classroom import check
 from ewe_classroom.grader.apart import Grader, GradingFailed
 from ewe_classroom.grader.verdicts import NOT_JUDGED, PASSED, Report, Verdict
-from ewe_classroom.notebook import source_of
+from ewe_classroom.notebook import Graded, source_of
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
@@ -139,6 +139,11 @@ AN_OBJECT = object()
 class UsesStates(Processor):
     def serve(self, listener: object) -> None:
         assert STATES
+
+
+def test_a_submission_without_a_verdict_earns_nothing() -> None:
+    """It could not be started, and only its speed was to be measured."""
+    assert Graded(Report("pool", "The pool", "server.py", [], refused="not Python")).of(10) == 0
 
 
 @pytest.mark.starts_processes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def test_a_file_that_a_student_has_made_up_is_left_out(
     (directory / "made-up.json").write_text(text)
     assert board(str(directory), "--html", str(directory / "board.html")) == 0
     assert "made-up.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
+
+
+def test_a_fifo_of_a_student_keeps_no_leaderboard_waiting(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(directory / "fifo.json")
+    assert board(str(directory)) == 0
+    assert "fifo.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
 
 
 def test_no_text_of_a_file_moves_the_cursor_of_a_terminal(

@@ -8,13 +8,16 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from classroom_server import run_grader
 
 from ewe_classroom.course.labs import lab
-from ewe_classroom.grader import queue_races
+from ewe_classroom.grader import queue_races, race_bursts
+from ewe_classroom.grader.processes import ThreadSample
+from ewe_classroom.grader.sanitizers import Sanitized
 from ewe_classroom.grader.scene import Scene
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
@@ -148,6 +151,20 @@ def test_a_report_that_the_program_makes_itself_has_no_points(tmp_path: Path, li
     assert found["did"] == queue_races.FORGED
 
 
+@pytest.mark.needs("a mount namespace")
+def test_the_explorer_shows_no_model_of_ewe_to_the_queue(tmp_path: Path) -> None:
+    """The queue could keep a copy of the model, and a later start of the server run it."""
+    lines = [
+        'if __name__ == "server":',
+        "    import os, sys",
+        '    home = os.path.dirname(sys.modules["ewe"].__file__)',
+        '    assert not os.path.getsize(os.path.join(home, "processors", "pool.py")), "a model can be read"',
+    ]
+    source = FILES["server.py"].replace(IMPORT, IMPORT + "\n".join([*lines, ""]), 1)
+    found = verdict(tmp_path, source)
+    assert found["status"] == "passed", found["text"]
+
+
 class StillScene:
     """A scene without clients, whose checks fail with their words."""
 
@@ -180,6 +197,22 @@ def test_the_limit_of_the_explorer_is_processor_time(
             assert says or process.returncode == 0
         finally:
             process.kill()
+
+
+def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small backlog, the kernel of a client sends its next SYN only after seconds."""
+    monkeypatch.setattr(race_bursts, "MIN_LOOKS", 1)
+    asleep = {1: ThreadSample(1, 1, "S", turns=0, ran_s=0.0, queued_s=0.0)}
+    scene = SimpleNamespace(
+        pump=time.sleep,
+        subject=SimpleNamespace(tasks=lambda: asleep, running=lambda: [1]),
+        connecting=lambda: True,
+        note=lambda **_: None,
+    )
+    bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
+    bursts.hang_s = 0.1
+    connects_at = time.monotonic() + 0.4
+    assert bursts.wait(lambda: time.monotonic() > connects_at, "it connects")
 
 
 def test_a_test_queue_of_the_student_has_no_effect(tmp_path: Path) -> None:

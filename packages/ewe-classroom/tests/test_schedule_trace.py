@@ -74,6 +74,12 @@ def test_a_line_that_is_not_of_its_form(tmp_path: Path, line: str) -> None:
         story(tmp_path, LINES + line + "\n")
 
 
+def test_a_trace_without_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MAX_BYTES", len(LINES) - 1)
+    with pytest.raises(trace.BadTrace, match="more than"):
+        story(tmp_path)
+
+
 # The lines that ewe writes
 
 

@@ -287,6 +287,95 @@ def test_the_end_of_a_forking_server_kills_its_children_and_no_other_process(tmp
         shell.wait()
 
 
+VERSION = (
+    "from conversation import parse\nprint(parse(b'GET / HTTP/1.0\\r\\nVersion: HTTP/1.1')[2]['version'])"
+)
+# The second byte of this letter in UTF-8 is 0x85, at which str.splitlines() splits.
+LETTER = """
+from server import response_of
+print(response_of("X-Name: \u00c5sa\\n\\nbody".encode(), None, "").status)
+"""
+NO_CONTENT = "from web import Response, encode\nprint(encode(Response(204, b'x'), True, False))"
+NAME_OF_SERVER = """
+from server import variables
+from web import Request
+request = Request("GET", "/cgi-bin/x", "", "HTTP/1.1", {"host": "[::1]:8080"}, b"", "::1", 8080)
+print(variables(request, "/cgi-bin/x", "")["SERVER_NAME"])
+"""
+NO_THREAD = """
+import io, sys, threading, server
+
+class Listener:
+    clients = [io.BytesIO()]
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        pass
+    def accept(self):
+        if not self.clients:
+            sys.exit("it goes on")
+        return self.clients.pop(), None
+
+def start(thread):
+    raise RuntimeError("can't start new thread")
+
+server.listen, sys.argv, sys.stderr = lambda port: Listener(), ["server.py", "0", "."], sys.stdout
+threading.Thread.start = start
+server.main()
+"""
+RESET_BY_CLIENT = """
+import front
+
+class Reset:
+    def recv(self, size):
+        return b"GET / HTTP/1.1\\r\\n\\r\\n"
+    def settimeout(self, seconds):
+        pass
+    def getpeername(self):
+        raise OSError("not connected any more")
+
+class Selector:
+    def unregister(self, connection):
+        pass
+
+front.read_on(front.IncompleteRequest(Reset(), 4711), Selector(), ".", lambda request, head: print(request.client))
+"""
+ZOMBIE = """
+import os, subprocess
+from engine import Engine
+ended, running = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "60"])
+os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+print(Engine.__new__(Engine).has_leftovers())
+running.kill()
+running.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "output"),
+    [
+        pytest.param("serial", VERSION, "HTTP/1.0", id="a field called Version is not the version"),
+        pytest.param("cgi", LETTER, "200", id="a letter in a field ends no line"),
+        pytest.param(
+            "cgi",
+            NO_CONTENT,
+            str(b"HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\n\r\n"),
+            id="a response with status 204 has no body",
+        ),
+        pytest.param("cgi", NAME_OF_SERVER, "[::1]", id="the name of a server may be an address of IPv6"),
+        pytest.param("caching", NO_THREAD, "it goes on", id="a server without a free thread goes on"),
+        pytest.param("scheduling", RESET_BY_CLIENT, "4711", id="a client resets after its request"),
+        pytest.param("engine", ZOMBIE, "True", id="a zombie hides no running child"),
+    ],
+)
+def test_a_part_of_a_solution(name: str, program: str, output: str, tmp_path: Path) -> None:
+    solution(name, "python", tmp_path / "work")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "work", capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == output, done.stderr
+
+
 def status_of(port: int, path: str) -> int:
     """Return the status of the response to a GET request; 0 if no server listens yet."""
     try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from classroom_server import run_grader
 
+import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
-from ewe_classroom.grader import own_model, scheme
-from ewe_classroom.grader.subject import BadSubject, model_class, names_in
+from ewe_classroom.grader import own_model, programs, scheme
+from ewe_classroom.grader.scene import FailedExpectation, Scene
+from ewe_classroom.grader.subject import BadSubject, Subject, model_class, names_in, parsed
 
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
@@ -182,6 +185,25 @@ def test_a_model_is_known_by_an_import_or_by_a_module() -> None:
     assert names == [{"ewe", "processors", "base", "Processor", "int"}, {"Mixin"}]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        # str() refuses this number, which has more than 4,300 decimal digits.
+        f"LARGE = 0x{'f' * 5000}\n",
+        f'"""{own_model.BASE}.{own_model.ALLOWED} is the class from which mine derives."""\n',
+    ],
+    ids=["a large number", "a docstring"],
+)
+def test_a_constant_that_names_no_module_is_no_fault(tmp_path: Path, source: str) -> None:
+    (tmp_path / "model.py").write_text(source)
+    own_model.expect(tmp_path / "model.py")
+
+
+def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path) -> None:
+    with pytest.raises(BadSubject, match=r"not Python: .*directory"):
+        parsed(tmp_path)
+
+
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(f"try:\n    import {'x' * 300}\nexcept ImportError:\n    pass\n")
     own_model.expect(tmp_path / "server.py")
@@ -193,6 +215,25 @@ def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way:
         return
     assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
     own_model.expect(tmp_path / labs.lab(name).variants[way].grade)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [({}, ""), ({"GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "POST"}, "separate variables")],
+)
+def test_a_cause_is_about_the_variable_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], cause: str
+) -> None:
+    monkeypatch.setattr(programs, "environment", lambda *_, **more: found)
+    scene = Scene(cast(Subject, SimpleNamespace(port=80, site=None, workers=4)))
+    with pytest.raises(FailedExpectation) as failed:
+        programs.cgi_environment(scene)
+    assert cause in failed.value.because and bool(cause) == bool(failed.value.because)
+
+
+@pytest.mark.parametrize("language", ["python", "c", "go"])
+def test_a_server_finds_no_ewe_in_any_language(language: str) -> None:
+    assert own_model.hidden_parts(language) == (str(Path(ewe.__file__).resolve().parent),)
 
 
 @pytest.mark.starts_processes
@@ -208,6 +249,20 @@ def test_a_server_finds_no_solution(tmp_path: Path) -> None:
     assert not report["notes"]
     (answers,) = report["verdicts"]
     assert "[]" in answers["output"] and "cannot be directly executed" in answers["output"], answers["output"]
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("a mount namespace")
+def test_an_engine_finds_no_engine_of_ewe(tmp_path: Path) -> None:
+    """X-Switch has an engine in Python, which would pass as the student's."""
+    engines = str(Path(ewe.__file__).resolve().parent / "xswitch" / "engines")
+    (tmp_path / "engine.py").write_text(
+        f"import runpy, sys\nsys.path.insert(0, {engines!r})\n"
+        f"runpy.run_path({engines + '/python.py'!r}, run_name='__main__')\n"
+    )
+    report = grade("engine", tmp_path, "--only", "engine-answers", "engine.py")
+    (answers,) = report["verdicts"]
+    assert (report["score"], answers["status"]) == (0, "failed"), answers
 
 
 # It computes the name of the module, so the source alone does not show it.

@@ -34,7 +34,7 @@ from ewe_classroom.grader.sandbox import (
     named_account,
     own_account,
 )
-from ewe_classroom.grader.sanitizers import detector_named
+from ewe_classroom.grader.sanitizers import detector_named, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
 from ewe_classroom.grader.sources import SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject
@@ -124,6 +124,24 @@ def test_a_source_that_names_the_race_detector_is_found(
     language = name.rpartition(".")[2]
     found = detector_named(SourceFiles(language, tmp_path / "server", 0))
     assert found == (f"{name}:2, `{line}`" if is_found else "")
+
+
+def test_a_linked_worktree_has_its_history_in_another_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = tmp_path / "worktree" / "packages" / "ewe-classroom" / "ewe_classroom" / "labs"
+    inside = tmp_path / "ewe" / ".git" / "worktrees" / "pool"
+    for directory in (labs, inside):
+        directory.mkdir(parents=True)
+    (tmp_path / "worktree" / ".git").write_text(f"gitdir: {inside}\n")
+    monkeypatch.setattr(scheme, "LABS", labs)
+    assert scheme.solutions() == [str(labs), str(tmp_path / "ewe" / ".git")]
+
+
+def test_a_form_feed_ends_no_line_of_a_source(tmp_path: Path) -> None:
+    (tmp_path / "server.c").write_text("int a;\f\n\fint __tsan_b;\n")
+    assert detector_named(SourceFiles("c", tmp_path / "server", 0)) == "server.c:2, `int __tsan_b;`"
+    assert source_line(tmp_path / "server.c", 2) == "int __tsan_b;"
 
 
 @pytest.mark.needs("Perl")

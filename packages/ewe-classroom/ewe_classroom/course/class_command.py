@@ -30,7 +30,7 @@ from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course import class_run, labs, marks, submissions
 from ewe_classroom.course.class_page import similar_to_html, to_html
 from ewe_classroom.course.class_run import ClassPlan, GradedHandIn
-from ewe_classroom.course.similarity import SimilarPair, needs_copydetect, similar
+from ewe_classroom.course.similarity import MAX_PAIRS, SimilarPair, needs_copydetect, similar
 from ewe_classroom.grader import scheme
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 
@@ -82,7 +82,7 @@ def grade(options: argparse.Namespace) -> int:
         print(
             f"{lab.title}: {count} submissions ({layout.platform}), {options.jobs} at a time; results in {results}"
         )
-        hidden = hidden_paths(options.folder, folder, results)
+        hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
         plan = ClassPlan(
             lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden
         )
@@ -111,6 +111,12 @@ def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:
         else:
             hidden.append(path)
     return tuple(hidden)
+
+
+def correct_servers() -> tuple[Path, ...]:
+    """Return the directory of the tests that has correct servers; () where ewe does not run from a clone."""
+    directory = Path(__file__).resolve().parents[2] / "tests" / "zoo"
+    return (directory,) if directory.is_dir() else ()
 
 
 @contextmanager
@@ -209,7 +215,10 @@ def write_results(
         pairs = similar_pairs(plan, graded)
         names = {each.hand_in.key: each.hand_in.name for each in graded}
         marks.write_if_new(plan.results / "similar.html", similar_to_html(plan.lab, pairs, names))
-        print(f"{plan.results / 'similar.html'}: {len(pairs)} pairs share half of their source or more")
+        at_least = "at least " if len(pairs) == MAX_PAIRS else ""
+        print(
+            f"{plan.results / 'similar.html'}: {at_least}{len(pairs)} pairs share half of their source or more"
+        )
     not_graded = [each for each in graded if each.problem]
     print(f"{plan.results / 'marks.csv'}\n{page}")
     print(f"{len(graded)} submissions, {len(not_graded)} not graded")

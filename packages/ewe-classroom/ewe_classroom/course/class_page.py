@@ -9,6 +9,7 @@ Read next: marks.py.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ def to_html(lab: Lab, marks: list[Mark], when: datetime, seconds: float) -> str:
         worst=sorted((check for check in checks if check.failed), key=lambda check: -check.failed),
         bins=distribution(totals, max_points),
         most=shown_number(max_points),
-        median=shown_number(median(totals)),
+        median=shown_number(statistics.median(totals) if totals else 0.0),
         # Submissions that could not be graded: there is no report, or it says why the server could not be started
         problems=sum(not mark.graded.report or bool(mark.graded.report.get("refused")) for mark in marks),
         open=sum(mark.lacks_manual_mark for mark in marks),
@@ -149,12 +150,3 @@ def distribution(totals: list[float], maximum: float) -> list[tuple[str, int]]:
         counts[min(BIN_COUNT - 1, int(BIN_COUNT * total / maximum)) if maximum else 0] += 1
     limits = [shown_number(maximum * index / BIN_COUNT) for index in range(BIN_COUNT + 1)]
     return [(f"{low} to {high}", count) for low, high, count in zip(limits, limits[1:], counts, strict=False)]
-
-
-def median(values: list[float]) -> float:
-    """Return the median; 0.0 if there are no values (statistics.median() would raise an error)."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if not ordered:
-        return 0.0
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -149,6 +149,8 @@ def locked(results: Path) -> Iterator[None]:
             except BlockingIOError:
                 raise ConfigError(f"{results}: another run of ewe-course grade is at work here") from None
         yield
+    except BrokenPipeError:  # the reader of the output is gone (ewe-course grade | head)
+        raise
     except OSError as reason:  # as when the disk is full
         where = reason.filename or results
         raise ConfigError(f"{where}: {reason.strerror}; the same command continues the run") from None
@@ -232,7 +234,7 @@ def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict
         keep_files(directory, new_files)
         return GradedHandIn(hand_in, problem=one_line(str(reason))[:MAX_PROBLEM_CHARS])
     except OSError as reason:
-        where = reason.filename or new_files
+        where = reason.filename or directory  # write(2) names no file
         return GradedHandIn(hand_in, problem=f"{where}: {reason.strerror}", grader_failed=True)
     return keep_files(directory, new_files) / work.relative_to(new_files), graded_work
 

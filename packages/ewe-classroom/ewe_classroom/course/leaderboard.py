@@ -123,6 +123,8 @@ def entry_of(path: Path) -> LeaderboardEntry:
     The file may come from a student, so each of its values is converted to its type. Raises OSError; one of
     BAD_CONTENTS for other contents.
     """
+    if not path.is_file():  # the opening of a FIFO would wait for a writer
+        raise ValueError("not a file")
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_RESULT_BYTES))
     if table["format"] != FORMAT:

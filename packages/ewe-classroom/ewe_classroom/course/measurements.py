@@ -1,6 +1,6 @@
 """What a student measures of a server, for the questions of a lab.
 
-    ewe-course measure pool -- python3 server.py {port} {root} {workers}
+    ewe-course measure pool --command './server {port} {root} {workers}'
 
 One client, two, four, eight and sixteen ask again and again (a closed loop, without think time), for a moment each.
 Then clients stall with half a request, and the processes are counted. The numbers go into a file,
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import socket
 import tempfile
 import time
@@ -37,6 +36,7 @@ CLOSED_LOOP_S = 1.0  # of each closed loop
 REQUEST = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 REQUESTED_PATH = "/hello.txt"
 PROGRAMS = {"cgi": "/cgi-bin/hello"}  # a lab whose servers run programs -> the one that is measured, too
+MAX_FIGURE = 1e15  # no rate, time or memory is so large; a product of two figures is finite
 RESPONSE_TIMEOUT_S = 10.0  # if no client gets a byte for so long, all requests in progress fail
 
 
@@ -78,13 +78,14 @@ def load(path: Path) -> Measurements:
         return Measurements(**table)
     except OSError as reason:
         raise ConfigError(f"cannot read {path}: {reason.strerror}; ewe-course measure makes it") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(f"{path}: not a file of measurements; ewe-course measure makes one") from None
 
 
 def figure(value: Any) -> Any:
-    """Return a figure of a file unchanged. Raises ValueError, OverflowError unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """Return a figure of a file unchanged. Raises ValueError unless it is a number up to MAX_FIGURE."""
+    # NaN fails each comparison.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FIGURE:
         raise ValueError(f"{value!r} is no figure")
     return value
 
@@ -184,9 +185,14 @@ def closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> tuple[in
 
 
 def hold(port: int) -> socket.socket:
-    """Return a connection on which half a request was sent."""
-    client = socket.create_connection(("127.0.0.1", port), RESPONSE_TIMEOUT_S)
-    client.sendall(REQUEST[:3])  # `GET`: no server can answer yet
+    """Return a connection on which half a request was sent. Raises ConfigError."""
+    try:
+        client = socket.create_connection(("127.0.0.1", port), RESPONSE_TIMEOUT_S)
+        client.sendall(REQUEST[:3])  # `GET`: no server can answer yet
+    except OSError as reason:
+        raise ConfigError(
+            f"a stalled client could not connect ({reason}): has the server ended, or is its backlog too small?"
+        ) from None
     return client
 
 

@@ -53,7 +53,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
     """Return the questions of a lab about these measurements. Raises ConfigError for unsuitable measurements."""
     if measurements.lab != lab.name:
         raise ConfigError(f"these measurements are of the lab {measurements.lab}, not of {lab.name}")
-    values = asdict(measurements) | measurements.more
+    values = measurements.more | asdict(measurements)  # a name in `more` replaces no table
 
     def filled(text: str) -> str:
         """Return a text with the value of each expression in braces in its place."""

@@ -81,9 +81,7 @@ class HandIn:
 
     name: str
     key: str
-    source: list[tuple[Path, str]] = field(
-        default_factory=list
-    )  # file or directory, its name in the submission
+    source: list[tuple[Path, str]] = field(default_factory=list)
     identity: dict[str, str] = field(default_factory=dict)
     sent: datetime | None = None
     late: bool = False
@@ -488,6 +486,8 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
 
     Raises BadHandIn.
     """
+    if not archive.is_file():  # the opening of a FIFO would wait for a writer
+        raise BadHandIn(f"{name}: not a file")
     try:
         if name.lower().endswith(".zip"):
             unpack_zip(archive, target, counter)

@@ -102,7 +102,7 @@ def from_path(text: str) -> StartCommand:
     if not path.is_file():
         raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
     if path.suffix == ".py":
-        return StartCommand((sys.executable, str(path)), path.parent, shlex.quote(text))
+        return StartCommand((sys.executable, str(path)), path.parent, shlex.quote(text), language="python")
     if not os.access(path, os.X_OK):
         raise BadSubject(f"{text}: not executable; run chmod +x, or use --command")
     return StartCommand((str(path),), path.parent, shlex.quote(text))

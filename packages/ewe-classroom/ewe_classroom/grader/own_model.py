@@ -9,7 +9,7 @@ the base class without a model. The same holds for the modules beside the submis
 
 This reads the source and runs nothing. A program that computes the name of a module can deceive it. Where the
 system allows this (sandbox.py), the server of a lab therefore gets an empty directory in place of ewe, and a model
-gets ewe without the files of its models (hidden_parts).
+gets ewe without the files of its models (hidden_parts). A server in C or Go could start ewe, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ewe
-from ewe_classroom.grader.subject import BadSubject
+from ewe_classroom.grader.subject import BadSubject, parsed
 
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
@@ -50,11 +50,11 @@ def expect(path: Path) -> None:
 def hidden_parts(language: str) -> tuple[str, ...]:
     """Return the paths of ewe that a submission in this language may not read.
 
-    A server in Python needs no part of ewe, and could start ewe as its own work. A model of ewe needs ewe, but none
-    of its models.
+    A server in Python, C or Go needs no part of ewe, and could start ewe as its own work; an engine in Python could
+    start the one of ewe/xswitch/engines. A model of ewe needs ewe, but none of its models.
     """
     home = Path(ewe.__file__).resolve().parent
-    if language == "python":
+    if language in ("python", "c", "go"):
         return (str(home),)
     return hidden_models(home / "processors") if language == "model" else ()
 
@@ -63,14 +63,6 @@ def hidden_models(directory: Path) -> tuple[str, ...]:
     """Return the files of ewe's models, with the directory of their compiled files, if there is one."""
     models = [each for each in directory.glob("*.py") if each.stem not in NEEDED_MODULES]
     return tuple(str(each) for each in [*sorted(models), directory / "__pycache__"] if each.exists())
-
-
-def parsed(file: Path) -> ast.Module:
-    """Return the syntax tree of a file. Raises BadSubject."""
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -83,12 +75,13 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and node.value.startswith((f"{MODELS}.", *STARTERS))
-        ):
-            yield node.lineno, node.value, ""
+        elif isinstance(node, ast.Constant) and is_name_in_ewe(node.value):
+            yield node.lineno, str(node.value), ""
+
+
+def is_name_in_ewe(value: object) -> bool:
+    """Return whether a constant is the name of a model or a starter. A text with a blank is none."""
+    return isinstance(value, str) and " " not in value and value.startswith((f"{MODELS}.", *STARTERS))
 
 
 def imported_files(tree: ast.Module, directory: Path) -> set[Path]:

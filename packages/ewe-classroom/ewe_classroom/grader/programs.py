@@ -17,6 +17,8 @@ from ewe_classroom.grader.site_programs import EARLY_BYTES, OUTSIDE_TEXT, PROGRA
 LINE = bytes(range(32, 127)) + b"-\n" + bytes(range(31))  # 128 bytes; a body repeats this line
 PIPE_OVERFLOW_LINES = 8192  # 1 MB of such lines: sixteen times the capacity of a pipe
 PROGRAM_ERROR_STATUSES = (500, 502)
+REQUEST_PARTS = ("SCRIPT_NAME", "PATH_INFO", "QUERY_STRING", "CONTENT_LENGTH")
+PARTS_CAUSE = "path, query and body length belong into separate variables (section 4.1)"
 
 
 def ask(
@@ -119,7 +121,7 @@ def cgi_environment(scene: Scene) -> None:
             scene.fail(
                 f"the program got {shown(name, found)}",
                 f"give it {name}={value}",
-                "path, query and body length belong into separate variables (section 4.1)",
+                PARTS_CAUSE if name in REQUEST_PARTS else "",
             )
     if not found.get("SERVER_SOFTWARE"):
         scene.fail(f"the program got {shown('SERVER_SOFTWARE', found)}", "set it to the name of your server")

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import ewe
 import ewe_explore
-from ewe_classroom.grader import processes, race_bursts
+from ewe_classroom.grader import own_model, processes, race_bursts
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.scene import Scene
@@ -217,8 +217,10 @@ def copied(scene: Scene, source: Path) -> Path:
 
 def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, str]:
     """Run the explorer in a directory as the server's account; return its exit status and its report."""
-    # The explorer needs ewe, which may be hidden from the server.
-    limits = replace(scene.subject.limits, also_hidden=(), data_bytes=MAX_EXPLORER_BYTES)
+    # The explorer needs ewe, which may be hidden from the server, but none of ewe's models.
+    limits = replace(
+        scene.subject.limits, also_hidden=own_model.hidden_parts("model"), data_bytes=MAX_EXPLORER_BYTES
+    )
     homes = {str(Path(package.__file__ or "").resolve().parents[1]) for package in (ewe, ewe_explore)}
     command = [sys.executable, "-P", "-m", "ewe_explore", *arguments]
     environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sorted(homes)), "COLUMNS": "100"}

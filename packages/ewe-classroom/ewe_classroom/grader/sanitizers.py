@@ -174,9 +174,15 @@ def detector_named(sources: SourceFiles) -> str:
         except OSError:
             continue  # Submission.take() refuses this file, and says why
         if found := NAMES_DETECTOR[sources.language].search(text):
-            line = text.count("\n", 0, found.start())
-            return f"{name}:{line + 1}, `{text.splitlines()[line].strip()}`"
+            number = text.count("\n", 0, found.start()) + 1
+            return f"{name}:{number}, `{line_at(text, found.start())}`"
     return ""
+
+
+def line_at(text: str, position: int) -> str:
+    """Return the line of a text with the character at `position`, without its indentation."""
+    # Not splitlines(): a form feed, which a source may have, ends no line of a compiler.
+    return text[text.rfind("\n", 0, position) + 1 :].partition("\n")[0].strip()
 
 
 class Sanitized:
@@ -271,8 +277,7 @@ class Sanitized:
             except OSError:
                 return f"after {by}, {file.name} is not a regular file"
             if found := pattern.search(text):
-                line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
-                return f"after {by}, `{line.strip()[:MAX_LINE_CHARS]}`"
+                return f"after {by}, `{line_at(text, found.start())[:MAX_LINE_CHARS]}`"
         return ""
 
     def close(self) -> None:
@@ -442,7 +447,8 @@ def position_in(directory: Path, file: str, number: int, function: str) -> Acces
 def source_line(path: Path, number: int) -> str:
     """Return a line of a source file, without its indentation; "" if there is none, or the file cannot be read."""
     try:
-        lines = read_regular(path).decode(errors="replace").splitlines()
+        # Not splitlines(), as in line_at().
+        lines = read_regular(path).decode(errors="replace").split("\n")
     except OSError:
         return ""
     return lines[number - 1].strip()[:MAX_LINE_CHARS] if 0 < number <= len(lines) else ""

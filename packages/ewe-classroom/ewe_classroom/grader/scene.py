@@ -550,9 +550,8 @@ class Scene:
             has_ended = all(task.state in processes.ENDED_STATES for task in tasks.values())
             if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
                 break
-            connecting = any(not client.connected and not client.over() for client in self.clients)
             window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
-            if connecting:  # the kernel may send the next SYN only after seconds, while the server sleeps
+            if self.connecting():
                 window_s = max(window_s, CONNECT_S)
             seen = self.activity(tasks)
             if seen is None or seen != previous:
@@ -580,6 +579,10 @@ class Scene:
         happened = condition()
         self.note(do="wait", what=what, happened=happened)
         return happened
+
+    def connecting(self) -> bool:
+        """Return whether a client still connects: its kernel may send the next SYN only after CONNECT_S."""
+        return any(not client.connected and not client.over() for client in self.clients)
 
     def had_processor_time(
         self,

@@ -476,7 +476,7 @@ def drop_largest(scene: Scene) -> None:
 )
 def trace_agrees(scene: Scene) -> None:
     play = Play(scene, smallest)
-    if not scene.subject.trace.read_bytes():
+    if not scene.subject.trace.stat().st_size:
         scene.fail(
             f"{scene.workers} requests are served, and the file that EWE_TRACE names is empty",
             f"append a line for each event: {trace.LINE_FORMAT}",

@@ -85,6 +85,9 @@ class Scheme:
 def solutions() -> list[str]:
     """Return the directories that contain the labs' solutions: the labs, and the history of a clone."""
     history = LABS.resolve().parents[3] / ".git"
+    if history.is_file():  # of a linked worktree: "gitdir: /home/ada/ewe/.git/worktrees/pool"
+        inside = history.parent / history.read_text().removeprefix("gitdir: ").strip()
+        history = next((each for each in inside.parents if each.name == ".git"), history)
     return [str(LABS.resolve()), *([str(history)] if history.is_dir() else [])]
 
 

@@ -222,15 +222,21 @@ def from_path(text: str) -> StartCommand:
     return start_command((str(path), *arguments), path.parent, shown)
 
 
+def parsed(file: Path) -> ast.Module:
+    """Return the syntax tree of a file. Raises BadSubject."""
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    # RecursionError, MemoryError: too deep nesting
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadSubject(f"{file.name}: not Python: {str(error) or 'nested too deeply'}") from None
+
+
 def model_class(path: Path) -> str:
     """Return the name of the model in a file: its last class that derives from a processor; "" if there is none.
 
     The file is not executed. Raises BadSubject.
     """
-    try:
-        tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: too deep nesting
-        raise BadSubject(f"{path.name}: not Python: {str(error) or 'nested too deeply'}") from None
+    tree = parsed(path)
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)

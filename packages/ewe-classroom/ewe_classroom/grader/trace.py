@@ -25,6 +25,7 @@ from pathlib import Path
 EVENTS = ("arrival", "dispatch", "completion", "drop")
 EVENTS_OF_EWE = {"accepted": "arrival", "runs": "dispatch", "ended": "completion"}
 LINE_FORMAT = "SECONDS EVENT CLIENT WORKER TARGET"
+MAX_BYTES = 4 << 20  # of a trace: the check of a lab makes some dozen lines
 PORT = re.compile("[0-9]{1,9}")  # isdigit() is also true for digits that int() refuses
 
 
@@ -45,8 +46,12 @@ class TraceOrder:
 
 def read(path: Path) -> TraceOrder:
     """Return the events of a trace. Ignore an incomplete last line. Raises BadTrace."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BadTrace(f"the trace has more than {MAX_BYTES >> 20} MB")
     # What follows the last line feed is "", or a line that is not complete yet.
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    lines = data.decode(errors="replace").split("\n")[:-1]
     if lines and lines[0].split(" ")[1:2] == ["model"]:  # the first event of ewe's own models names the model
         try:
             return read_of_ewe(lines)

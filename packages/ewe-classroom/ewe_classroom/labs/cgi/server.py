@@ -70,7 +70,7 @@ def variables(request: Request, script: str, info: str) -> dict[str, str]:
         "GATEWAY_INTERFACE": "CGI/1.1",
         "SERVER_SOFTWARE": "lab/1",
         "SERVER_PROTOCOL": request.version,
-        "SERVER_NAME": request.fields.get("host", "localhost").partition(":")[0],
+        "SERVER_NAME": re.sub(r":\d*$", "", request.fields.get("host", "localhost")),  # without the port
         "SERVER_PORT": str(request.port),
         "REMOTE_ADDR": request.client,
         "REQUEST_METHOD": request.method,

@@ -25,6 +25,7 @@ ACCEPT_PAUSE_S = 0.05  # seconds of pause when no descriptor or thread is free
 GRACE_S = 10.0  # seconds for the conversations in progress after SIGTERM
 MAX_BODY_BYTES = 8 << 20  # bytes of a request's body; the server refuses a longer body (413)
 MAX_LENGTH_DIGITS = 18  # of Content-Length: int() refuses 4,301 digits with a ValueError
+BODILESS_STATUSES = (204, 304)
 MAX_HOPS = 5  # local redirects of one request
 PROGRAMS = "/cgi-bin/"
 
@@ -212,11 +213,10 @@ def reason(status: int) -> str:
 
 def encode(response: Response, keeps_open: bool, is_head: bool) -> bytes:
     """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
+    is_bodiless = response.status in BODILESS_STATUSES
     lines = [f"HTTP/1.1 {response.status} {reason(response.status)}"]
     lines += [f"{name}: {value}" for name, value in response.fields]
-    has_body = response.status not in (204, 304)  # RFC 9110: these two end with the head
-    if has_body:
-        lines.append(f"Content-Length: {len(response.body)}")
-    lines.append(f"Connection: {'keep-alive' if keeps_open else 'close'}")
+    lines += [] if is_bodiless else [f"Content-Length: {len(response.body)}"]
+    lines += [f"Connection: {'keep-alive' if keeps_open else 'close'}"]
     head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
-    return head + (response.body if has_body and not is_head else b"")
+    return head + (b"" if is_head or is_bodiless else response.body)

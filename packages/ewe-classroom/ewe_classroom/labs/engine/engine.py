@@ -168,7 +168,7 @@ class Engine:
         vars(builtins).update(self.builtins)
         for name in vars(builtins).keys() - self.builtins.keys():
             delattr(builtins, name)
-        for stream in {sys.stdout, sys.__stdout__}:
+        for stream in (sys.stdout, sys.__stdout__):  # often the same one
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
@@ -213,8 +213,10 @@ class Engine:
         if len(os.listdir("/proc/self/task")) > 1:
             return True
         try:
-            # None: there are children, and none of them has ended.
-            return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            # Read the status of the children that have ended: a zombie would hide those that still run.
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                continue
+            return True
         except ChildProcessError:  # there are no children
             return False
 

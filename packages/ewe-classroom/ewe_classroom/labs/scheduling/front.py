@@ -34,11 +34,14 @@ def stop(number: int, frame: object) -> None:
 
 
 class IncompleteRequest:
-    """A connection with an incomplete request. port: the client's. deadline: when it is closed (monotonic())."""
+    """A connection with an incomplete request.
+
+    port: the client's. deadline: when the connection is closed (time.monotonic()).
+    """
 
     def __init__(self, connection: socket.socket, port: int) -> None:
         self.connection = connection
-        self.port = port
+        self.port = port  # after a reset by the client, the socket does not know it any more
         self.buffer = b""
         self.deadline = time.monotonic() + SILENCE_S
 
