@@ -404,7 +404,10 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
 
 
 def is_plain(request: Request, unkeyed: frozenset[str], *, personal: bool) -> bool:
-    """Return whether the response is the one that each plain visitor gets. The arguments are those of forward()."""
+    """Return whether only the response can forbid to keep it. The arguments are those of forward().
+
+    The request then has no credentials, no condition, no `no-store`, and no field of `unkeyed`.
+    """
     if unkeyed or personal or request.conditional:
         return False
     return "no-store" not in directives(request.values.get("cache-control"))

@@ -97,13 +97,13 @@ static void store_outcome(libcgi_call *call, const struct guard_thread *thread, 
 
 /* Run initfunc(), terminatefunc(), the destructors or dlclose() under the guard. No client waits, so their output is
  * dropped. `function`: the name for messages; `run` calls it with `argument`. Without memory for this thread's record
- * nothing runs, and the outcome is LIBCGI_FAULT. */
+ * nothing runs, and the outcome is LIBCGI_BUSY. */
 static void run_outside_requests(libcgi_library *library, libcgi_call *call, const char *function,
                                  void (*run)(void *), void *argument)
 {
     static __thread char dropped_output[512];
     struct guard_thread *thread = guard_thread();
-    call->outcome = LIBCGI_FAULT;
+    call->outcome = LIBCGI_BUSY;
     call->function = function;
     call->output = dropped_output;
     call->capacity = sizeof dropped_output;

@@ -485,7 +485,7 @@ def socket_names(addresses: Iterable[str]) -> tuple[tuple[str, int], ...]:
     found: list[tuple[str, int]] = []
     for _, host, port in map(parse_address, addresses):
         try:
-            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             found += [(str(where[0]), port) for *_, where in infos]
         except (OSError, UnicodeError):  # open_sockets() fails for this reason
             found.append((host, port))

@@ -183,12 +183,12 @@ def test_virtual_hosts() -> None:
 
 
 def test_listen_may_name_a_host(tmp_path: Path) -> None:
-    """A connection has the numbers of its address."""
+    """A connection has the numbers of its address. "*" stands for every address."""
     text = f'documentroot = "{tmp_path}"\n' + "".join(
-        f'[[site]]\nlisten = "{address}"\n' for address in ("localhost:80", "[0:0:0:0:0:0:0:1]:81")
+        f'[[site]]\nlisten = "{address}"\n' for address in ("localhost:80", "[0:0:0:0:0:0:0:1]:81", "*:82")
     )
     hosts = VirtualHosts([(each.host, each) for each in make_site(read(text, tmp_path)).built])
-    for number, server in enumerate((("127.0.0.1", 80), ("::1", 81))):
+    for number, server in enumerate((("127.0.0.1", 80), ("::1", 81), ("192.0.2.1", 82))):
         assert hosts.choose("a.example", server) is hosts.all[number][1]
 
 

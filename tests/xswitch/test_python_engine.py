@@ -836,6 +836,16 @@ def test_an_idle_engine_keeps_no_body(command: list[str], isolation: str, tmp_pa
             wait_until(lambda: os.readlink(f"/proc/{engine.pid}/fd/0") == "/dev/null", 20)
 
 
+def test_an_idle_engine_of_programs_keeps_no_body(tmp_path: Path) -> None:
+    program = tmp_path / "echo"
+    program.write_text("#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\ncat\n")
+    program.chmod(0o755)
+    with PatientDriver([sys.executable, str(ENGINES / "run_cgi.py")], isolated("auto")) as engine:
+        for body in (bytes(100_000), b"", b"x"):
+            assert engine.ask(str(program), body=body).output == HEAD.encode() + body
+            assert os.readlink(f"/proc/{engine.pid}/fd/0") == "/dev/null"
+
+
 def unread_bytes(sock: socket.socket) -> int:
     """Return how many bytes of memory the other end of a Unix socket has not read yet."""
     return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

@@ -162,10 +162,11 @@ sub slot_for {
     if ($zygote->{checked_at} + $CHECK_S <= time || $zygote->{checked_at} > time) {
         $zygote->{checked_at} = time;
         my $files = $zygote->{files};
-        my @changed = grep { $files->{$_} ne XSwitch::State::signature($_) } keys %$files;
-        my $hides = sub { hides_module($zygote, $libraries[$_[0]], [@libraries[$_[0] + 1 .. $#libraries]]) };
-        push @changed, grep { $hides->($_) } 0 .. $#libraries;
-        if (@changed) { end_zygote($slot); return 0 }
+        my $has_changed = grep { $files->{$_} ne XSwitch::State::signature($_) } keys %$files;
+        for my $place (0 .. $#libraries) {
+            $has_changed ||= hides_module($zygote, $libraries[$place], [@libraries[$place + 1 .. $#libraries]]);
+        }
+        if ($has_changed) { end_zygote($slot); return 0 }
     }
     return may_answer($zygote, $facts, $line) ? $slot : 0;
 }

@@ -36,16 +36,17 @@ IGNORED_SIGNALS = [
 
 def main():
     """Answer requests until X-Switch closes the control socket."""
+    os.dup2(NULL_DESCRIPTOR, 0)  # no body, unless open_input() opens one
     while lines := receive_lines():
         command, variables, _ = lines.split(b"\n")  # two lines, and nothing after the last line break
         environment = dict([variable.split(b"=", 1) for variable in decoded_words(variables)])
-        os.dup2(NULL_DESCRIPTOR, 0)  # no body, unless open_input() opens one
         set_blocking()
         if length := int(environment.get(b"CONTENT_LENGTH") or 0):
             open_input(length)
         child = os.fork()
         if not child:
             execute(decoded_words(command), environment)
+        os.dup2(NULL_DESCRIPTOR, 0)  # an idle engine keeps no file with a body
         # [1]: the state. A child that has made this process its tracer (ptrace(2)) stops instead of ending.
         while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):
             os.kill(child, _signal.SIGKILL)

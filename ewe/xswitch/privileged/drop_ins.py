@@ -35,7 +35,7 @@ MAX_SECONDS = 60.0  # that one installation may take
 MAX_AT_ONCE = 4  # installations of all users
 MAX_USERS = 5000  # whose directories suexecme remembers
 MAX_FILES = 200  # of a directory, that suexecme looks at
-# Of what an installation reports: as much as a pipe holds, and a line for each package that comes or goes
+# Of an installation's report: as many bytes as a pipe holds, and a line for each package that comes or goes
 MAX_LINES_BYTES = 64 * 1024
 MAX_LINES = 2 * packages.MAX_PACKAGES
 # The program as text: the user may not be allowed to read the directory of ewe

@@ -1,4 +1,4 @@
-"""What ewe-watch does where the system lacks something: IPv6, a process, or the right to kill a server."""
+"""ewe-watch on a system that lacks something: IPv6, /proc, a process, or the right to kill a server."""
 
 from __future__ import annotations
 
