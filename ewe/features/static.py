@@ -104,7 +104,8 @@ class File:
 
     about: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "". varies:
     compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if it is
-    larger and in the cache. head: then the response's status and field lines.
+    larger and in the cache. head: the encoded status and field lines of the response with the whole file; b"" until
+    they are needed.
     """
 
     __slots__ = (
@@ -553,7 +554,8 @@ class Static:
         if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         assert not isinstance(whole.body, Source)
-        return ranges.partial(found, file.size, file.kind, file.fields, whole.body)
+        file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
+        return ranges.partial(found, file.size, file.kind, file.fields, whole.body, file.head)
 
     # The cache: path -> file, at most self.room bytes. Each entry is checked again after FILE_CHECK_S.
 

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any
 from ewe import logger
 from ewe.gateway.cgi import MAX_CACHED_HEAD_BYTES
 from ewe.http.messages import NO_BODY
-from ewe.streams.base import CALL_COST_BYTES
+from ewe.streams.base import CALL_COST_BYTES, TURN_BYTES
 from ewe.streams.flag import Flag
 from ewe.streams.loops import Cancelled, Event, get_running_loop, run_unless_given_up, start_task, wait_until
 
@@ -133,7 +133,8 @@ class ApplicationCall:
 
     __slots__ = (
         "application", "asked", "bodiless", "channel", "client_left", "complete", "discarded_bytes", "fault",
-        "head", "incoming", "read_to_end", "request", "room", "scope", "sending", "task", "unsent", "waiting",
+        "head", "incoming", "posted", "read_to_end", "request", "room", "scope", "sending", "task", "unsent",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -163,6 +164,8 @@ class ApplicationCall:
         self.room: Event | None = None
         # Bytes of the pieces that the conversation has not taken yet, with CALL_COST_BYTES for each piece
         self.unsent = 0
+        # Bytes that the conversation got without a round of the loop since send() last waited
+        self.posted = 0
 
     # The application's half: all of it runs on the loop
 
@@ -240,7 +243,12 @@ class ApplicationCall:
             raise RuntimeError(f"{kind!r} is no message of a response")
 
     async def send_piece(self, piece: bytes, more: bool) -> None:
-        """Accept a piece of the response's body, and wait while more than MAX_QUEUED_BYTES are on their way."""
+        """Accept a piece of the response's body, and wait while more than MAX_QUEUED_BYTES are on their way.
+
+        Short pieces wait for the loop's next round, so that they leave together. Once the queue is full, the
+        conversation takes it at once: a round for each long piece would cost more than the piece. After TURN_BYTES
+        the other connections have a turn.
+        """
         if self.client_left:
             raise ClientLeft("the client has left")
         if self.complete:
@@ -266,13 +274,18 @@ class ApplicationCall:
         else:
             item = piece, more
         self.unsent += len(piece) + CALL_COST_BYTES
-        self.channel.post_soon(item)
-        while more and self.unsent > MAX_QUEUED_BYTES and not self.bodiless:
+        if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
+            self.posted += self.unsent
+            self.channel.post(item)
+        else:
+            self.channel.post_soon(item)
+        while more and self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
+            self.posted = 0
             self.room = self.room or Event()
             self.room.clear()
             await self.room.wait()
-            if self.client_left:
-                raise ClientLeft("the client has left")
+        if more and self.client_left:
+            raise ClientLeft("the client has left")
 
     async def discard(self, piece: bytes) -> None:
         """Drop a piece of a body that no client gets. Raises ClientLeft after MAX_DISCARDED_BYTES."""

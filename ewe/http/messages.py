@@ -378,7 +378,10 @@ def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
     if isinstance(body, Source):
         return body.length
     try:
-        return sum(len(piece) if isinstance(piece, bytes) else piece.count for piece in body)
+        size = 0
+        for piece in body:
+            size += len(piece) if isinstance(piece, bytes) else piece.count
+        return size
     except (TypeError, AttributeError):  # such as text.count, which is a method
         kind = type(body).__name__
         raise TypeError(

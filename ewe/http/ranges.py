@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from ewe.http.messages import Region, Response
+from ewe.http.messages import Region, Response, encode_head
+from ewe.http.status import REASONS
 
 MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
@@ -68,17 +69,20 @@ def partial(
     kind: str,
     fields: tuple[tuple[str, str], ...],
     whole: bytes | tuple[bytes | Region, ...],
+    head: bytes,
 ) -> Response:
     """Return the 206 for ranges of a file. Several ranges become a multipart/byteranges (section 14.6).
 
     kind: the Content-Type of the whole file. fields: all other fields. whole: the bytes or the Region of the file.
+    head: the encoded head of the response with the whole file. Its field lines are not encoded again.
     """
     if len(ranges) == 1:
         offset, count = ranges[0]
         about = ("Content-Range", f"bytes {offset}-{offset + count - 1}/{size}")
         part = part_of(whole, offset, count)
         body = part if isinstance(part, bytes) else (part,)
-        return Response(206, (("Content-Type", kind), about, *fields), body)
+        head = encode_head(206, REASONS[206], (about,)) + head.partition(b"\r\n")[2]
+        return Response(206, (about, ("Content-Type", kind), *fields), body, head=head)
     boundary = os.urandom(12).hex()
     pieces: list[bytes | Region] = []
     for offset, count in ranges:

@@ -56,6 +56,7 @@ Read next: streams/blocking.py, the shortest kind; then conversation.py, which m
 from __future__ import annotations
 
 import math
+import os
 import socket
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -72,6 +73,8 @@ T = TypeVar("T")
 RECEIVE_BYTES = 64 * 1024  # bytes requested from the kernel at once
 # Bytes to the kernel at once: a fast client must not occupy an event loop or a worker
 SENDFILE_BYTES = 512 * 1024
+# A part of a file up to this length is read, and sent with its head: one packet, and not two as with sendfile(2)
+COPIED_BYTES = 16 * 1024
 LINGER_S = 2.0  # seconds for which linger() reads after it has closed our side: RFC 9112 section 9.6
 LINGER_BYTES = 1024 * 1024  # the most bytes that linger() reads
 # Bytes that one conversation may handle without a pause, where conversations share a thread.
@@ -301,6 +304,24 @@ class Stream:
         length can no longer be sent.
         """
         raise NotImplementedError
+
+    async def send_copy(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
+        """Do the same without sendfile(2): read the bytes, and send the first of them together with `head`.
+
+        Raises Timeout, Disconnected like send_file().
+        """
+        self.unsent = count
+        while count:
+            data = os.pread(file, min(count, RECEIVE_BYTES), offset)
+            if not data:
+                raise Disconnected("the file has become shorter")
+            await (self.send(head, data) if head else self.send(data))
+            head = b""
+            offset += len(data)
+            count -= len(data)
+            self.unsent = count
+        if head:
+            await self.send(head)
 
     async def share(self, size: int) -> None:
         """Count `size` bytes of work that was done without a wait; after TURN_BYTES let other conversations run.

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ewe import logger
 from ewe.streams.base import (
     CALL_COST_BYTES,
+    COPIED_BYTES,
     RECEIVE_BYTES,
     SENDFILE_BYTES,
     TURN_BYTES,
@@ -302,11 +303,12 @@ class EventStream(Stream):
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Send with sendfile(2). While the socket is full, the loop watches a duplicate of its descriptor."""
+        if count <= COPIED_BYTES:
+            await self.send_copy(file, offset, count, head)
+            return
         self.unsent = count
         if head:
             await self.send(head)
-        if not count:
-            return
         await self.drain()
         if self.lost or self.transport.is_closing():  # its descriptor may belong to another file soon
             raise Disconnected
@@ -338,17 +340,6 @@ class EventStream(Stream):
         if count:
             await self.send_copy(file, offset, count)
         await self.share(sent)
-
-    async def send_copy(self, file: int, offset: int, count: int) -> None:
-        """Read and send a part of a file. This is slower than sendfile(2), but needs no other descriptor."""
-        while count:
-            data = os.pread(file, min(count, RECEIVE_BYTES), offset)
-            if not data:
-                raise Disconnected("the file has become shorter")
-            await self.send(data)
-            offset += len(data)
-            count -= len(data)
-            self.unsent = count
 
     async def drain(self) -> None:
         """Wait until the transport's buffer is empty, so that sendfile(2) sends its bytes after those."""

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.streams.base import (
     CALL_COST_BYTES,
+    COPIED_BYTES,
     RECEIVE_BYTES,
     SENDFILE_BYTES,
     TURN_BYTES,
@@ -213,6 +214,8 @@ class PoolStream(BlockingStream):
         """
         if not self.parks_always:
             return await super().send_file(file, offset, count, head)
+        if count <= COPIED_BYTES:
+            return await self.send_copy(file, offset, count, head)
         self.unsent = count
         if head:
             await self.send(head)

@@ -274,21 +274,10 @@ class SecureStream(StreamOver):
             raise Disconnected(reason.reason or "") from None
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Read, encrypt and send `head` and a part of a file: sendfile(2) cannot encrypt.
-
-        Raises Timeout; Disconnected, also if the file has become shorter.
+        """Read, encrypt and send `head` and a part of a file: sendfile(2) cannot encrypt. Raises Timeout,
+        Disconnected.
         """
-        self.unsent = count
-        if head:
-            await self.send(head)
-        while count:
-            data = os.pread(file, min(count, PIECE_BYTES), offset)
-            if not data:
-                raise Disconnected("the file has become shorter")
-            await self.send(data)
-            offset += len(data)
-            count -= len(data)
-            self.unsent = count
+        await self.send_copy(file, offset, count, head)
 
     async def send_close_notify(self) -> None:
         """Send close_notify, so that the client knows that it has received all bytes (RFC 8446 section 6.1)."""

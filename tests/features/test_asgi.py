@@ -31,10 +31,12 @@ from ewe.gateway.asgi import (
     Application,
     ApplicationCall,
     ApplicationHead,
+    ClientLeft,
     StartupFailed,
     parsed_fields,
 )
 from ewe.http.messages import Request
+from ewe.streams.base import TURN_BYTES
 
 SUPPORT = ROOT / "tests" / "support"
 LIVE = [model for model in MODELS if model != "fork"]  # their processes outlive a connection
@@ -257,7 +259,9 @@ async def made_call() -> ApplicationCall:
 
     async def program(scope: Any, receive: Any, send: Any) -> None: ...
 
-    channel: Any = SimpleNamespace(loop=asyncio.get_running_loop(), post_soon=lambda item: None)
+    channel: Any = SimpleNamespace(
+        loop=asyncio.get_running_loop(), post=lambda item: None, post_soon=lambda item: None
+    )
     call = ApplicationCall(Application("m:a", program, 1.0), Request("GET", "/", (1, 1)), {}, channel)
     assert (await call.receive())["type"] == "http.request"
     return call
@@ -276,6 +280,51 @@ def test_a_task_that_gives_up_does_not_end_the_wait_of_another() -> None:
         return await first
 
     assert asyncio.run(scenario()) == DISCONNECT
+
+
+def test_long_pieces_are_sent_without_a_round_of_the_loop_up_to_a_turn() -> None:
+    """The conversation takes each piece at once. After TURN_BYTES the application waits, and others have a turn."""
+    posted: list[str] = []
+
+    async def scenario() -> None:
+        call = await made_call()
+
+        def take(item: Any) -> None:
+            posted.append("at once")
+            call.count_taken(call.unsent)
+
+        call.channel.post, call.channel.post_soon = take, lambda item: posted.append("soon")
+        await call.send({"type": "http.response.start", "status": 200})
+        piece = {"type": "http.response.body", "body": bytes(MAX_QUEUED_BYTES), "more_body": True}
+        sender = asyncio.ensure_future(send_for_ever(call, piece))
+        await asyncio.sleep(0)
+        assert posted[-1] == "soon"
+        assert (
+            TURN_BYTES // len(piece["body"]) - 1
+            <= posted.count("at once")
+            <= TURN_BYTES // len(piece["body"])
+        )
+        sender.cancel()
+
+    asyncio.run(scenario())
+
+
+async def send_for_ever(call: ApplicationCall, piece: dict[str, Any]) -> None:
+    """Send a piece again and again."""
+    while True:
+        await call.send(piece)
+
+
+def test_a_client_that_leaves_while_a_long_piece_is_sent_ends_the_send() -> None:
+    async def scenario() -> None:
+        call = await made_call()
+        call.channel.post = lambda item: call.leave()
+        await call.send({"type": "http.response.start", "status": 200})
+        piece = {"type": "http.response.body", "body": bytes(MAX_QUEUED_BYTES), "more_body": True}
+        with pytest.raises(ClientLeft):
+            await asyncio.wait_for(call.send(piece), 5)
+
+    asyncio.run(scenario())
 
 
 def test_two_tasks_that_wait_for_room_both_go_on() -> None:
