@@ -13,6 +13,7 @@ import sys
 import threading
 import types
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -284,6 +285,7 @@ def test_the_end_of_a_forking_server_kills_its_children_and_no_other_process(tmp
             assert shell.stdout.read() == "goes on\n"
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
+        shell.stdout.close()
         shell.wait()
 
 
@@ -459,7 +461,8 @@ def test_a_signal_before_a_thread_starts_ends_a_server_in_order(
     server = of_lab(name, module, monkeypatch, tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
-    def start(self: threading.Thread) -> None:
+    def start(self: Any) -> None:
+        self._args[0].close()  # the connection, which only a thread that runs would close
         raise server.Stop
 
     monkeypatch.setattr(threading.Thread, "start", start)
