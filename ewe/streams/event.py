@@ -67,7 +67,6 @@ from ewe.timeouts import counted_if_empty
 if TYPE_CHECKING:
     import asyncio
 
-    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 
@@ -425,7 +424,7 @@ class EventStream(Stream):
         """Return an EventPoller: the conversation pauses, and the loop watches the descriptors."""
         return EventPoller(self)
 
-    def event_stream(self) -> PausingStream:
+    def event_stream(self) -> EventStream:
         return self
 
     async def either(self, descriptor: int, seconds: float) -> bool:

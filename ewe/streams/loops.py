@@ -197,7 +197,8 @@ class CrossThreadChannel:
 def open_channel(io: Stream, choice: str) -> CallChannel:
     """Return a new channel for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
     # Not io.poller(): a trace stands before it, and the application would run on another loop than its start.
-    if (stream := io.event_stream()) is not None:
+    stream: PausingStream | None = io.event_stream()
+    if stream is not None:
         return SameLoopChannel(stream)
     return CrossThreadChannel(io.poller(), LoopThread.of_this_process(choice).loop)
 
