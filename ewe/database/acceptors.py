@@ -314,11 +314,10 @@ class Acceptor:
 
 
 class SocketAcceptor(Acceptor):
-    """A listening socket. is_inherited: it comes from the parent process, which removes its name."""
+    """A listening socket."""
 
-    def __init__(self, sock: socket.socket, is_inherited: bool) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.is_inherited = is_inherited
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -338,11 +337,8 @@ class SocketAcceptor(Acceptor):
         yield SocketConnection(sock, uid, f"{account_name(uid)} (pid {pid})")
 
     def close(self) -> None:
-        """Close the socket; remove its name unless it was inherited."""
-        if self.is_inherited:
-            self.socket.close()
-        else:
-            close_sockets([self.socket])
+        """Close the socket; remove its name unless the parent process has opened the socket."""
+        close_sockets([self.socket])
 
 
 class PipeAcceptor(Acceptor):
@@ -589,8 +585,7 @@ def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Accep
             elif kind == "mq":
                 acceptors.append(QueueAcceptor(name))
             else:
-                sockets = open_sockets([address], BACKLOG, write_timeout)
-                acceptors += [SocketAcceptor(sock, is_inherited=kind == "fd") for sock in sockets]
+                acceptors += map(SocketAcceptor, open_sockets([address], BACKLOG, write_timeout))
     except StartError:
         for acceptor in acceptors:
             acceptor.close()

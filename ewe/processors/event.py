@@ -48,7 +48,7 @@ from ewe.streams.calls import ExecutorThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import DEADLINE_CHECK_S, Clock, EventStream
 from ewe.streams.listener import KEEPS_NAME, let_others_run
-from ewe.streams.loops import loop_maker, run_until_stop
+from ewe.streams.loops import loop_maker, run_loop
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -107,13 +107,13 @@ class Event(Processor):
                 self.loop.add_reader(listener.lifeline, self.supervisor_lost)
             self.tick()
             self.running = True
-            if not listener.closed:  # checked last: a signal may come at any point
-                run_until_stop(self.loop)
+            while not listener.closed:  # checked last: a signal may come at any point
+                run_loop(self.loop)
             self.stop_accepting(servers)
             while self.streams:  # each stop signal ends run_forever(), and so does the last stream
                 if self.finishing:
                     self.let_finish()
-                run_until_stop(self.loop)
+                run_loop(self.loop)
         finally:
             self.running = False
             self.calls.close()
@@ -135,7 +135,7 @@ class Event(Processor):
         task = self.loop.create_task(work)
         task.add_done_callback(lambda _: self.loop.stop())
         while not task.done():
-            self.loop.run_forever()
+            run_loop(self.loop)
         task.result()
 
     def stop_accepting(self, servers: list[asyncio.Server]) -> None:
@@ -156,7 +156,7 @@ class Event(Processor):
         """Run some rounds of the loop."""
         for _ in range(rounds):
             self.loop.call_soon(self.loop.stop)
-            self.loop.run_forever()
+            run_loop(self.loop)
 
     def log_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an exception that reached the loop: a bug, or a lack of descriptors (the loop will try again)."""

@@ -45,11 +45,10 @@ def find_class(name: str, base: type[T]) -> type[T]:
     """
     name = SYNONYMS.get(name, name)
     where = PROCESSORS.get(name) or (name if ":" in name else "")
-    registered: dict[str, Any] = {} if where else entry_points(GROUP)
-    if not where and name not in registered:
+    if not where and name not in names():
         raise UnknownModel(f"model {name!r} is unknown; there are {', '.join(names())}")
     try:
-        found: Any = load(where) if where else registered[name].load()
+        found: Any = load(where) if where else entry_points(GROUP)[name].load()
     except (Exception, SystemExit) as reason:  # the import of a user's module may raise any exception
         raise UnknownModel(f"model {name!r} cannot be loaded: {in_words(reason)}") from None
     if not (isinstance(found, type) and issubclass(found, base)):

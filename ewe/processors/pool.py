@@ -129,8 +129,9 @@ class Pool(Processor):
             refuses = self.config.overload == "refuse"
             # While conversations wait for a worker, the pool may have to grow.
             timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
-            room = self.connection_limit - len(self.live) if self.has_room() else 0
-            max_accepts = listener.accepts_at_once if refuses else min(listener.accepts_at_once, room)
+            max_accepts = listener.accepts_at_once if refuses or self.has_room() else 0
+            if not refuses:  # a burst of clients must not exceed the limit
+                max_accepts = min(max_accepts, self.connection_limit - len(self.live))
             accepted, ready = listener.wait(timeout_s, max_accepts)
             for descriptor in ready:
                 self.parking.ready(descriptor)

@@ -65,7 +65,6 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import ParkedWakeEvent, WakeEvent
 
 T = TypeVar("T")
@@ -400,8 +399,8 @@ class Stream:
         """Return the model's poller for a program's pipes or an upstream's socket."""
         raise NotImplementedError
 
-    def event_stream(self) -> PausingStream | None:
-        """Return the model's own stream if an event loop runs the conversation; None under the other models."""
+    def event_stream(self) -> Any:
+        """Return the model's own stream (PausingStream) if an event loop runs it; None under the other models."""
         return None
 
     def upstream_poller(self) -> Poller:

@@ -68,7 +68,6 @@ from ewe.timeouts import counted_if_empty
 if TYPE_CHECKING:
     import asyncio
 
-    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 
@@ -116,7 +115,7 @@ class EventStream(Stream):
         """Start the conversation, unless admit() refuses the connection."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
-        # The name of a client of a Unix socket is a text: "", or the path to which it has bound its own socket.
+        # A client of a Unix socket has no address. Its name is "", or the path to which its own socket is bound.
         if isinstance(peer, tuple):
             self.client = (peer[0], peer[1])
         elif transport.get_extra_info("socket").family == AF_UNIX:
@@ -350,7 +349,7 @@ class EventStream(Stream):
                 if self.transport.get_write_buffer_size():
                     self.output_full = True
                     await self.wait(Want.ROOM, self.timeouts.write_timeout)
-            except Timeout:
+            except Timeout:  # the client may have read a part
                 if self.transport.get_write_buffer_size() >= size:
                     raise
                 await self.write_buffer_has_room()
@@ -416,7 +415,7 @@ class EventStream(Stream):
         """Return an EventPoller: the conversation pauses, and the loop watches the descriptors."""
         return EventPoller(self)
 
-    def event_stream(self) -> PausingStream:
+    def event_stream(self) -> EventStream:
         return self
 
     async def either(self, descriptor: int, seconds: float) -> bool:

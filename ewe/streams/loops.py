@@ -197,7 +197,8 @@ class CrossThreadChannel:
 def open_channel(io: Stream, choice: str) -> CallChannel:
     """Return a new channel for the conversation over this stream. choice: the kind of loop (setting `loop`)."""
     # Not io.poller(): a trace stands before it, and the application would run on another loop than its start.
-    if (stream := io.event_stream()) is not None:
+    stream: PausingStream | None = io.event_stream()
+    if stream is not None:
         return SameLoopChannel(stream)
     return CrossThreadChannel(io.poller(), LoopThread.of_this_process(choice).loop)
 
@@ -224,6 +225,7 @@ class LoopThread:
         """choice: the kind of loop (setting `loop`). Raises OSError if the system starts no thread."""
         self.process = os.getpid()
         self.loop = loop_maker(choice)[0]()
+        self.ends = False  # close() has been called
         self.thread = threading.Thread(target=self.work, name="applications", daemon=True)
         try:
             self.thread.start()
@@ -252,7 +254,8 @@ class LoopThread:
         """Run the loop, in its thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
-        run_until_stop(self.loop)
+        while not self.ends:
+            run_loop(self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop, from another thread, and return its result."""
@@ -263,20 +266,22 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop, and end its thread."""
+        self.ends = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
         LoopThread.current = None
 
 
-def run_until_stop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until its stop(). A task of an application that calls exit() does not end the loop."""
-    while True:
-        try:
-            loop.run_forever()
-            return
-        except SystemExit:
-            logger.errors.exception("a task of an application has called exit()")
+def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until its stop(), or until a task of an application calls exit(), which must not end the server.
+
+    A stop() in the round of the exit() is lost. The caller therefore checks for itself whether the loop goes on.
+    """
+    try:
+        loop.run_forever()
+    except SystemExit:
+        logger.errors.exception("a task of an application has called exit()")
 
 
 async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:

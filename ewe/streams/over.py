@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ewe.streams.base import RECEIVE_BYTES, Child, Poller, Stream
 
 if TYPE_CHECKING:
-    from ewe.streams.event_poller import PausingStream
     from ewe.streams.wake_events import WakeEvent
 
 T = TypeVar("T")
@@ -96,7 +95,7 @@ class StreamOver(Stream):
     def poller(self) -> Poller:
         return self.below.poller()
 
-    def event_stream(self) -> PausingStream | None:
+    def event_stream(self) -> Any:
         return self.below.event_stream()
 
     def upstream_poller(self) -> Poller:

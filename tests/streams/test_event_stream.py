@@ -167,7 +167,7 @@ class Loop:
         self.watched.discard(descriptor)
 
 
-def test_a_descriptor_that_cannot_be_watched_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_that_cannot_be_watched_leaves_none_behind() -> None:
     """The next file with the number of a forgotten descriptor would wake the wrong conversation."""
     stream = stream_with()
     stream.loop = loop = Loop()

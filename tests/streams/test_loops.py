@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ from ewe import logger
 from ewe.streams import loops
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.flag import Flag
-from ewe.streams.loops import LoopThread, run_unless_given_up, wait_until
+from ewe.streams.loops import LoopThread, run_loop, run_unless_given_up, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +125,15 @@ def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: py
     assert asyncio.run_coroutine_threadsafe(answers(), thread.loop).result(30) == 7
     assert lines == ["a task of an application has called exit()"]
     assert isinstance(tasks[0].exception(), SystemExit)
+
+
+def test_an_exit_in_the_round_of_a_stop_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop forgets the stop. A run that went on would never end, and neither would the server."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.errors, "exception", lines.append)
+    loop = asyncio.new_event_loop()
+    loop.call_soon(loop.stop)
+    loop.call_soon(sys.exit)
+    run_loop(loop)
+    loop.close()
+    assert lines == ["a task of an application has called exit()"]
