@@ -141,7 +141,9 @@ class SQLPages:
         file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        compiled = self.fresh_page(file) or await self.call(io, self.compiled_page, file)
+        compiled = self.fresh_page(file)
+        if compiled is None:
+            compiled = await self.call(io, self.compiled_page, file)
         try:
             if compiled.error is not None:
                 raise compiled.error

@@ -324,7 +324,7 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     if name not in ALL_ITEMS_FILTERS:
         return value
     # The items must be counted before they are sorted, and their parts before they are compared
-    items = value if isinstance(value, (str, *CONTAINERS)) else check_size(list(value))
+    items: Any = value if isinstance(value, (str, *CONTAINERS)) else check_size(list(value))
     check_sort_keys(len(items), arguments)
     return items
 
