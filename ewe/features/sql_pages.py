@@ -80,7 +80,7 @@ MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
 MAX_FORM_BYTES = 256 * 1024  # bytes of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
-# Bytes of their files together, and of the one that is added last. Declarations may take 50 times as much memory.
+# Bytes of the files of all these pages but the newest. Declarations may take 50 times as much memory.
 MAX_COMPILED_BYTES = 4 << 20
 MAX_ENVIRONMENTS = 20  # directories of pages
 MAX_PATHS = 1000  # cached results of SQLPages.find()
@@ -141,7 +141,9 @@ class SQLPages:
         file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        compiled = await self.call(io, self.compiled_page, file)
+        compiled = self.fresh_page(file)
+        if compiled is None:
+            compiled = await self.call(io, self.compiled_page, file)
         try:
             if compiled.error is not None:
                 raise compiled.error
@@ -232,12 +234,15 @@ class SQLPages:
 
     # File to page
 
+    def fresh_page(self, path: str) -> CompiledPage | None:
+        """Return the contents of the file at `path` if they are in memory, and at most FILE_CHECK_S old."""
+        cached = self.compiled_pages.get(path)
+        return cached if cached is not None and time.monotonic() - cached.checked_at < FILE_CHECK_S else None
+
     def compiled_page(self, path: str) -> CompiledPage:
         """Return the contents of the file at `path`. Read the file again if it has changed. Raises HTTPError."""
-        cached = self.compiled_pages.get(path)
-        if cached is not None and time.monotonic() - cached.checked_at < FILE_CHECK_S:
-            return cached
         text, file_status = self.read(path)
+        cached = self.compiled_pages.get(path)
         if cached is not None and file_version(file_status) == cached.file_version:
             cached.checked_at = time.monotonic()
             return cached

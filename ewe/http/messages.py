@@ -279,8 +279,20 @@ class Response:
 
         Any other response is for one request. It is changed, not copied, since its class may override close().
         """
-        other = self.with_body(self.body) if type(self.body) is bytes else self
+        if type(self.body) is not bytes:
+            self.fields = tuple(fields)
+            self._encoded = None
+            return self
+        other = Response.__new__(Response)
+        other.status = self.status
         other.fields = tuple(fields)
+        other.cached_head = (other.fields, b"")
+        other.body = self.body
+        other.reason = self.reason
+        other.cause = self.cause
+        other.target = self.target
+        other.release = self.release
+        other.length = self.length
         other._encoded = None
         return other
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-# The manager ignores these signals. Manager.run() then handles USR1, and HUP.
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR2)  # by the manager
+# Orders to the manager. They stay blocked until Manager.run() has set their handlers. To ignore them until then
+# would discard one that has arrived.
+ORDERS = (signal.SIGHUP, signal.SIGUSR1)
 
 
 class ProcessHandle(Protocol):
@@ -152,7 +154,7 @@ def prepare() -> None:
     except AttributeError:
         pass  # only Linux has prctl(2); on other systems a program outlives a manager that was killed
     # A program would inherit an ignored signal, even over exec(2).
-    for number in (*IGNORED, signal.SIGHUP):
+    for number in (*IGNORED, *ORDERS):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

@@ -166,15 +166,16 @@ class ProcessorFactory:
 
         If an old log cannot be opened any more, since its directory is gone, the new logs stay in use.
         """
-        new_databases = self.config.database
         self.__dict__.update(old.__dict__)
-        # The daemon has read the databases of the configuration that is undone.
-        if self.programs is not None and self.config.database != new_databases:
-            self.programs.restart(self.config)
         try:
             open_logs_or_fail(self.config)
         except StartError as reason:
             logger.errors.error(f"the new logs stay in use: {reason}")
+
+    def restore_databases(self, undone: Config) -> None:
+        """Have the daemon read the databases again if the configuration that was undone had others."""
+        if self.programs is not None and self.config.database != undone.database:
+            self.programs.restart(self.config)
 
     def make(self) -> Processor:
         """Return a new processor."""

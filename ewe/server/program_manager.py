@@ -47,7 +47,7 @@ from ewe.gateway.programs import StderrLog
 from ewe.server import children
 from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
 from ewe.server.daemon_program import DaemonProgram, needs_daemon, write_settings
-from ewe.server.kept_programs import IGNORED, CommandProgram, KeptProgram, missing_programs
+from ewe.server.kept_programs import IGNORED, ORDERS, CommandProgram, KeptProgram, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -111,7 +111,7 @@ class ProgramManager:
         """Fork the manager. This process, and the processes that it forks later, keep the lifeline open."""
         lifeline, self.lifeline_writer = os.pipe()
         # HUP and USR1 stay blocked until the manager, and this process (run.serve()), have their handlers.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.lifeline_writer)
@@ -314,7 +314,7 @@ class Manager:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends poll()
         signal.signal(signal.SIGHUP, self.on_reload)
         signal.signal(signal.SIGUSR1, lambda number, frame: logger.reopen_logs())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR1))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
         while True:
             if self.restarting:
                 self.restart()

@@ -437,8 +437,8 @@ def warn_of_settings(config: Config) -> None:
 
 def warn_of_sources(config: Config) -> None:
     """Warn if a document root lies inside cgi-path: ewe would send a script without execute bit as a file."""
-    for site_config in config.each_site():
-        root, programs = os.path.realpath(site_config.documentroot), os.path.realpath(site_config.cgi_path)
+    for directories in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
+        root, programs = map(os.path.realpath, directories)
         if is_in(root, programs):
             logger.errors.warning(
                 f"the document root {root} lies in cgi-path {programs}: "

@@ -475,7 +475,10 @@ class Supervisor:
         old = [each for each in self.workers_in_slots() if each.generation <= self.generation]
         old_workers = "the old ones go on" if old else "no old one is left"
         logger.errors.error(f"the new workers cannot start, {old_workers}: {reason}")
+        undone = self.factory.config
         self.undo_change()
+        # Not in undo_change(): at a second HUP within a change, the next configuration follows.
+        self.factory.restore_databases(undone)
 
     def undo_change(self) -> None:
         """If a change is in progress, retire its workers and restore the old configuration."""

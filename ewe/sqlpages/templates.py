@@ -89,6 +89,7 @@ TEXTS = str | bytes | bytearray | memoryview  # a BLOB of a database is bytes
 VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
 CONTAINERS: tuple[type, ...] = list, tuple, dict, set, frozenset, Cycler, *VIEWS
 UNCOUNTED_TYPES = Namespace, TemplateModule  # the sizes of their contents are not counted
+NOT_IN_LISTS = *UNCOUNTED_TYPES, LoopContext
 # Filters that process all items in one call, and filters that may yield none of many items
 ALL_ITEMS_FILTERS = frozenset({"sort", "dictsort", "groupby", "unique", "min", "max"})
 SELECTING_FILTERS = frozenset({"select", "reject", "selectattr", "rejectattr"})
@@ -414,7 +415,7 @@ def size_of(container: Any) -> int:
                 containers.append(part)
             elif isinstance(part, Macro):
                 count += len(part.name or "")
-            elif isinstance(part, (*UNCOUNTED_TYPES, LoopContext)):
+            elif isinstance(part, NOT_IN_LISTS):
                 raise SecurityError("a list may not contain a namespace, an imported file or a loop")
             if count > MAX_ITEMS:
                 raise SecurityError("a list that is too large")

@@ -191,8 +191,10 @@ def test_a_change_that_fails_gives_the_daemon_its_old_databases(monkeypatch: pyt
     for factory, database in ((old, "log=a.db"), (new, "log=b.db")):
         factory.config = Config(database=[database])
         factory.programs = SimpleNamespace(restart=restarted.append)  # type: ignore[assignment]
+    undone = new.config
     new.undo_renewal(old)
-    new.undo_renewal(old)  # the databases are the same by now
+    new.restore_databases(undone)
+    new.restore_databases(old.config)  # the databases are the same
     assert restarted == [old.config]
 
 

@@ -486,7 +486,7 @@ def test_the_same_wrong_password_at_once_counts_once(guard: Auth, monkeypatch: p
 
 
 def test_a_client_that_leaves_before_the_answer_is_counted(guard: Auth) -> None:
-    """A check takes up to seconds of a processor, also if nobody waits for its result."""
+    """A check takes up to seconds of a processor, also if its client does not wait for the result."""
 
     class Leaving(Stream):
         async def call(self, *_: object, **__: object) -> Any:

@@ -511,14 +511,19 @@ class Calling(MemoryStream):
 def test_a_users_page_is_read_and_made_by_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, called: list[str]
 ) -> None:
-    """The declarations and the template of a user may take long, and would hold an event loop."""
+    """The declarations and the template of a user may take long, and would hold an event loop.
+
+    A page in memory needs no call to be read.
+    """
     monkeypatch.setattr(Asked, "names", ("~alice",))
     (tmp_path / "page.sql.html").write_text("-- parameter: q\n-- query: a\nSELECT :q\n---\n<p>hello")
+    time.sleep(SETTLED_S * 1.5)
     config = Config(documentroot=str(tmp_path))
-    io = Calling()
-    request = Request("GET", "/page", (1, 1), path="/page")
-    response = run(SQLPages(config, Asked(), Static(config), owner).respond(request, io))
-    assert response is not None and (response.status, io.called) == (200, called)
+    pages = SQLPages(config, Asked(), Static(config), owner)
+    for expected in (called, called[1:]):
+        io = Calling()
+        response = run(pages.respond(Request("GET", "/page", (1, 1), path="/page"), io))
+        assert response is not None and (response.status, io.called) == (200, expected)
 
 
 def test_the_compiled_pages_are_bounded_by_their_sizes(

@@ -40,6 +40,7 @@ class Factory:
         self.usable = True
         self.next_workers: CountRange | None = None  # of the configuration that renew() reads
         self.reported = 0
+        self.undone: list[object] = []  # configurations whose databases the daemon must forget
 
     def copy(self) -> Factory:
         other = Factory()
@@ -53,6 +54,9 @@ class Factory:
 
     def undo_renewal(self, old: Factory) -> None:
         self.version, self.workers = old.version, old.workers
+
+    def restore_databases(self, undone: object) -> None:
+        self.undone.append(undone)
 
     def report_applications(self) -> None:
         self.reported += 1
@@ -576,6 +580,15 @@ def test_a_change_that_fails_restores_the_limits_that_ttin_has_set(serving: Rehe
     serving.reload()
     serving.ends(104, CRASH)
     assert serving.slots_in_use == {0, 1, 2} and serving.growing.span == CountRange(3)
+
+
+def test_only_a_change_that_fails_gives_the_daemon_its_databases_back(serving: Rehearsal) -> None:
+    """At a second HUP within a change, the next configuration follows."""
+    serving.reload()
+    serving.reload()
+    assert not serving.made.undone
+    serving.ends(max(serving.workers), CRASH)
+    assert serving.made.undone == [serving.made.config]
 
 
 def test_a_place_less_while_a_change_comes(serving: Rehearsal) -> None:

@@ -121,9 +121,8 @@ def test_each_site_has_its_settings(tmp_path: Path) -> None:
 def test_a_document_root_in_cgi_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(logger.errors, "warning", lines.append)
-    text = (
-        '[[site]]\nnames = "a"\n[[site]]\ncgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
-    )
+    here = 'cgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
+    text = f'[[site]]\nnames = "a"\n[[site]]\nnames = "b"\n{here}[[site]]\n{here}'
     warn_of_sources(read(text, tmp_path))
     [line] = lines
     assert line.startswith("the document root /srv/programs/pages lies in cgi-path /srv/programs: ")

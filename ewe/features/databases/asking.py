@@ -70,7 +70,10 @@ class Databases:
     """The databases that a site's features may use. names: the names in the setting `database`, in its order."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ValueError, which names the setting, for contradictory settings and for an invalid address."""
+        """Read the settings of databases.
+
+        Raises ValueError, which names the setting, for contradictory settings and for an invalid address.
+        """
         databases = [parse_database(each) for each in config.database]
         self.names = tuple(name for name, _, _ in databases)
         self.key = config.dbd_key or ""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MAX_PAGES = 200  # pages in memory
-MAX_CACHED_BYTES = 32 * 1024 * 1024  # HTML of these pages together, and the one that is added last
+MAX_CACHED_BYTES = 32 * 1024 * 1024  # HTML of all these pages but the newest
 MAX_DIRECTORIES = 1_000  # directories in memory, with the contents of their books
 MAX_DOCUMENTS = 4  # books in memory, each as one document
 DOCUMENT_S = 10.0  # CPU time for the pages of one document that are not in the cache
