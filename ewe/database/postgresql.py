@@ -129,9 +129,9 @@ class PostgreSQL:
         self.connection.close()
 
 
-def json_value(encoded: bytes) -> object:
+def json_value(encoded: str | bytes) -> object:
     """Return a value of the types json and jsonb; an object or a list as the text that the server sends."""
-    text = encoded.decode()
+    text = encoded.decode() if isinstance(encoded, bytes) else encoded
     return text if text.lstrip().startswith(("{", "[")) else json.loads(text)
 
 

@@ -227,7 +227,7 @@ class LabBench:
         with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
             sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
             sample.usage = watch.usage()
-            if sample.usage:
+            if sample.usage is not None:  # it may be unknown: TargetWatch
                 sample.usage.core = watch.busy_share(SERVER, sample.seconds)
             # The core of this machine says nothing about a load that comes from others
             sample.core = None if self.load_hosts else watch.busy_share(LOAD, sample.seconds)

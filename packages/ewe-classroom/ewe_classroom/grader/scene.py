@@ -247,7 +247,7 @@ class SceneClient:
     def has_got(self, text: bytes) -> bool:
         """Return whether these bytes have arrived in a body, also in one whose end has not."""
         bodies = (response.body for response in self.reader.responses)
-        return any(text in body for body in (*bodies, self.reader.body, self.reader.buffer))
+        return any(text in bytes(body) for body in (*bodies, self.reader.body, self.reader.buffer))
 
     def over(self) -> bool:
         """Return whether the connection has ended by FIN or reset, or could not be opened."""
