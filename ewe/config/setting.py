@@ -20,6 +20,7 @@ from ewe.config.setting_types import Kind
 
 T = TypeVar("T")
 Scope = Literal["server", "site", "location"]
+Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
 # Groups whose settings hold for the server as a whole. A setting of another group may differ from site to site.
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})

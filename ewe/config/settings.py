@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
 from ewe.config.feature_table import declared_settings
 from ewe.config.messages import ConfigError, unknown
-from ewe.config.setting import Setting, joined
+from ewe.config.setting import Given, Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
     APPLICATIONS,
@@ -62,7 +62,7 @@ from ewe.config.setting_types import (
     size,
     unset,
 )
-from ewe.config.sources import Given, find_file, from_environment, from_platform, read_file
+from ewe.config.sources import find_file, from_environment, from_platform, read_file
 
 if TYPE_CHECKING:
     from ewe.config.site_tables import SiteTable

@@ -21,7 +21,7 @@ from typing import Any
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
-from ewe.config.setting import Key, Setting
+from ewe.config.setting import Given, Key, Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
 from ewe.config.table_kinds import TableKind
 

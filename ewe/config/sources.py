@@ -15,9 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
-from ewe.config.setting import variable
-
-Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
+from ewe.config.setting import Given, variable
 
 FILES = ("ewe.toml", "pyproject.toml")  # looked for in the current directory, where no file is named
 
