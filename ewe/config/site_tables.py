@@ -25,8 +25,6 @@ from ewe.config.setting import Given, Key, Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
 from ewe.config.table_kinds import TableKind
 
-# As in sources.py, which reads these tables: key, raw value, how an error begins, origin
-Given = tuple[str, object, str, str]
 Settings = Mapping[str, Setting[Any]]
 
 REDIRECTS = (301, 302, 303, 307, 308)

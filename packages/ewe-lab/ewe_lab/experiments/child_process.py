@@ -13,7 +13,7 @@ from ewe_lab.load.child import environment
 
 
 def figures_of(module: str, arguments: Sequence[str], max_s: float, too_long: str) -> Any:
-    """Run `python -m MODULE ARGUMENTS` on the servers' core; return the value of the JSON that it prints.
+    """Run a module as a program on the servers' core; return the value of the JSON that it prints.
 
     max_s: seconds that it may take. too_long: the error if it takes longer. Raises LabError.
     """
