@@ -50,7 +50,7 @@ def with_values(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def manual() -> str:
     """Return the manual page, in the macros of man(7)."""
-    parser, _ = command_line()
+    parser = command_line()
     lines = [
         '.\\" Made by share/make.py of ewe.',
         f'.TH EWE 1 "" "ewe {__version__}" "User Commands"',
@@ -91,7 +91,7 @@ def files() -> dict[str, str]:
     """Return the generated files: the name of each file below share/, and its text."""
     found = {"man/ewe.1": manual()}
     for shell, name in (("bash", "ewe"), ("zsh", "_ewe"), ("fish", "ewe.fish")):
-        parser, _ = command_line()
+        parser = command_line()
         found[f"completion/{name}"] = complete(with_values(parser), shell)
     return found
 
