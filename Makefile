@@ -149,6 +149,22 @@ cgi-bin/hello-c: cgi-bin/hello.c
 
 # The virtual environment. Files in it say what is done: .made, then what is installed (.serve, .test, .lab).
 # make creates it again if an installation was interrupted, the clone was moved, or its Python does not exist any more.
+# It deletes nothing else: an environment of another clone, or a directory without one, stays (VENV=DIR).
+OTHER_CLONE = $(filter-out $(CURDIR),$(shell cat $(VENV)/.made 2>/dev/null))
+ifneq ($(and $(filter-out .venv,$(VENV)),$(if $(wildcard $(VENV)/pyvenv.cfg),,$(wildcard $(VENV)/*))),)
+$(error $(VENV) is not empty, and no virtual environment: name another directory, VENV=DIR)
+endif
+ifneq ($(and $(OTHER_CLONE),$(wildcard $(OTHER_CLONE)/Makefile),$(filter-out $(CURDIR)/%,$(abspath $(VENV)))),)
+$(error $(VENV) is the environment of $(OTHER_CLONE): name another directory, VENV=DIR)
+endif
+# It deletes nothing else: an environment of another clone, or a directory without one, stays (VENV=DIR).
+OTHER_CLONE = $(filter-out $(CURDIR),$(shell cat $(VENV)/.made 2>/dev/null))
+ifneq ($(and $(filter-out .venv,$(VENV)),$(if $(wildcard $(VENV)/pyvenv.cfg),,$(wildcard $(VENV)/*))),)
+$(error $(VENV) is not empty, and no virtual environment: name another directory, VENV=DIR)
+endif
+ifneq ($(and $(OTHER_CLONE),$(wildcard $(OTHER_CLONE)/Makefile),$(filter-out $(CURDIR)/%,$(abspath $(VENV)))),)
+$(error $(VENV) is the environment of $(OTHER_CLONE): name another directory, VENV=DIR)
+endif
 ifneq ($(shell { test ! -e $(VENV)/.unfinished && grep -qxF '$(CURDIR)' $(VENV)/.made && $(VENV)/bin/python -c ''; } 2>/dev/null && echo sound),sound)
 $(shell rm -f $(VENV)/.made)
 endif
