@@ -32,6 +32,7 @@ from ewe.gateway.scripts import Script, closed_door, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
+from ewe.streams.descriptors import EXHAUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,15 +145,16 @@ class Users:
         self.homes.forget(name)
         try:
             account = pwd.getpwnam(name)
-        except (KeyError, OSError):
-            return None
-        root = os.path.join(account.pw_dir, self.directory)
-        try:
+            root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
         except Doubt as doubt:
             logger.errors.info(f"/~{name}/ is 404: {doubt}")
             return None  # the client gets the same answer as for an unknown account
-        except (OSError, ValueError):  # the directory does not exist
+        except (KeyError, ValueError):  # there is no such account, or no such directory
+            return None
+        except OSError as reason:
+            if reason.errno in EXHAUSTED:
+                raise  # the account may exist: the client gets 503, and may ask again
             return None
         # Each user's files have their own cache. All caches together would otherwise take gigabytes.
         if sum(each.static.used_bytes for _, each in list(self.homes.entries.values())) > self.config.cache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import subprocess
@@ -159,6 +160,23 @@ def test_a_directory_that_becomes_a_link_leads_nowhere_else() -> None:
         finally:
             swapper.kill()
             swapper.wait()
+
+
+def test_a_server_without_descriptors_does_not_say_that_a_user_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users = Users(Config(userdir="public_html", min_uid=0), None, ProtectedSources("/nowhere"))
+
+    def refuse(name: str) -> pwd.struct_passwd:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(pwd, "getpwnam", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        users.home("/~ada/")
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: me())
+    monkeypatch.setattr(Users, "examine", lambda *_: refuse(""))
+    with pytest.raises(OSError, match="Too many open files"):
+        users.home("/~ada/")
 
 
 def test_the_caches_of_all_users_together_are_bounded(
