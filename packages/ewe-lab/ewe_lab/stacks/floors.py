@@ -25,6 +25,7 @@ TYPE_CHECKING = False  # typing itself is a module that a child might copy
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
+    from typing import Any
 
     Answers = tuple[
         bytes, bytes
@@ -97,7 +98,18 @@ def loop(
             except OSError as error:
                 is_kept = bool(context) and error.errno == WANT_READ  # part of a TLS record: more will come
             if not is_kept:
-                connections.pop(descriptor).close()  # which also removes it from the poller
+                ended = connections.pop(descriptor)
+                if context:
+                    send_close_notify(ended)
+                ended.close()  # which also removes it from the poller
+
+
+def send_close_notify(connection: Any) -> None:
+    """Send close_notify (RFC 8446 section 6.1). Without it ab takes each answer for one that was cut."""
+    try:
+        connection.unwrap()
+    except OSError:  # the client's close_notify has not come: a floor does not wait for it
+        pass
 
 
 def parse(listener: socket.socket, answers: Answers, context: SSLContext | None) -> None:
