@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import importlib.util
@@ -457,8 +458,6 @@ def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: byte
         (lambda top: zipped(top / "a.zip", {"/etc/evil.py": "x"}), "outside of its folder"),
         (lambda top: zipped(top / "a.zip", {"..\\evil.py": "x"}), "outside of its folder"),
         (lambda top: tarred(top / "a.tar", tarfile.REGTYPE, "../evil"), "outside of its folder"),
-        # tarfile would read its header again and again. Type Z is unknown.
-        (lambda top: with_size(top / "a.tar", b"Z", -512), "a file of -512 bytes"),
         # A pipe is left out, but its contents would be decompressed.
         (lambda top: with_size(top / "a.tar", tarfile.FIFOTYPE, 5000), "more than"),
         (lambda top: put(top / "a.zip", "no zip"), "cannot be unpacked"),
@@ -481,6 +480,17 @@ def test_a_bad_archive_is_a_problem_of_its_student_alone(
     with pytest.raises(BadHandIn, match=says):
         submissions.take_files(HandIn("a", "a", [(path, path.name)]), target)
     assert not (tmp_path / "evil.py").exists() and not (tmp_path / "evil").exists()
+
+
+def test_a_size_below_zero_is_read_once(tmp_path: Path) -> None:
+    """tarfile would read this header again and again. A newer one takes it for the end. The type Z is unknown."""
+    path = with_size(tmp_path / "a.tar", b"Z", -512)
+    (tmp_path / "to").mkdir()
+    with contextlib.suppress(BadHandIn):
+        submissions.take_files(HandIn("a", "a", [(path, path.name)]), tmp_path / "to")
+    assert [each.name for each in (tmp_path / "to").iterdir()] == ["server.py"]  # the member before it
+    with pytest.raises(BadHandIn, match="a file of -512 bytes"):
+        submissions.SubmissionCounter().take(-512)
 
 
 def test_an_archive_that_lies_about_its_size_is_a_bomb(tmp_path: Path) -> None:
