@@ -157,14 +157,6 @@ endif
 ifneq ($(and $(OTHER_CLONE),$(wildcard $(OTHER_CLONE)/Makefile),$(filter-out $(CURDIR)/%,$(abspath $(VENV)))),)
 $(error $(VENV) is the environment of $(OTHER_CLONE): name another directory, VENV=DIR)
 endif
-# It deletes nothing else: an environment of another clone, or a directory without one, stays (VENV=DIR).
-OTHER_CLONE = $(filter-out $(CURDIR),$(shell cat $(VENV)/.made 2>/dev/null))
-ifneq ($(and $(filter-out .venv,$(VENV)),$(if $(wildcard $(VENV)/pyvenv.cfg),,$(wildcard $(VENV)/*))),)
-$(error $(VENV) is not empty, and no virtual environment: name another directory, VENV=DIR)
-endif
-ifneq ($(and $(OTHER_CLONE),$(wildcard $(OTHER_CLONE)/Makefile),$(filter-out $(CURDIR)/%,$(abspath $(VENV)))),)
-$(error $(VENV) is the environment of $(OTHER_CLONE): name another directory, VENV=DIR)
-endif
 ifneq ($(shell { test ! -e $(VENV)/.unfinished && grep -qxF '$(CURDIR)' $(VENV)/.made && $(VENV)/bin/python -c ''; } 2>/dev/null && echo sound),sound)
 $(shell rm -f $(VENV)/.made)
 endif

@@ -47,7 +47,7 @@ def cgroup_of(proc: str, controller: str = "") -> str:
 
 
 def cgroups_above(proc: str, controller: str = "") -> Iterator[str]:
-    """Yield the directory of this process's cgroup, then of each ancestor, whose limits hold as well.
+    """Yield the directory of this process's cgroup, then of each ancestor: its limits hold, too.
 
     A directory may be absent: a container may have the host's name of its cgroup, and see it as the root of the
     mount. controller: one of cgroup version 1; "": version 2.

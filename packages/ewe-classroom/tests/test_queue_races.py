@@ -166,7 +166,7 @@ def test_the_explorer_shows_no_model_of_ewe_to_the_queue(tmp_path: Path) -> None
 
 
 class StillScene:
-    """A scene without clients, whose checks fail with their words."""
+    """A scene without clients. Its checks fail with their words."""
 
     def pump(self, wait_s: float) -> None:
         time.sleep(wait_s)

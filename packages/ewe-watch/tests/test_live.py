@@ -1,4 +1,4 @@
-"""The live page of ewe-watch as a process: its page, its stream, its buttons, who may press them, and its end."""
+"""The live page of ewe-watch as a process: its page, its stream, its buttons and their guard, and its end."""
 
 from __future__ import annotations
 

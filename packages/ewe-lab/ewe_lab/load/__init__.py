@@ -10,5 +10,5 @@
 exchanges.py, ipc_kinds.py, protected_calls.py and steps.py measure one layer each, without a server: an experiment
 runs them as programs. stub_dns.py is a slow name server.
 
-Begin with run.py. ewe_lab.bench.experiment.Load says which shapes of load there are, and what counts.
+Begin with run.py. ewe_lab.bench.experiment.Load lists the shapes of load, and the figures that count.
 """

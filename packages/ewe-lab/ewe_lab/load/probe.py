@@ -18,7 +18,7 @@ PROBE_TIMEOUT_S = 5.0
 
 
 def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str, str]:
-    """Return what is wrong, "" if nothing is; and a remark on a good answer, "" if there is none.
+    """Return the fault of an answer, "" without one; and a remark on a good answer, "" without one.
 
     asked: the method, the headers and the status of a load.
     """

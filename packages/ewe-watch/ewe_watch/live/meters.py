@@ -61,7 +61,7 @@ def descendants(pid: int) -> list[int]:
 class CostMeter:
     """Measures a process and all its descendants. CPU time is a difference, so the first measurement has none.
 
-    zombies: the processes that had ended at the last measurement, and whose status the parent had not read.
+    zombies: the processes that had ended at the last measurement without a parent that had read their status.
     """
 
     def __init__(self, pid: int) -> None:
