@@ -8,8 +8,8 @@ idle, the worker accepts a new connection at once, and the supervisor mostly sle
 the supervisor finds nothing to wait for. A supervisor that has seen a client looks LOOK_S later, and does not watch
 the sockets until then, so that many clients wake it ten times a second at most.
 
-At a look the workers are starved if none is idle and a client waits. A worker that has not reported yet, and one
-whose start is planned, count as idle: it will take a client soon. Two kinds of workers do not count, since a
+At a look the workers are starved if none is idle and a client waits. A worker that has not reported yet, and a
+planned one, count as idle: it will take a client soon. Two kinds of workers do not count, since a
 debugger or SIGSTOP may have stopped them: one that says that it is idle, although a client has waited for HOLD_S,
 and one that has not reported START_S after its fork. The second may also hang in an import.
 

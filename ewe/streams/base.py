@@ -305,16 +305,16 @@ class Stream:
         raise NotImplementedError
 
     async def send_copy(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
-        """Do the same without sendfile(2): read the bytes, and send the first of them together with `head`.
+        """Send the same as send_file() without sendfile(2): read the bytes, and send the first with `head`.
 
         Raises Timeout, Disconnected like send_file().
         """
         self.unsent = count
         while count:
             data = os.pread(file, min(count, RECEIVE_BYTES), offset)
+            await (self.send(head, data) if head else self.send(data))
             if not data:
                 raise Disconnected("the file has become shorter")
-            await (self.send(head, data) if head else self.send(data))
             head = b""
             offset += len(data)
             count -= len(data)

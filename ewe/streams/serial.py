@@ -7,8 +7,8 @@ time (RFC 9112 section 9.5). If others wait, this stream therefore ends such a c
     the client sends request after request     after the exchange in which its turn ends (2 * TURN_S)
     the client is silent between two requests  within 2 * TICK_S
 
-A client has to be waiting at two looks in a row: another worker, if one is idle, takes it in less time. The client
-whose connection ended connects again, and waits behind the others. If nobody waits, nothing changes. A client that
+A client has to be waiting at two looks in a row: another worker, if one is idle, takes it in less time. The other
+client connects again, and waits behind the rest. If nobody waits, nothing changes. A client that
 has sent no request yet, or only a part of one, keeps the worker until `head_timeout`: without its request there is
 nothing to end, and this is the weakness of the model.
 """

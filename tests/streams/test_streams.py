@@ -681,9 +681,10 @@ def test_a_file_to_a_slow_reader(connect: Connect) -> None:
         assert connection.result() > STANDS_STILL
 
 
-def test_a_file_that_is_shorter_than_promised(connect: Connect) -> None:
+@pytest.mark.parametrize("size", [0, 100, 500_000])
+def test_a_file_that_is_shorter_than_promised(connect: Connect, size: int) -> None:
     """The connection is cut; not a byte is made up."""
-    data = pattern(500_000)
+    data = pattern(size)
     with file_of(data) as file:
 
         async def talk(stream: Stream) -> None:

@@ -50,7 +50,7 @@ def read(path: Path) -> TraceOrder:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise BadTrace(f"the trace has more than {MAX_BYTES >> 20} MB")
-    # What follows the last line feed is "", or a line that is not complete yet.
+    # The text after the last line feed is "", or a line that is not complete yet.
     lines = data.decode(errors="replace").split("\n")[:-1]
     if lines and lines[0].split(" ")[1:2] == ["model"]:  # the first event of ewe's own models names the model
         try:

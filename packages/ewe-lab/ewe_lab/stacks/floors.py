@@ -8,8 +8,8 @@
     fork      a process for each connection
 
 Each answers every request with the bytes of one file, looks for `Connection: close` and HTTP/1.0, and checks no
-more. A server that reads requests does more. The difference between it and its floor is what its own code costs;
-the distance of the floor from a server in C is what the interpreter costs. It imports as few modules as it can,
+more. A server that reads requests does more. The difference between it and its floor is the cost of this work;
+the distance of the floor from a server in C is the cost of the interpreter. It imports as few modules as it can,
 because a forked child may copy what its parent has loaded.
 """
 
