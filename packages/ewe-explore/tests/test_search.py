@@ -157,6 +157,8 @@ ENDS = [
         "",
     ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
+    ("import os.path; os.fork()", "exception", "os.fork() cannot be explored"),
+    ("import os.path as path; assert path.join('a', 'b') == 'a/b'", None, ""),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
     ("always(lambda: True); queue.Queue().qsize()", None, ""),
