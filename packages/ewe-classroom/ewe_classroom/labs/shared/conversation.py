@@ -45,7 +45,10 @@ def split_head(buffer: bytes) -> tuple[bytes | None, bytes]:
 
 
 def parse(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Return the method, the path and the header fields (names in lower case). Raises BadRequest(400)."""
+    """Return the method, the path and the header fields (names in lower case). Raises BadRequest(400).
+
+    fields["version"] is the version of the request line: "HTTP/1.1" or "HTTP/1.0".
+    """
     # --- solution
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
