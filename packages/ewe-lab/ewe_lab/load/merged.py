@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ewe_lab.load.histogram import Histogram
+from ewe_lab.load.histogram import BUCKET_LIMIT, Histogram
 from ewe_lab.load.recorder import Recorder
 
 COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
@@ -35,32 +35,38 @@ def pack_counts(recorder: Recorder) -> dict[str, Any]:
 
 
 def pack_histogram(times: Histogram) -> dict[str, Any]:
-    """Return a histogram as plain data."""
+    """Return the attributes of a histogram as plain data, by their names."""
+    # Infinity: each request was answered. JSON has no such number
+    shortest_s = times.shortest_unanswered_s if math.isfinite(times.shortest_unanswered_s) else None
     return {
-        "buckets": list(times.counts.items()),
+        "counts": list(times.counts.items()),
         "total": times.total,
         "max": times.max,
-        "in_vain": times.unanswered,
-        "at_least": times.shortest_unanswered_s if math.isfinite(times.shortest_unanswered_s) else None,
+        "unanswered": times.unanswered,
+        "shortest_unanswered_s": shortest_s,
     }
 
 
 def add_to_histogram(to: Histogram, found: dict[str, Any]) -> None:
-    """Add the counts of a packed histogram to the histogram `to`."""
-    for bucket, count in found["buckets"]:
+    """Add a packed histogram to the histogram `to`. Raises ValueError for a bucket that no time has."""
+    for bucket, count in found["counts"]:
+        # A greater number would need more memory than there is: it says by how many bits a time is shifted
+        if not 0 <= int(bucket) < BUCKET_LIMIT:
+            raise ValueError(f"bucket {bucket}")
         to.counts[int(bucket)] += int(count)
         to.count += int(count)
     to.total += float(found["total"])
     to.max = max(to.max, float(found["max"]))
-    to.unanswered += int(found["in_vain"])
-    if found["at_least"] is not None:
-        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["at_least"]))
+    to.unanswered += int(found["unanswered"])
+    if found["shortest_unanswered_s"] is not None:
+        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["shortest_unanswered_s"]))
 
 
 def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
     """Return one recorder with the counts of all workers. Its share of a core is that of the busiest worker.
 
-    Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of pack_counts().
+    Raises KeyError, TypeError, ValueError, AttributeError, OverflowError (of an infinite number) if a part does not
+    have the form of pack_counts().
     """
     whole = Recorder(scheduled)
     whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))  # the mean length
