@@ -296,6 +296,7 @@ NO_TIMES = pack_histogram(Histogram())
         {"service": None},
         {"seconds": [[1]]},
         {"errors": []},
+        {"length": 1e12},
         {"service": NO_TIMES | {"counts": [[1 << 60, 1]]}},
         {"service": NO_TIMES | {"counts": [[-1, 1]]}},
     ],

@@ -14,6 +14,7 @@ from typing import Any
 from ewe_lab.load.histogram import BUCKET_LIMIT, Histogram
 from ewe_lab.load.recorder import Recorder
 
+MAX_LENGTH_S = 7 * 86400.0  # the longest load whose counts are taken: a week
 COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
 
 
@@ -68,8 +69,12 @@ def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
     Raises KeyError, TypeError, ValueError, AttributeError, OverflowError (of an infinite number) if a part does not
     have the form of pack_counts().
     """
+    mean_length_s = sum(float(part["length"]) for part in parts) / len(parts)
+    # A sample has a row for each second
+    if not 0 <= mean_length_s <= MAX_LENGTH_S:
+        raise ValueError(f"a load of {mean_length_s:g} s")
     whole = Recorder(scheduled)
-    whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))  # the mean length
+    whole.set_window(0.0, mean_length_s)
     whole.measured = 1.0  # so that `cpu` below, a share of a core, stays one when it is divided by it
     for part in parts:
         whole.cpu = max(whole.cpu, float(part["client"]))
