@@ -198,7 +198,7 @@ class TraceStory:
         self.losses[program] = max(self.losses.get(program, 0), lost_so_far)
         self.lost = sum(self.losses.values())
 
-    # Events of a connection. ewe.trace says what event.text is for each kind
+    # Events of a connection. ewe.trace lists the text (event.text) of each kind
 
     def accepted(self, event: TraceEvent, connection: TracedConnection) -> None:
         """Note the address and the time of a new connection. It begins in the queue: no worker has taken it."""
