@@ -11,6 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.needs import require
@@ -107,6 +110,28 @@ def test_root_writes_no_script_through_the_link_of_a_user(accounts: list[str], t
         assert not list(home.parent.rglob("ewe-watch.py"))  # the first account's script is removed again
     finally:
         shutil.rmtree(system)
+
+
+def test_a_scene_that_another_page_has_just_chosen_is_not_ended_within_a_step() -> None:
+    chooser: Any = object.__new__(SceneChooser)
+    new_stage = SimpleNamespace(lock=Lock())
+
+    class LockAfterTheOther:
+        """The lock of a chooser: another page had it until this page gets it, and has chosen a scene."""
+
+        def acquire(self, *, blocking: bool) -> bool:
+            chooser.stage = new_stage
+            return True
+
+        def release(self) -> None:
+            pass
+
+    chooser.stage, chooser.lock = SimpleNamespace(lock=Lock()), LockAfterTheOther()
+    with new_stage.lock, pytest.raises(ActionError, match="a step is being played"), chooser.alone():
+        pass
+    with chooser.alone():
+        assert new_stage.lock.locked()
+    assert not new_stage.lock.locked()
 
 
 @pytest.mark.starts_processes

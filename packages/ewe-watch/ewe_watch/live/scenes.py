@@ -187,7 +187,10 @@ def lacks_users(scene: WatchScene, director: Director) -> str:
 
 
 class Stage:
-    """A scene in play. at: the next step."""
+    """A scene in play. at: the index of the next step. failed: why the last step failed; "" if it did not.
+
+    lacks: what this computer lacks for a scene with several users; "" for nothing (lacks_users()).
+    """
 
     def __init__(self, director: Director, scene: WatchScene) -> None:
         """Start the scene's models; until ready() the page offers no step. Raises StartFailure."""
@@ -205,7 +208,7 @@ class Stage:
         self.tell(running=False)
 
     def tell(self, *, running: bool) -> None:
-        """Tell the pages how far the scene is."""
+        """Tell the pages how far the scene is. running: a step is being played, or the models are being started."""
         self.director.tell_scene(
             {
                 "name": self.scene.name, "title": self.scene.title,
@@ -314,10 +317,11 @@ class SceneChooser:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep others from the stage. Raises ActionError if a step or another choice has it."""
-        stage = self.stage
         if not self.lock.acquire(blocking=False):
             raise ActionError("another scene is being chosen")
         try:
+            # Read with the lock: until then another page may have chosen a scene, whose step is played now
+            stage = self.stage
             if stage is not None and not stage.lock.acquire(blocking=False):
                 raise ActionError("a step is being played: wait for its end")
             try:
