@@ -91,11 +91,13 @@ def foreign(line: str) -> ForeignChoice:
         raise UsageError(f"--command {line!r}: {reason}") from None
     if not words:
         raise UsageError("--command needs a command line, such as './server {port} {root} {workers}'")
-    if wrong := set(HOLES.findall(line)) - {"port", "root", "workers"}:
+    # In the words, as ForeignProcess fills them: a quote of the shell may stand within a hole
+    holes = {hole for word in words for hole in HOLES.findall(word)}
+    if wrong := holes - {"port", "root", "workers"}:
         raise UsageError(
             f"--command: {{{min(wrong)}}} is unknown; there are {{port}}, {{root}} and {{workers}}"
         )
-    if "{port}" not in line:
+    if "port" not in holes:
         raise UsageError("--command: {port} is missing: the server must listen where ewe-watch says")
     return ForeignChoice(line, {})
 
@@ -172,7 +174,10 @@ class ForeignProcess(ServerProcess):
 
         The order matters: a worker leaves a connection before it, or another worker, takes the next one.
         """
-        peers = self.connections()
+        try:
+            peers = self.connections()
+        except OSError:  # no descriptor is free: a later look finds the changes
+            return
         for inode, peer in peers.items():
             if inode not in self.names:
                 self.numbers += 1
@@ -199,7 +204,7 @@ class ForeignProcess(ServerProcess):
         """Return the accepted connections: inode -> the client's address.
 
         A connection that is still in the backlog has the inode 0: no descriptor names it yet. All clients are those
-        of ewe-watch, on this machine.
+        of ewe-watch, on this machine. Raises OSError.
         """
         port_suffix = f":{self.port:04X}"
         found = {}
