@@ -37,6 +37,7 @@ from ewe import svg
 TILE_PX = 10  # the side of a pattern's square
 # Heights of a row, and of a span in it. Rows are multiples of a tile, so that the pattern is alike in each row.
 ROW_PX, BAR_PX = 2 * TILE_PX, 14
+MIN_SPAN_PX = 2  # the width of a shorter span, which a reader could not see
 TOP_PX = TILE_PX // 2  # above the first row
 AXIS_PX, MOMENT_LABELS_PX = 20, 16  # heights
 MAX_NAME_CHARS = 24
@@ -299,11 +300,11 @@ def vertical(x: float, top: float, bottom: float, kind: str, tip: str) -> str:
 
 
 def lane_parts(lane: DrawnLane, y: float) -> Iterable[str]:
-    """Yield the line and the spans of a lane."""
+    """Yield the line and the spans of a lane. y: its middle."""
     if lane.last > lane.first:
         yield f'<line class="ln-line" x1="{lane.first:.5g}" x2="{lane.last:.5g}" y1="{y:g}" y2="{y:g}"/>'
     for span in lane.spans:
-        width = max(span.end - span.begin, 2)
+        width = max(span.end - span.begin, MIN_SPAN_PX)
         position = f'x="{span.begin:.5g}" y="{y - BAR_PX / 2:g}" width="{width:.5g}" height="{BAR_PX}"'
         yield f'<rect class="ln-bar ln-{span.kind}" {position}>{tipped(span.tip)}</rect>'
 
