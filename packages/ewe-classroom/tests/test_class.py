@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import importlib.util
 import io
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,27 @@ def test_the_results_in_the_folder_of_the_class_are_no_submission(tmp_path: Path
     put(tmp_path / "class-marks" / "marks.csv")
     found = submissions.read(tmp_path / "ada" / "..", results=tmp_path / "class-marks").hand_ins
     assert [each.name for each in found] == ["ada"]
+
+
+def test_the_results_in_the_only_folder_are_no_submission(tmp_path: Path) -> None:
+    for name in ("ada", "bob", "marks"):
+        put(tmp_path / "pool" / name / "server.py")
+    found = submissions.read(tmp_path, "server.py", tmp_path / "pool" / "marks").hand_ins
+    assert [each.name for each in found] == ["ada", "bob"]
+
+
+def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "pool" / "ada" / "server.py")
+    entries_of = Path.iterdir
+
+    def refuse_pool(path: Path) -> Iterator[Path]:
+        if path.name == "pool":  # root may read each folder, so no mode refuses it
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return entries_of(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_pool)
+    with pytest.raises(ConfigError, match="pool: Permission denied; name the folder"):
+        submissions.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
