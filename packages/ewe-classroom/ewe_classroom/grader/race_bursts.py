@@ -247,20 +247,20 @@ class Bursts:
             clients = [self.ask(f"/{10 + number}.txt") for number in range(workers)]
         self.expect(stalled + clients, f"{workers} clients came while workers became free")
 
-    def stop(self, clients: int) -> None:
-        """Send SIGTERM while so many clients wait; fail unless the server ends without a race."""
+    def stop(self, client_count: int) -> None:
+        """Send SIGTERM while `client_count` clients wait; fail unless the server ends without a race."""
         self.expect_detector()
-        # Stopped, so that the requests and the signal wait for the server together.
+        # The server is stopped, so that it finds the requests and the signal together.
         with self.stopped():
-            for number in range(clients):
+            for number in range(client_count):
                 self.ask(f"/{number}.txt")
             self.scene.signal(signal.SIGTERM)
-        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {clients} clients")
+        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {client_count} clients")
         self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
-                f"SIGTERM was sent{f' beside {clients} requests' if clients else ' to the idle server'}, and the "
-                f"server did not end{self.sleepers()}",
+                f"SIGTERM was sent{f' beside {client_count} requests' if client_count else ' to the idle server'}, "
+                f"and the server did not end{self.sleepers()}",
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
@@ -421,14 +421,18 @@ class Bursts:
     def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
         races: list[RaceReport] = self.program.reports(self.output())
-        if races:
-            # The race is the cause, even if an earlier check has failed (Findings.causes)
-            self.scene.findings.causes.add(self.scene.check)
-            more = f" ({len(races) - 1} more reports)" if len(races) > 1 else ""
-            self.scene.fail(
-                races[0].did() + more, races[0].change(), races[0].cause(),
-                sent="bursts of clients, to the server built with a race detector",
-            )  # fmt: skip
+        if not races:
+            return
+        # A report of a race explains itself: this check loses its points, also if an earlier check has failed.
+        self.scene.findings.causes.add(self.scene.check)
+        first, more = races[0], len(races) - 1
+        others = f" ({more} more report{'s' if more > 1 else ''})" if more else ""
+        self.scene.fail(
+            first.did() + others,
+            first.change(),
+            first.cause(),
+            sent="bursts of clients, to the server built with a race detector",
+        )
 
     def output(self) -> str:
         with open(self.scene.subject.output, "rb") as file:
