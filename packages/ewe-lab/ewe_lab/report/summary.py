@@ -266,7 +266,7 @@ class ModelSummary:
 
 
 def standings(results: Results) -> list[ModelSummary]:
-    """Rank ewe's models over all settings with MIN_RANKED_MODELS: the cheapest first, and last the starved ones.
+    """Rank ewe's models by cost over all settings with MIN_RANKED_MODELS; models that lost requests come last.
 
     In each setting a model's figure is divided by that of the best model, so that fast and slow settings count
     alike. The geometric mean of these ratios is the model's figure.
