@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -1109,6 +1110,30 @@ def graders_of(directory: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.starts_processes
+def test_a_grader_without_a_descriptor_for_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+
+    def start(plan: ClassPlan, hand_in: HandIn, *_: object) -> class_run.RunningGrader:
+        return class_run.RunningGrader(hand_in, process, {}, time.monotonic() + 60)
+
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(class_run, "start", start)
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            list(class_run.in_parallel(plan, [(HandIn("ada", "ada"), tmp_path, {})], None))
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.starts_processes
