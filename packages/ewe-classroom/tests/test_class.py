@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import importlib.util
 import io
@@ -15,8 +16,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -299,6 +301,27 @@ def test_the_results_in_the_folder_of_the_class_are_no_submission(tmp_path: Path
     assert [each.name for each in found] == ["ada"]
 
 
+def test_the_results_in_the_only_folder_are_no_submission(tmp_path: Path) -> None:
+    for name in ("ada", "bob", "marks"):
+        put(tmp_path / "pool" / name / "server.py")
+    found = submissions.read(tmp_path, "server.py", tmp_path / "pool" / "marks").hand_ins
+    assert [each.name for each in found] == ["ada", "bob"]
+
+
+def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "pool" / "ada" / "server.py")
+    entries_of = Path.iterdir
+
+    def refuse_pool(path: Path) -> Iterator[Path]:
+        if path.name == "pool":  # root may read each folder, so no mode refuses it
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return entries_of(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_pool)
+    with pytest.raises(ConfigError, match="pool: Permission denied; name the folder"):
+        submissions.read(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
 def test_a_time_that_cannot_be_is_none(text: str) -> None:
     assert submissions.time_of(text) is None
@@ -490,7 +513,7 @@ def test_a_size_below_zero_is_read_once(tmp_path: Path) -> None:
         submissions.take_files(HandIn("a", "a", [(path, path.name)]), tmp_path / "to")
     assert [each.name for each in (tmp_path / "to").iterdir()] == ["server.py"]  # the member before it
     with pytest.raises(BadHandIn, match="a file of -512 bytes"):
-        submissions.SubmissionCounter().take(-512)
+        submissions.SubmissionCounter().count(-512)
 
 
 def test_an_archive_that_lies_about_its_size_is_a_bomb(tmp_path: Path) -> None:
@@ -1087,6 +1110,30 @@ def graders_of(directory: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.starts_processes
+def test_a_grader_without_a_descriptor_for_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+
+    def start(plan: ClassPlan, hand_in: HandIn, *_: object) -> class_run.RunningGrader:
+        return class_run.RunningGrader(hand_in, process, {}, time.monotonic() + 60)
+
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(class_run, "start", start)
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            list(class_run.in_parallel(plan, [(HandIn("ada", "ada"), tmp_path, {})], None))
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.starts_processes

@@ -161,10 +161,13 @@ class Socket(Primitive):
         self.name = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
+        """Listen at the port of bind(). A second call only changes the size of the backlog, as in Linux."""
         self.point("listens on")
-        self.waiting = deque()
+        if self.waiting is None:
+            self.waiting = deque()
         self.backlog = max(backlog, 1)
         network().listening[self.name[1]] = self
+        self.recompute_runnable_lanes()
 
     def accept(self) -> tuple[Socket, Address]:
         """Return the connection that has waited longest in the backlog, and its client's address."""
@@ -185,6 +188,8 @@ class Socket(Primitive):
         queue = server.waiting
         # As in Linux, one connection more than `backlog` may wait
         self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
+        if server.closed or server.is_shut:  # another lane has ended the listening socket meanwhile
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         network().next_port += 1
         other = Socket()
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)

@@ -146,6 +146,21 @@ def test_lost_events_of_two_programs_are_added() -> None:
     assert tell(map(parse, lines)).lost == 12
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_connection_whose_end_was_lost_gives_way_to_the_next_one(busy: bool) -> None:
+    statement = ["1.2 db-request 40.1 40/40 - uid:7 log", "1.3 db-runs 40.1 41/42 SELECT ?"] if busy else []
+    lines = ["1.1 db-opened - 41/42 log sqlite", *statement, "1.4 db-opened - 41/42 other sqlite"]
+    found = tell(map(parse, lines)).behind
+    assert [(lane.name, lane.began, lane.ended) for lane in found.lanes] == [
+        ("log", 1.1, 1.4),
+        ("other", 1.4, None),
+    ]
+    assert found.count_lanes(DATABASE) == 1 and found.count_lanes(DATABASE, busy=True) == busy
+    assert all(request.lane is found.lanes[1] for request in found.requests)
+    found.feed(parse("1.5 db-answered 40.1 41/42 1.000 ok"))
+    assert found.count_lanes(DATABASE, busy=True) == 0
+
+
 def test_a_trace_of_nonsense_is_told_without_a_fault() -> None:
     lines = [line for line in (XSWITCH + DAEMON).splitlines() if "x-engine" not in line]
     for cut in range(len(lines)):

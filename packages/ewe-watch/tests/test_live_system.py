@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from ewe_watch.live import meters, model_process
+from ewe.config.command import UsageError
+from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
+from ewe_watch.live.demonstration import MOST_MS, whole_number
+from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
 LISTENING = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711\n"
@@ -58,3 +61,51 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
     assert server.alive()
     server.process.kill()
     server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("40", 40),
+        ("", 0),
+        ("-1", 0),
+        ("x", 0),
+        ("999999999", MOST_MS),
+        pytest.param("9" * 5000, MOST_MS, id="long"),
+    ],
+)
+def test_a_number_of_a_query_may_have_any_length(text: str, number: int) -> None:
+    """int() of 5,000 digits raises ValueError, so the page would have status 500."""
+    assert whole_number(text) == number
+
+
+def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An OSError would end the thread that publishes all changes."""
+
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    server: Any = object.__new__(ForeignProcess)
+    server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
+    monkeypatch.setattr(foreign, "tcp_lines", no_descriptor)
+    assert server.read() == (b"", [])
+    assert server.names == {7: "1.1"} and server.held
+    monkeypatch.setattr(meters.psutil, "Process", no_descriptor)
+    assert meters.descendants(1) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('./server {port} {"x"}', "{x} is unknown"),
+        ("./server {p}", "{p} is unknown"),
+        ("./server", "{port} is missing"),
+    ],
+)
+def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> None:
+    """The quotes of a shell are removed first: {"x"} is {x} in the word that the server gets."""
+    with pytest.raises(UsageError) as raised:
+        foreign.foreign(line)
+    assert text in str(raised.value)

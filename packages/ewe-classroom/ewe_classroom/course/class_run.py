@@ -303,7 +303,12 @@ def in_parallel(
                 while not_started and len(running) < plan.jobs:
                     hand_in, work, graded_work = not_started.pop()
                     grader = start(plan, hand_in, work, graded_work, given)
-                    descriptor = os.pidfd_open(grader.process.pid)
+                    try:
+                        descriptor = os.pidfd_open(grader.process.pid)
+                    except OSError:  # no descriptor is free
+                        grader.process.terminate()
+                        wait_or_kill(grader.process)
+                        raise
                     running[descriptor] = grader
                     selector.register(descriptor, selectors.EVENT_READ)
                 deadline = min(each.end for each in running.values())
@@ -320,11 +325,16 @@ def in_parallel(
             for each in running.values():
                 each.process.terminate()  # ewe-grade then stops the server, and ends
             for descriptor, each in running.items():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    each.process.wait(GRACE_S)
-                each.process.kill()
-                each.process.wait()
+                wait_or_kill(each.process)
                 os.close(descriptor)
+
+
+def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a grader that was asked to end has ended; kill it after GRACE_S."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    process.kill()
+    process.wait()
 
 
 def start(

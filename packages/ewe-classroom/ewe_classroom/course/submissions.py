@@ -103,23 +103,20 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     results: the absolute path of the results' directory, which is no submission if it lies in the folder.
     """
     try:
-        entries = sorted(
-            each
-            for each in folder.iterdir()
-            if each.name not in IGNORED_FOLDERS and (results is None or os.path.abspath(each) != str(results))
-        )
+        entries = entries_of(folder, results)
+        # An archive of a platform often contains one folder, which contains all submissions: enter it.
+        while (
+            len(entries) == 1
+            and entries[0].is_dir()
+            and not entries[0].is_symlink()
+            and not (work and (entries[0] / work).is_file())
+            and holds_students(entries[0], results)
+        ):
+            folder = entries[0]
+            entries = entries_of(folder, results)
     except OSError as reason:
-        raise ConfigError(f"{folder}: {reason.strerror}; name the folder with the submissions") from None
-    # An archive of a platform often contains one folder, which contains all submissions: enter it.
-    while (
-        len(entries) == 1
-        and entries[0].is_dir()
-        and not entries[0].is_symlink()
-        and not (work and (entries[0] / work).is_file())
-        and holds_students(entries[0])
-    ):
-        folder = entries[0]
-        entries = sorted(each for each in folder.iterdir() if each.name not in IGNORED_FOLDERS)
+        where = reason.filename or folder
+        raise ConfigError(f"{where}: {reason.strerror}; name the folder with the submissions") from None
     entries = [each for each in entries if not each.name.startswith(".")]
     layout = layout_of(folder, entries)
     if not layout.hand_ins:
@@ -133,19 +130,25 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     return layout
 
 
-def holds_students(directory: Path) -> bool:
+def entries_of(folder: Path, results: Path | None) -> list[Path]:
+    """Return the sorted entries of a folder, without IGNORED_FOLDERS and the results. Raises OSError."""
+    found = [each for each in folder.iterdir() if each.name not in IGNORED_FOLDERS]
+    return sorted(each for each in found if results is None or os.path.abspath(each) != str(results))
+
+
+def holds_students(directory: Path, results: Path | None) -> bool:
     """Return whether a folder holds the submissions of a class, and is not itself the submission of one student.
 
-    It does if it holds folders, archives, or files with a platform's names, and is not a repository.
+    It does if it holds folders, archives, or files with a platform's names, and is not a repository. results: as in
+    read(). Raises OSError.
     """
-    found = [each for each in directory.iterdir() if each.name not in IGNORED_FOLDERS]
     return (
         any(
             each.is_dir()
             or each.name.endswith(ARCHIVES)
             or MOODLE.fullmatch(each.name)
             or CANVAS.fullmatch(each.name)
-            for each in found
+            for each in entries_of(directory, results)
         )
         and not (directory / ".git").exists()
     )
@@ -444,14 +447,15 @@ def take_files(hand_in: HandIn, target: Path) -> None:
 
 
 class SubmissionCounter:
-    """Counts the files and bytes of a submission, or of a class."""
+    """Counts the files and bytes of a submission, or of a class. most_files, most_bytes: the limits."""
 
     def __init__(self, most_files: int = MAX_FILES, most_bytes: int = MAX_BYTES) -> None:
         self.most_files, self.most_bytes = most_files, most_bytes
         self.files = self.bytes = 0
 
-    def take(self, size: int) -> None:
-        """Count a file of this size. Raises BadHandIn above a limit and, as a tar file may have it, below 0."""
+    def count(self, size: int) -> None:
+        """Count a file of `size` bytes. Raises BadHandIn above a limit, and for a size below 0."""
+        # The header of a tar file may declare such a size, which would make room for more bytes
         if size < 0:
             raise BadHandIn(f"a file of {size} bytes")
         self.files += 1
@@ -475,7 +479,7 @@ def copy_file(source: Path, target: Path, counter: SubmissionCounter) -> None:
     about = source.lstat()
     if not stat.S_ISREG(about.st_mode):
         raise BadHandIn(f"{source.name}: not a file")
-    counter.take(about.st_size)
+    counter.count(about.st_size)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target, follow_symlinks=False)
     target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
@@ -526,7 +530,7 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             if is_folder(member) or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
             path = inside(target, member.filename)
-            counter.take(member.file_size)
+            counter.count(member.file_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             with opened.open(member) as source:
                 write_at_most(source.read, path, member.file_size)
@@ -592,7 +596,7 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     ):
         for member in opened:
             # Also a member that is left out: tarfile keeps its header in memory, and decompresses its contents.
-            counter.take(member.size)
+            counter.count(member.size)
             if not member.isreg():
                 continue
             path = inside(target, member.name)

@@ -102,11 +102,14 @@ class KeptFindings:
     format: int = FORMAT
 
     def letter_of_machine(self, facts: Mapping[str, str]) -> str:
-        """Return the letter of a machine, and store its facts. A new machine gets the next letter."""
+        """Return the letter of a machine, and store its facts. A new machine gets the next letter.
+
+        Runs with the same MACHINE_FACTS are of one machine. The versions of its programs may be newer than before.
+        """
         facts_of_machine = {name: text for name, text in facts.items() if name not in LEFT_OUT_FACTS}
         for letter, stored in self.machines.items():
             if all(stored.get(name) == facts_of_machine.get(name) for name in MACHINE_FACTS):
-                self.machines[letter] = facts_of_machine  # the versions of programs may be newer
+                self.machines[letter] = facts_of_machine
                 return letter
         letter = chr(ord("A") + len(self.machines))
         self.machines[letter] = facts_of_machine

@@ -17,6 +17,7 @@ COMPARE = "compare"  # id of a table that no experiment describes
 DOUBTFUL_FOREIGN_SHARE = 0.1  # of the server's core: if other programs had more, the page says so
 MAX_NAMED_SERVERS = 4  # the most servers that a note names; of more servers it gives the number
 MIN_COST_RATIO = 1.5  # of two costs that a sentence compares
+MIN_RANKED_MODELS = 3  # measured at a setting; one with fewer models does not count for the ranking
 MAX_SPREAD_SHARE = 0.2  # repeats that differ by more than this share are doubtful
 MODEL_SENTENCES = {  # how a model works, in one sentence beside its figures
     "serial": "one connection at a time: all other clients wait, also while the client is silent",
@@ -244,7 +245,7 @@ def join_names(names: Sequence[str]) -> str:
 
 @dataclass
 class ModelSummary:
-    """The figures of one model of ewe over all settings at which at least three models were measured.
+    """The figures of one model of ewe over all settings at which at least MIN_RANKED_MODELS were measured.
 
     settings: their number. how: a sentence on how the model works.
     """
@@ -265,7 +266,7 @@ class ModelSummary:
 
 
 def standings(results: Results) -> list[ModelSummary]:
-    """Rank ewe's models over all measured settings, the cheapest first, and after them those that lost requests.
+    """Rank ewe's models by cost over all settings with MIN_RANKED_MODELS; models that lost requests come last.
 
     In each setting a model's figure is divided by that of the best model, so that fast and slow settings count
     alike. The geometric mean of these ratios is the model's figure.
@@ -280,9 +281,9 @@ def standings(results: Results) -> list[ModelSummary]:
     for table in results.tables:
         for group in verdicts.distinct_groups(table.cells).values():
             ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
-            if len({cell.server for cell in ours}) < 3:
+            if len({cell.server for cell in ours}) < MIN_RANKED_MODELS:
                 continue
-            for name, into, best in (("micros", cpu, min), ("rate", rate, max)):
+            for name, ratios, choose_best in (("micros", cpu, min), ("rate", rate, max)):
                 values = {
                     cell.server: value
                     for cell in ours
@@ -290,10 +291,11 @@ def standings(results: Results) -> list[ModelSummary]:
                 }
                 reliable = [values[cell.server].value for cell in ours
                          if cell.server in values and not verdicts.has_lost_requests(cell)]  # fmt: skip
-                best_value = best(reliable or [value.value for value in values.values()], default=0.0)
+                best_value = choose_best(reliable or [each.value for each in values.values()], default=0.0)
                 for model, value in values.items():
-                    into.setdefault(model, []).append(value.divided_by(best_value))
-            crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
+                    ratios.setdefault(model, []).append(value.divided_by(best_value))
+            if verdicts.other_programs_clause(table):
+                crowded |= {cell.server for cell in ours}
             for cell in ours:
                 lost.setdefault(cell.server, []).append(verdicts.greatest_lost_share(cell))
                 if (peak := figures.figure_of_cell(cell, "usage.memory")) is not None:

@@ -37,9 +37,9 @@ from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailu
 
 Choice = ModelChoice | ForeignChoice
 
-PICTURE_S = 0.05
+PICTURE_S = 0.05  # between two pictures: each is one change for all pages
 METERS_S = 1.0
-BACKLOG_EVERY = 4  # pictures between two looks at the kernel's backlog
+PICTURES_PER_BACKLOG = 4  # the kernel's backlog is read for each fourth picture
 RECORDING_BYTES = 16 * 1024 * 1024  # of each model
 CHANGES_KEPT = 200  # for a reader that is slow
 MOST_READERS = 20
@@ -340,16 +340,16 @@ class Director:
     # The picture
 
     def picture_loop(self) -> None:
-        """Read the traces and publish the changes, until the end."""
-        pictures = 0
+        """Read the traces and publish the changes as the next picture, every PICTURE_S seconds until the end."""
+        picture_count = 0
         while not self.stopping.wait(PICTURE_S):
             with self.lock:
                 for model in self.models:
                     model.take_new_events()
-                if pictures % BACKLOG_EVERY == 0:
+                if picture_count % PICTURES_PER_BACKLOG == 0:
                     self.look_at_backlogs()
                 self.publish({"models": [model.changes() for model in self.models]})
-            pictures += 1
+            picture_count += 1
 
     def look_at_backlogs(self) -> None:
         """Ask the kernel for the backlog of each model."""

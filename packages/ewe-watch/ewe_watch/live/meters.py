@@ -51,10 +51,13 @@ def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have started."""
+    """Return the processes that a process has started, and those that they have started; [] if it has ended.
+
+    [] also if this process cannot read /proc, because no descriptor is free: psutil then raises OSError.
+    """
     try:
         return [each.pid for each in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return []
 
 
