@@ -246,11 +246,11 @@ class Connections:
             try:
                 await waiting.event.wait(max(expires - time.monotonic(), 0.0))
             except BaseException:
-                self.give_up(waiting)
+                self.leave_queue(waiting)
                 if waiting.room is not None:
                     self.give_back_room(*waiting.room)
                 raise
-            self.give_up(waiting)
+            self.leave_queue(waiting)
         finally:
             waiting.event.close()
         if waiting.room is None:
@@ -259,8 +259,11 @@ class Connections:
             raise HTTPError(503, cause, RETRY)
         return waiting.room
 
-    def give_up(self, waiting: QueuedRequest) -> None:
-        """Leave the queue, if the request is still in it: its event will not be set."""
+    def leave_queue(self, waiting: QueuedRequest) -> None:
+        """Remove a request from the queue, unless admit() has given it room, and so removed it already.
+
+        Afterwards no other thread changes the request.
+        """
         with self.lock:
             if waiting.room is None:
                 self.queue.remove(waiting)

@@ -204,10 +204,13 @@ class Responder:
         self.input_open = False
 
     def feed(self, data: bytes) -> list[Began | Input | Aborted]:
-        """Return the events in these bytes. Raises FastCGIError."""
+        """Return the events in these bytes. Raises FastCGIError.
+
+        Records that are no event change this object, or add an answer to `reply`.
+        """
         events: list[Began | Input | Aborted] = []
         for kind, request_id, content in self.decoder.feed(data):
-            if request_id == 0:
+            if request_id == 0:  # a management record concerns the connection, and no request
                 self.manage(kind, content)
             elif kind == BEGIN_REQUEST:
                 self.begin(request_id, content)
@@ -272,8 +275,8 @@ class Responder:
     def manage(self, kind: int, content: bytes) -> None:
         """Add the answer to a management record to `reply`: section 4. Raises FastCGIError for malformed pairs.
 
-        A management record concerns the connection, and no request. Its request id is 0. The web server may ask for
-        limits of the application (GET_VALUES). A record of any other type is answered as unknown: section 4.2.
+        The web server may ask for limits of the application (GET_VALUES). A record of any other type is answered as
+        unknown: section 4.2.
         """
         if kind == GET_VALUES:
             known = [(name, VALUES[name]) for name in decode_pairs(content) if name in VALUES]
