@@ -225,6 +225,34 @@ def test_an_error_page_has_no_fields_of_the_body_that_it_replaces() -> None:
     )  # fmt: skip
 
 
+def test_an_nph_script_makes_no_error_page() -> None:
+    """It writes the status line itself: the client would get its 200 in place of the 404."""
+
+    class Raw(Source):
+        raw = True
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    body = Raw()
+    before = Response(404, (), b"none")
+    guard = made("error-pages", {"404": "/cgi-bin/nph-page"}).around(
+        Inner(before), Inner(Response(200, (), body))
+    )
+    assert run(guard.respond(Request("GET", "/", (1, 1)), io_of())) is before
+    assert body.closed == 1
+
+
+@pytest.mark.parametrize("body", [b"<p>none", (b"<p>none",)])
+def test_an_error_page_keeps_the_reason(body: bytes | tuple[bytes, ...]) -> None:
+    """A program may name the reason: Status: 404 No such book."""
+    before = Response(404, (), b"none", reason="No such book")
+    guard = made("error-pages", {"404": "/page"}).around(Inner(before), Inner(Response(200, (), body)))
+    response = run(guard.respond(Request("GET", "/", (1, 1)), io_of()))
+    assert (response.status, response.reason, response.body) == (404, "No such book", body)
+
+
 def test_the_name_of_an_error_page_may_have_any_letters() -> None:
     page = Inner(Response(200, (), b"none"))
     guard = made("error-pages", {"404": "/größe.html?lang=de"}).around(Inner(Response(404)), page)
