@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -457,6 +458,25 @@ def test_the_label_of_a_column_with_two_foreign_keys_belongs_to_its_link(
     labels = complete(Asking(None).labels("db", schema, found, None))  # type: ignore[arg-type]
     text = pages.value_of(PageTrail("/", "db", "c"), schema, table, {"id": "x"}, "id", labels)
     assert text == '<a href="/db/a/row?key=x">x</a> <small>a</small>'
+
+
+@pytest.mark.parametrize(("key", "links"), [("a", 1), (b"a", 0), (None, 0)])
+def test_bytes_have_no_link_to_the_rows_that_refer_to_them(
+    monkeypatch: pytest.MonkeyPatch, key: Value, links: int
+) -> None:
+    """The filter of a link is text: it would find no row, and the page would say that no row refers to this one."""
+    columns = [("files", "table", "id", "BLOB", 1, 1, "", 0), ("links", "table", "file", "BLOB", 0, 0, "", 0)]
+    schema = schema_of(SQLITE, columns, [("links", 0, "file", "files", "id")])
+
+    async def two(*_: object) -> int:
+        return 2
+
+    monkeypatch.setattr(Asking, "count", two)
+    browser = Browser(Config(browser="/-/db"), Databases(Config()))
+    trail, table = PageTrail("/-/db/", "db", "files"), schema.tables["files"]
+    io: Any = None  # nothing waits
+    page = browser.row_text(trail, schema, table, {"id": key}, BoundStatement("", {}), False, io)
+    assert complete(page).count("2 rows") == links
 
 
 def test_a_plan_is_indented() -> None:
