@@ -363,7 +363,11 @@ class Config:
         return other
 
     def each_site(self) -> list[Self]:
-        """Return the configuration of each [[site]]; this one alone, if there are none."""
+        """Return the configuration of each [[site]]; this one alone, if there are none.
+
+        That of a site has no table of a site itself, so its each_site() returns it alone. It has the names of all
+        sites: each page that checks Host accepts every name of this server (ewe.gateway.own_names).
+        """
         found = [self.taking(table.given) for table in self.sites]
         names = tuple(name for table in self.sites for name in table.names)
         for config in found:

@@ -159,7 +159,9 @@ class ExecutorThreads:
             self.first = None
             return
         if first is self.first:
-            for _ in range(max(1, self.count - len(self.sleeping))):
+            awake = self.count - len(self.sleeping)
+            # 0 for a moment: a thread that has found no call is in `sleeping` already while it looks once more
+            for _ in range(max(1, awake)):
                 self.wake()
         self.first = first
         # If every thread is awake already, another wake_more() would change nothing.
