@@ -34,7 +34,6 @@ REPLACED_FIELDS = frozenset({
 })  # fmt: skip
 # Fields of the page that belong to its status 200, and not to that of the response
 DROPPED_PAGE_FIELDS = frozenset({"etag", "last-modified", "accept-ranges", "location"})
-STATUS = b"REDIRECT_STATUS"
 
 
 def _page(raw: object) -> str:
@@ -69,8 +68,13 @@ class ErrorPages(Middleware):
         response = await self.inner.respond(request, io)
         if response is None or (path := self.pages.get(response.status)) is None:
             return response
-        target = request.target.encode("latin-1")  # a program that makes the page sees the visitor's target
-        variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
+        # A program that makes the page sees the status, and the visitor's target.
+        target = request.target.encode("latin-1")
+        variables = {
+            b"REDIRECT_STATUS": b"%d" % response.status,
+            b"REDIRECT_URL": target,
+            b"REQUEST_URI": target,
+        }
         try:
             page = await respond_with(io.variables | variables, self.site, moved(request, path), io)
             if page is None:

@@ -130,7 +130,10 @@ def load_libraries() -> None:
 
 
 def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, PasswordEntry]:
-    """Return the users of a file's bytes. bad: called with a bad line's number and the reason."""
+    """Return the users of a file's bytes. bad: called with a bad line's number and the reason.
+
+    most_cost: of one hash, in milliseconds (cost_of()); a line with a more expensive one is bad.
+    """
     users: dict[bytes, PasswordEntry] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         line = line.rstrip(b"\r \t")
