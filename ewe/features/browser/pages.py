@@ -261,6 +261,8 @@ def chips(url: str, view: View) -> str:
 def filter_form(url: str, table: Table, view: View) -> str:
     """Return the form to search and to filter, with a line for each filter in use, and an empty line."""
     kind = "full-text search" if table.search else "search"
+    # A filter may also name the row id, which is the key of its table but not a column.
+    columns = dict.fromkeys((*table.columns, *table.key))
     parts = [
         f'<form action="{url}"><fieldset class="filters">',
         f'<div class="search"><input type="search" name="search" value="{shown(view.search)}"'
@@ -268,7 +270,7 @@ def filter_form(url: str, table: Table, view: View) -> str:
     ]
     for each in (*view.filters, None):
         column, op, value = (each.column, each.op, each.value) if each else ("", "", "")
-        names = options([("", "column …"), *((name, name) for name in table.columns)], column)
+        names = options([("", "column …"), *((name, name) for name in columns)], column)
         operators = options([(key, words) for key, (words, _) in OPERATORS.items()], op)
         last = "<button>Apply</button>" if each is None else ""
         parts.append(
