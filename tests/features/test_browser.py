@@ -395,9 +395,9 @@ def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, sch
     rows = Rows(["rowid", EVIL], [[1, EVIL]], False)
     listing = listing._replace(rows=rows, facets=[facet], labels={EVIL: {EVIL: EVIL}})
     no_markup_of_others(pages.table_page(place, listing))
-    known = pages.Known(EVIL, schema, {EVIL: 1})
-    no_markup_of_others(pages.databases_page(place, [known]))
-    no_markup_of_others(pages.database_page(place, known, {EVIL: EVIL}, True, EVIL))
+    overview = pages.DatabaseOverview(EVIL, schema, {EVIL: 1})
+    no_markup_of_others(pages.databases_page(place, [overview]))
+    no_markup_of_others(pages.database_page(place, overview, {EVIL: EVIL}, True, EVIL))
     statement = statements.row_of(schema, table, [1])
     row = dict(zip(rows.columns, rows.rows[0], strict=True))
     no_markup_of_others(

@@ -14,13 +14,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Known, PageTrail, StatementResult, TableListing
+from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
@@ -189,24 +190,22 @@ class Browser:
 
     async def databases(self, io: Stream) -> str:
         """Return the page of all databases."""
-        known = []
+        overviews = []
         for name in self.names:
-            try:
+            schema: Schema | None = None
+            with suppress(DatabaseError):  # the daemon's log contains the reason
                 schema = await self.asking.schema(name, io)
-            except DatabaseError:  # the daemon's log contains the reason
-                known.append(Known(name, None, {}))
-            else:
-                known.append(Known(name, schema, {}))
-        return pages.databases_page(PageTrail(self.base), known)
+            overviews.append(DatabaseOverview(name, schema, {}))
+        return pages.databases_page(PageTrail(self.base), overviews)
 
     async def database(self, request: Request, trail: PageTrail, io: Stream) -> Response:
         """Return the page of one database."""
         schema = await self.asking.schema(trail.database, io)
-        known = await self.asking.counts_of(trail.database, schema, io)
+        overview = await self.asking.counts_of(trail.database, schema, io)
         first = next(iter(schema.tables), "")
         sql = f"SELECT *\nFROM {quote(first)}\nLIMIT 20" if first else "SELECT 1"
         saved = self.saved.get(trail.database, {})
-        return self.reply(request, pages.database_page(trail, known, saved, self.editor, sql))
+        return self.reply(request, pages.database_page(trail, overview, saved, self.editor, sql))
 
     async def table(self, request: Request, trail: PageTrail, name: str, suffix: str, io: Stream) -> Response:
         """Return the rows of a table: a page of them, or all of them as a file.
