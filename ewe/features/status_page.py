@@ -44,7 +44,7 @@ PAGE = """<!DOCTYPE html>
 <h2>Requests by feature and status</h2>
 {features}
 {timeouts}
-{behind}
+{process_sections}
 <h2>Duration of requests</h2>
 {durations}
 <h2>Processes</h2>
@@ -78,7 +78,7 @@ def page(numbers: dict[str, Any], path: str) -> str:
         tiles="\n".join(f"<div><dt>{name}<dd>{value}</div>" for name, value in tiles),
         features=features(numbers["by_feature"]),
         timeouts=timeouts(numbers["timeouts"]),
-        behind=behind(numbers),
+        process_sections=process_sections(numbers),
         durations=durations(numbers["duration"]),
         processes=processes(numbers["processes"]),
     )
@@ -100,8 +100,11 @@ def timeouts(by_kind: dict[str, int]) -> str:
     return f"<p>Timeouts: {said}." if said else "<p>No timeouts."
 
 
-def behind(numbers: dict[str, Any]) -> str:
-    """Return the sections of X-Switch and of the database daemon, if the server uses them."""
+def process_sections(numbers: dict[str, Any]) -> str:
+    """Return a section each for X-Switch and for the database daemon, if the server uses them.
+
+    numbers: those of page(). For each process "up" tells whether it answers, and "error" why it does not.
+    """
     return "\n".join(
         f"<h2>{title}</h2>\n" + (section(numbers[key]) if numbers[key]["up"] else down(numbers[key]["error"]))
         for key, title, section in (

@@ -88,11 +88,14 @@ class WSGI:
         head = run.head
         if run.fault or head is None:
             return fault_page(run.fault) if self.development else error_page(500, f"{self.name} failed")
+        # begin() has finished the call if all of the body is bytes, and the application has nothing to close.
         if run.finished and type(run.body) is bytes:
             response = Response(head.status, head.fields, run.body, reason=head.reason)
         else:
+            # If the body is not there as a whole, its blocks follow, each by another call.
             body = run.body if run.body is not None else Blocks(self, run, io)
-            if type(body) is bytes:  # as a tuple, since send_response() closes no response of bytes
+            # send_response() does not call close() of a response of bytes: make it a tuple.
+            if type(body) is bytes:
                 body = (body,)
             response = Finishing(head.status, head.fields, body, reason=head.reason)
             response.run, response.io = run, io

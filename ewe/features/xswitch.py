@@ -233,20 +233,22 @@ async def ask_status(
     connections: Connections,
     request: Request,
     io: Stream,
-    more: dict[bytes, bytes],
+    extra_variables: dict[bytes, bytes],
     seconds: float,
-    most_bytes: int,
+    max_bytes: int,
 ) -> bytes:
-    """Return the body of X-Switch's answer to its status page, cut after most_bytes or `seconds`.
+    """Return the body of X-Switch's answer to a request for its status page, cut after max_bytes or `seconds`.
 
-    more: further parameters. X-Switch learns nothing else of the request. Raises HTTPError, Timeout.
+    extra_variables: in addition to SCRIPT_NAME. X-Switch learns nothing else of the client's request. seconds: also
+    the longest silence. max_bytes: of the answer with its head; the last piece may exceed it. Raises HTTPError,
+    Timeout.
     """
-    variables = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **more}
+    variables = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), **extra_variables}
     params = connections.codec.encode_request(variables, 0)  # 0: the request has no body
     source = ResponderSource(connections, request, io, params, EMPTY.copy(), "X-Switch", seconds)
     deadline = time.monotonic() + seconds
     pieces: list[bytes] = []
-    left_bytes = most_bytes
+    left_bytes = max_bytes
     try:
         await source.begin()
         while left_bytes > 0 and time.monotonic() < deadline and (piece := await source.receive()):

@@ -68,6 +68,8 @@ Program = Callable[
 MAX_QUEUED_BYTES = 64 * 1024
 CANCEL_TIMEOUT_S = 0.5  # seconds that cancelled calls may take to end
 MAX_DISCARDED_BYTES = 64 * 1024  # bytes that an application may send for a response without a body
+# Exceptions that are looked at, each the cause of the one before: they may refer to each other in a circle
+MAX_CAUSES = 100
 ASK = object()  # the application asks for the next piece of the request's body
 FAULT = object()  # the application failed before its response was complete
 DISCONNECT: Message = {"type": "http.disconnect"}
@@ -298,7 +300,7 @@ class ApplicationCall:
     # The conversation calls these methods through the channel
 
     def deliver(self, piece: bytes, more: bool) -> None:
-        """Give the application a piece of the request's body."""
+        """Give the application a piece of the request's body. more: other pieces follow."""
         self.asked = False
         self.read_to_end = not more
         self.incoming = {"type": "http.request", "body": piece, "more_body": more}
@@ -350,15 +352,25 @@ def wake(event: Event | None) -> None:
         event.set()
 
 
-def is_because_client_left(reason: BaseException | None) -> bool:
-    """Return whether an exception is ClientLeft, or was caused by one."""
-    seen = 0  # exceptions may refer to each other in a circle
-    while reason is not None and seen < 100:
-        if isinstance(reason, ClientLeft):
-            return True
-        reason = reason.__cause__ or reason.__context__
-        seen += 1
-    return False
+def is_because_client_left(reason: BaseException) -> bool:
+    """Return whether an exception is ClientLeft, or was caused by one; of a group, whether all its exceptions are.
+
+    An asyncio.TaskGroup raises the exceptions of its tasks as a group.
+    """
+    if isinstance(reason, BaseExceptionGroup):
+        _, others = reason.split(is_or_follows_client_left)
+        return others is None
+    return is_or_follows_client_left(reason)
+
+
+def is_or_follows_client_left(reason: BaseException) -> bool:
+    """Return whether an exception is ClientLeft, or was raised because of one, or while one was handled."""
+    each: BaseException | None = reason
+    for _ in range(MAX_CAUSES):
+        if each is None or isinstance(each, ClientLeft):
+            break
+        each = each.__cause__ or each.__context__
+    return isinstance(each, ClientLeft)
 
 
 class Application:

@@ -149,7 +149,10 @@ def of_request(
 
 
 def variable_of(field: str) -> bytes:
-    """Return the variable of a field (its name in lower case); b"" for a field that no program sees."""
+    """Return the name of the variable for a field of the request; b"" for a field that no program sees (WITHHELD).
+
+    field: its name, in lower case.
+    """
     if field in WITHHELD or not FIELD_NAME.fullmatch(field):
         return b""
     return b"HTTP_" + field.upper().replace("-", "_").encode()

@@ -205,7 +205,9 @@ class Connections:
         only address, unless it is left out; None: any.
         """
         if not self.counts_connections:
-            return self.take_turn(tried, preferred)[0], None
+            address = self.take_turn(tried, preferred)[0]
+            self.leave_out_for_others(address)
+            return address, None
         with self.lock:
             return None if self.queue and not tried else self.find_room(tried, must_be_new, preferred)
 
@@ -217,15 +219,17 @@ class Connections:
         Return None if no address has room. The arguments are those of take_room().
         """
         for address in self.take_turn(tried, preferred):
+            kept: Upstream | None = None
             if address.idle_connections and not must_be_new:
-                return address, address.idle_connections.pop()
-            if not self.limit or address.open_count < self.limit:
+                kept = address.idle_connections.pop()
+            elif not self.limit or address.open_count < self.limit:
                 address.open_count += 1
             elif address.idle_connections:
                 address.idle_connections.pop().close()  # a new connection takes its room
             else:
                 continue
-            return address, None
+            self.leave_out_for_others(address)
+            return address, kept
         return None
 
     async def wait(
@@ -246,11 +250,11 @@ class Connections:
             try:
                 await waiting.event.wait(max(expires - time.monotonic(), 0.0))
             except BaseException:
-                self.give_up(waiting)
+                self.leave_queue(waiting)
                 if waiting.room is not None:
                     self.give_back_room(*waiting.room)
                 raise
-            self.give_up(waiting)
+            self.leave_queue(waiting)
         finally:
             waiting.event.close()
         if waiting.room is None:
@@ -259,8 +263,11 @@ class Connections:
             raise HTTPError(503, cause, RETRY)
         return waiting.room
 
-    def give_up(self, waiting: QueuedRequest) -> None:
-        """Leave the queue, if the request is still in it: its event will not be set."""
+    def leave_queue(self, waiting: QueuedRequest) -> None:
+        """Remove a request from the queue, unless admit() has given it room, and so removed it already.
+
+        Afterwards no other thread changes the request.
+        """
         with self.lock:
             if waiting.room is None:
                 self.queue.remove(waiting)
@@ -332,9 +339,12 @@ class Connections:
         alive = [address for address in addresses if address.left_out_until <= now]
         if preferred in alive:
             alive = [preferred]
-        if alive and alive[0].left_out_until:
-            alive[0].left_out_until = now + self.retry  # this request tries it, and the others do not
         return alive or addresses
+
+    def leave_out_for_others(self, address: UpstreamAddress) -> None:
+        """Leave out an address whose time was over, for `retry` seconds: only one request tries it meanwhile."""
+        if address.left_out_until and address.left_out_until <= (now := time.monotonic()):
+            address.left_out_until = now + self.retry
 
     def leave_out(self, address: UpstreamAddress, cause: str) -> None:
         """Leave an unreachable address out for `retry` seconds, if there are others."""

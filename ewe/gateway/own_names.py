@@ -41,6 +41,8 @@ def misdirected(request: Request, io: Stream, names: Collection[str]) -> Respons
 
     names: those of all sites. A browser cannot reach a Unix socket, so requests over one may have any Host.
     """
+    # Behind a proxy, io.server and io.client come from the proxy's headers (Stream). Here the addresses of the
+    # connection itself decide.
     server = io.server if io.connected is None else io.connected.server
     if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
         return None

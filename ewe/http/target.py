@@ -107,10 +107,11 @@ def parse_target(request: Request, encoded_slashes: bool = False) -> None:
 
 
 def remove_dot_segments(path: str) -> str:
-    """Percent-decode a path once and remove its dot segments (RFC 3986 section 5.2.4).
+    """Percent-decode a path once, remove its dot segments (RFC 3986 section 5.2.4), and merge repeated slashes.
 
-    Raises HTTPError: 400 for a path that leads above the root, 404 for an encoded slash. A file name cannot contain
-    a slash, and the decoded path would name another file.
+    The result begins with a slash, and ends with one if the last segment was empty, "." or "..". Raises
+    HTTPError: 400 for an encoded NUL, and for a path that leads above the root; 404 for an encoded slash. A file
+    name cannot contain a slash, and the decoded path would name another file.
     """
     if "%" in path:
         if has_encoded_slash(path):

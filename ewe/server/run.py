@@ -366,7 +366,8 @@ def open_browser(shown: str) -> None:
 def pid_file(path: str | None) -> Iterator[None]:
     """Write this process's id into a file, and lock the file; remove it at the end. Raises StartError.
 
-    The lock shows that the server runs. The id alone does not, since another process may have it by now.
+    The lock shows that the server runs. The id alone does not, since another process may have it by now. If an
+    administrator has deleted the file, another server may have made its own at this path: that one stays.
     """
     if path is None:
         yield
@@ -385,11 +386,10 @@ def pid_file(path: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == ours:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass  # without root, this process may not write into that directory
+        if os.getpid() == ours:  # a worker, which is a child of this process, leaves the file
+            with suppress(OSError):  # without root, this process may not write into that directory
+                if is_same(path, file):
+                    os.unlink(path)
         os.close(file)
 
 
@@ -436,7 +436,11 @@ def warn_of_settings(config: Config) -> None:
 
 
 def warn_of_sources(config: Config) -> None:
-    """Warn if a document root lies inside cgi-path: ewe would send a script without execute bit as a file."""
+    """Warn if a document root lies inside cgi-path: ewe would send a script without execute bit as a file.
+
+    Only executable files are protected there, or ewe could send no file at all. If cgi-path lies inside the
+    document root, which is usual, ewe sends none of its files (ewe.features.cgi).
+    """
     for directories in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
         root, programs = map(os.path.realpath, directories)
         if is_in(root, programs):

@@ -162,51 +162,68 @@ class LocationBuilder:
 
     def directory(self, key: str) -> str:
         """Return the real path of the directory that a key names. Raises ConfigError if it does not exist."""
-        text = self.values[key]
-        try:
-            path, is_directory = true_path(text)
-        except OSError as reason:
-            raise ConfigError(f"{self.table.at(key)} {quoted(text)}: {reason.strerror}") from None
+        text, label = self.values[key], self.table.at(key)
+        path, is_directory = self.true_path(text, label)
         if not is_directory:
-            raise ConfigError(f"{self.table.at(key)} {quoted(text)} is not a directory")
+            raise ConfigError(f"{label} {quoted(text)} is not a directory")
         return path
 
     def read_alias(self) -> Static:
-        """Read `alias` into `file` and `template`; return its files. Raises ConfigError."""
+        """Return the files of `alias`: of a directory, or one file. Set `file` and `template`. Raises ConfigError.
+
+        `template` makes the path of a file below the directory. If it stays None, this path is the request's path
+        without the prefix. `file` is the only file, if `alias` names one.
+        """
         text, label = self.values["alias"], self.table.at("alias")
         template = Template(text, label, self.match.pattern)
-        directory, _ = template.parts[0]  # in which "$$" has become "$"
-        above, slash, _ = directory.rpartition("/")
-        if not template.constant:  # the directory before the first variable
-            directory = (above or "/") if slash else "."
-        try:
-            path, is_directory = true_path(directory)
-        except OSError as reason:
-            raise ConfigError(f"{label} {quoted(directory)}: {reason.strerror}") from None
-        if not template.constant:
-            rest = text.removeprefix(above.replace("$", "$$"))
-            self.template = Template(rest, label, self.match.pattern)
-        elif not is_directory:  # one file
-            if "gateway" not in self.values and os.access(path, os.X_OK):
-                raise ConfigError(
-                    f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'
-                )
-            self.file = path
-            path, name = os.path.split(path)
-            self.template = Template("/" + name.replace("$", "$$"), label, None)
-        elif self.match.kind != "prefix":
-            raise ConfigError(
-                f"{label} {quoted(text)} is a directory, and {self.table} does not say which of its files: "
-                "write prefix, or a group such as $1"
-            )
-        prefix = "" if self.template is not None else self.prefix
+        before, _ = template.parts[0]  # the text before the first variable, in which "$$" has become "$"
+        if template.constant:
+            directory = self.read_constant_alias(before, text, label)
+        else:
+            # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
+            above, slash, _ = before.rpartition("/")
+            directory, _ = self.true_path((above or "/") if slash else ".", label)
+            self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
         assert self.plan.server.protected is not None
         protected = SharedProtection.of(
-            ProtectedSources(path, self.plan.static.protected.extensions), self.plan.server.protected
+            ProtectedSources(directory, self.plan.static.protected.extensions), self.plan.server.protected
         )
-        return static_files(self.config, path, prefix, protected)
+        prefix = "" if self.template is not None else self.prefix
+        return static_files(self.config, directory, prefix, protected)
+
+    def true_path(self, path: str, label: str) -> tuple[str, bool]:
+        """Return a path without symbolic links, and whether it is a directory.
+
+        label: the beginning of an error message. Raises ConfigError if the path does not exist.
+        """
+        try:
+            return true_path(path)
+        except OSError as reason:
+            raise ConfigError(f"{label} {quoted(path)}: {reason.strerror}") from None
+
+    def read_constant_alias(self, path: str, text: str, label: str) -> str:
+        """Return the directory of an `alias` without variables; set `file` and `template` if it names one file.
+
+        text, label: the value of the key, and the beginning of an error message. Raises ConfigError.
+        """
+        path, is_directory = self.true_path(path, label)
+        if is_directory:
+            if self.match.kind != "prefix":
+                raise ConfigError(
+                    f"{label} {quoted(text)} is a directory, and {self.table} does not say which of its files: "
+                    "write prefix, or a group such as $1"
+                )
+            return path
+        if "gateway" not in self.values and os.access(path, os.X_OK):
+            raise ConfigError(
+                f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'
+            )
+        self.file = path
+        directory, name = os.path.split(path)
+        self.template = Template("/" + name.replace("$", "$$"), label, None)
+        return directory
 
     def static_for(self, path: str) -> Static:
         """Return the files in which `try` looks for a path: of `alias` below the location, else of the site."""

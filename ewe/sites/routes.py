@@ -197,10 +197,15 @@ class SiteRoutes:
         raise AssertionError("the last location covers every path")
 
     async def response_elsewhere(self, reroute: Reroute, io: Stream, *, bare: bool = False) -> Response:
-        """Return the response for another path. bare: skip guards and filters. Raises HTTPError."""
-        before = io.tried, io.variables
+        """Return the response for the request of a Reroute, and of those that follow it: MAX_REDIRECTS at most.
+
+        bare: skip guards and filters, for an error page. A program's local redirect is then refused, since no guard
+        would see its target. Raises HTTPError.
+        """
+        before = io.tried, io.variables  # of the request that is answered, for the caller
         try:
             for _ in range(MAX_REDIRECTS):
+                # `tried`: if a rule `try` has found the path, it does not search again
                 request, io.variables, io.tried = reroute.request, reroute.variables, reroute.tried
                 location = self.find(request.path)
                 handler = location.answers if bare else location.handler
@@ -217,6 +222,7 @@ class SiteRoutes:
             cause = f"more than {MAX_REDIRECTS} {what}"
             if bare:
                 raise HTTPError(500, cause)
+            # The filters of the last location see the failure, as they see the location's other responses.
             failed = await location.filtered(Fails(HTTPError(500, cause))).respond(reroute.request, io)
             return failed or error_page(500, cause)
         finally:

@@ -159,12 +159,15 @@ class ExecutorThreads:
             self.first = None
             return
         if first is self.first:
-            for _ in range(max(1, self.count - len(self.sleeping))):
+            awake = self.count - len(self.sleeping)
+            # 0 for a moment: a thread that has found no call is in `sleeping` already while it looks once more
+            for _ in range(max(1, awake)):
                 self.wake()
-        self.first = first
-        # If every thread is awake already, another wake_more() would change nothing.
-        if self.sleeping or self.count < self.max_threads:
-            self.watching = True
+        # If every thread is awake already, another wake_more() would change nothing. Then no reference to the call
+        # stays, since it would keep the call's result in memory.
+        self.watching = bool(self.sleeping) or self.count < self.max_threads
+        self.first = first if self.watching else None
+        if self.watching:
             self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 
     def work(self) -> None:

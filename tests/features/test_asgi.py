@@ -33,6 +33,7 @@ from ewe.gateway.asgi import (
     ApplicationHead,
     ClientLeft,
     StartupFailed,
+    is_because_client_left,
     parsed_fields,
 )
 from ewe.http.messages import Request
@@ -315,6 +316,13 @@ async def send_for_ever(call: ApplicationCall, piece: dict[str, Any]) -> None:
         await call.send(piece)
 
 
+def caused_by(reason: Exception) -> Exception:
+    """Return another exception, which was raised because of this one."""
+    other = RuntimeError()
+    other.__cause__ = reason
+    return other
+
+
 def test_a_client_that_leaves_while_a_long_piece_is_sent_ends_the_send() -> None:
     async def scenario() -> None:
         call = await made_call()
@@ -325,6 +333,24 @@ def test_a_client_that_leaves_while_a_long_piece_is_sent_ends_the_send() -> None
             await asyncio.wait_for(call.send(piece), 5)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_because"),
+    [
+        (ClientLeft(), True),
+        (caused_by(ClientLeft()), True),
+        (OSError(), False),
+        (ExceptionGroup("", [ClientLeft(), caused_by(ClientLeft())]), True),
+        (ExceptionGroup("", [ExceptionGroup("", [ClientLeft()])]), True),
+        (ExceptionGroup("", [ClientLeft(), OSError()]), False),
+    ],
+)
+def test_an_exception_that_follows_from_a_client_that_left_is_no_fault(
+    reason: Exception, is_because: bool
+) -> None:
+    """A TaskGroup raises the exceptions of its tasks as a group."""
+    assert is_because_client_left(reason) == is_because
 
 
 def test_two_tasks_that_wait_for_room_both_go_on() -> None:

@@ -225,6 +225,34 @@ def test_an_error_page_has_no_fields_of_the_body_that_it_replaces() -> None:
     )  # fmt: skip
 
 
+def test_an_nph_script_makes_no_error_page() -> None:
+    """It writes the status line itself: the client would get its 200 in place of the 404."""
+
+    class Raw(Source):
+        raw = True
+        closed = 0
+
+        async def close(self) -> None:
+            self.closed += 1
+
+    body = Raw()
+    before = Response(404, (), b"none")
+    guard = made("error-pages", {"404": "/cgi-bin/nph-page"}).around(
+        Inner(before), Inner(Response(200, (), body))
+    )
+    assert run(guard.respond(Request("GET", "/", (1, 1)), io_of())) is before
+    assert body.closed == 1
+
+
+@pytest.mark.parametrize("body", [b"<p>none", (b"<p>none",)])
+def test_an_error_page_keeps_the_reason(body: bytes | tuple[bytes, ...]) -> None:
+    """A program may name the reason: Status: 404 No such book."""
+    before = Response(404, (), b"none", reason="No such book")
+    guard = made("error-pages", {"404": "/page"}).around(Inner(before), Inner(Response(200, (), body)))
+    response = run(guard.respond(Request("GET", "/", (1, 1)), io_of()))
+    assert (response.status, response.reason, response.body) == (404, "No such book", body)
+
+
 def test_the_name_of_an_error_page_may_have_any_letters() -> None:
     page = Inner(Response(200, (), b"none"))
     guard = made("error-pages", {"404": "/größe.html?lang=de"}).around(Inner(Response(404)), page)
@@ -449,6 +477,30 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert log_in(guard, "bob", "secret") == 500
     os.mkfifo(tmp_path / "htpasswd")  # is not waited for
     assert log_in(guard, "bob", "secret") == 500
+
+
+def test_a_file_that_is_too_long_is_read_once_for_many_requests(
+    guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Asked(monkeypatch)
+    file, by = tmp_path / "htpasswd", guard.by
+    assert isinstance(by, htpasswd.Htpasswd)
+    load, loads = by.load, [0]
+
+    def counted() -> tuple[tuple[int, ...], bytes]:
+        loads[0] += 1
+        return load()
+
+    monkeypatch.setattr(by, "load", counted)
+    monkeypatch.setattr(htpasswd, "CHECK_EVERY_S", 3600.0)
+    by.bounds = htpasswd.Bounds(100)
+    file.write_text(f"bob:{HASHES['sha1']}\n" + "#" * 100)
+    by.checked_at -= 7200
+    assert [log_in(guard, "bob", "secret") for _ in range(3)] == [500] * 3 and loads == [1]
+    file.write_text(f"bob:{HASHES['sha1']}\n")
+    assert log_in(guard, "bob", "secret") == 500 and loads == [1]  # until the next check
+    by.checked_at -= 7200
+    assert log_in(guard, "bob", "secret") == log_in(guard, "bob", "secret") == 0 and loads == [2]
 
 
 def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from support.wire import read_all
 
 from ewe.config.settings import Config
 from ewe.features.libcgi import in_process
-from ewe.features.libcgi.libraries import Libraries
+from ewe.features.libcgi.libraries import Libraries, LibraryState
 from ewe.gateway.spool import Spooled
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import BodyReader, Request
@@ -258,6 +258,16 @@ def test_a_library_that_faults_again_and_again_is_kept_out(start_libraries: Star
         assert (answer.status_code, answer.headers["retry-after"] in ("1", "2")) == (503, True)
         assert client.get(CONTRACT).text == "one"
         wait_until(lambda: client.get(FAULTY).status_code == 200, 20)
+
+
+def test_faults_of_an_old_library_do_not_count_for_the_new_one() -> None:
+    """A call may still execute the old library, and fault, after the changed file was loaded."""
+    libraries, state = Libraries("/libcgi-bin", 1.0, follows=False), LibraryState()
+    for version in (1, 1, 2, 1, 2, 2):
+        libraries.count_fault(state, (version,))
+    assert state.kept_out_until == 0.0
+    libraries.count_fault(state, (2,))
+    assert state.kept_out_until > time.monotonic()
 
 
 def test_a_library_that_cannot_be_loaded_is_kept_out_for_this_reason(

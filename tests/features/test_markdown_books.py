@@ -339,6 +339,18 @@ def test_much_text(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.is_cut and 4 < len(book.pages) < 8
 
 
+def test_large_files_count_the_same_at_each_reading(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a book would lose pages at its next reading, although no file has changed."""
+    monkeypatch.setattr(books, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(books, "MAX_BYTES", 1_000)
+    write(root, README="[a](a.md)", a="# A", **{f"b{number}": "x" * 200 for number in range(30)})
+    reader = books.Books(Static(Config(documentroot=str(root))), lambda path: None)
+    first = reader.read_and_cache(("/", None), None)
+    again = reader.read_and_cache(("/", None), first)
+    assert first is not None and again is not None and not again.is_cut
+    assert again.pages == first.pages and len(again.pages) == 32
+
+
 def test_a_document_is_bounded(start: Start) -> None:
     """A page that takes too long, one that is too large, and those for which no time is left, are named."""
     constants = {

@@ -326,6 +326,22 @@ def test_a_kept_connection_shows_that_its_address_can_be_reached(paths: list[str
     assert second.upstream is first.upstream and address.left_out_until == 0.0
 
 
+def test_one_request_tries_an_address_that_was_left_out(paths: list[str]) -> None:
+    """Wherever the address stands in the turn; an address without room is not tried, and not left out."""
+    connections = limited(paths)
+    address, other = connections.addresses
+    for _ in range(2):
+        address.left_out_until = 0.001  # this time is over
+        address.open_count, other.open_count = 1, 0
+        room = connections.find_room((), False, None)
+        assert room is not None and room[0] is other and address.left_out_until == 0.001
+    for _ in range(2):
+        address.left_out_until = 0.001
+        address.open_count, other.open_count = 0, 1
+        room = connections.find_room((), False, None)
+        assert room is not None and room[0] is address and address.left_out_until > 0.001
+
+
 def test_a_path_that_is_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
     connections = Connections([f"unix:{tmp_path / ('a' * 200)}"], keeps=False)
     with pytest.raises(HTTPError, match="cannot be reached: AF_UNIX path too long"):

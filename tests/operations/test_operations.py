@@ -503,6 +503,19 @@ def test_a_pid_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_the_pid_file_of_another_server_is_not_removed(tmp_path: Path) -> None:
+    """An administrator, or a program that cleans /tmp, may delete the file of a server that runs."""
+    path = tmp_path / "pid"
+    with pid_file(str(path)):
+        path.unlink()
+        path.write_text("1\n")
+    assert path.read_text() == "1\n"
+    path.unlink()
+    with pid_file(str(path)):
+        assert path.read_text() == f"{os.getpid()}\n"
+    assert not path.exists()
+
+
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("name", ["thread", "xswitch"])
 def test_root_is_warned_of_settings_that_others_can_write(start: Start, tmp_path: Path, name: str) -> None:

@@ -1470,6 +1470,19 @@ def test_calls_that_block_get_threads_up_to_the_limit(calls: Calls) -> None:
     assert max(most) == 3 == calls.threads.count
 
 
+def test_a_call_that_has_waited_is_not_kept_in_memory() -> None:
+    planned: list[object] = []
+    loop: Any = SimpleNamespace(call_later=lambda seconds, function: planned.append(function))
+    threads = ExecutorThreads(loop, 2)
+    threads.waiting.append(ExecutorCall(bytes, (), lambda: None))
+    threads.count = 1  # one thread is awake, and makes another call; a second one may be started
+    threads.wake_more()
+    assert threads.first is threads.waiting[0] and len(planned) == 1
+    threads.count = 2  # both are awake
+    threads.wake_more()
+    assert threads.first is None and len(planned) == 1
+
+
 def test_short_calls_need_one_thread(calls: Calls) -> None:
     """A thread that is awake takes the next call, too; another one is woken only for calls that wait."""
     made = [calls.put(threading.get_ident)]

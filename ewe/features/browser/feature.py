@@ -14,14 +14,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Known, PageTrail, StatementResult, TableListing
-from ewe.features.browser.schema import Schema, Table, quote
+from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
+from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
@@ -189,24 +190,22 @@ class Browser:
 
     async def databases(self, io: Stream) -> str:
         """Return the page of all databases."""
-        known = []
+        overviews = []
         for name in self.names:
-            try:
+            schema: Schema | None = None
+            with suppress(DatabaseError):  # the daemon's log contains the reason
                 schema = await self.asking.schema(name, io)
-            except DatabaseError:  # the daemon's log contains the reason
-                known.append(Known(name, None, {}))
-            else:
-                known.append(Known(name, schema, {}))
-        return pages.databases_page(PageTrail(self.base), known)
+            overviews.append(DatabaseOverview(name, schema, {}))
+        return pages.databases_page(PageTrail(self.base), overviews)
 
     async def database(self, request: Request, trail: PageTrail, io: Stream) -> Response:
         """Return the page of one database."""
         schema = await self.asking.schema(trail.database, io)
-        known = await self.asking.counts_of(trail.database, schema, io)
+        overview = await self.asking.counts_of(trail.database, schema, io)
         first = next(iter(schema.tables), "")
         sql = f"SELECT *\nFROM {quote(first)}\nLIMIT 20" if first else "SELECT 1"
         saved = self.saved.get(trail.database, {})
-        return self.reply(request, pages.database_page(trail, known, saved, self.editor, sql))
+        return self.reply(request, pages.database_page(trail, overview, saved, self.editor, sql))
 
     async def table(self, request: Request, trail: PageTrail, name: str, suffix: str, io: Stream) -> Response:
         """Return the rows of a table: a page of them, or all of them as a file.
@@ -322,8 +321,10 @@ class Browser:
 
         sql: the statement; "" shows the page without a result. fields: of the URL; ":id" is the value of the
         parameter :id, and explain=1 asks for the plan of a visitor's statement. query_name: of the saved query; ""
-        for a visitor's own statement. suffix: "csv" or "json" for a file; "" for the page. Raises DatabaseError for
-        a failure that the statement has not caused.
+        for a visitor's own statement. suffix: "csv" or "json" for a file; "" for the page.
+
+        A page shows a failure that the statement has caused. In place of a file, the client gets such a page only
+        for a visitor's own statement. Raises DatabaseError for any other failure.
         """
         is_visitors = not query_name
         given = {each: fields.get(f":{each}", "") for each in statements.parameters_in(sql)}
@@ -430,17 +431,24 @@ class Browser:
         editable: bool,
         io: Stream,
     ) -> str:
-        """Return the page of one row, with the rows that refer to it. row: column -> value."""
-        referring: list[tuple[Any, int | None]] = []
+        """Return the page of one row, with links to the rows that refer to it, and their number.
+
+        row: column -> value. statement: the one that has found the row, for the page. editable: the page has links
+        to the forms that change the row. Raises DatabaseError.
+        """
+        # Each foreign key of another table by which rows refer to this one, with their number
+        referring: list[tuple[ForeignKey, int | None]] = []
         for key in schema.referring.get(table.name, ()):
             values = [row.get(name) for name in key.other_columns]
-            if None in values:  # no row refers to NULL
+            # No row refers to NULL. The filter of a link is text, which cannot be equal to bytes.
+            if any(value is None or isinstance(value, bytes) for value in values):
                 continue
-            view = View()  # the rows that refer to this one
+            view = View()
             for column, value in zip(key.columns, values, strict=True):
                 view = view.filtered(column, "eq", pages.plain(value))
             count = await self.asking.count(trail.database, schema, schema.tables[key.table], view, io)
             referring.append((key, count))
+        # The values of this row whose labels the page shows
         values_by_key = [(key, [row[key.columns[0]]]) for key in table.foreign if len(key.columns) == 1]
         labels = await self.asking.labels(trail.database, schema, values_by_key, io)
         return pages.row_page(

@@ -227,19 +227,22 @@ def foreign_keys(
     # (table, number of the key, other table) -> the pairs of a column and the column of the other table
     pairs: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for table, number, column, other, other_column in rows:
-        name = str(other) if str(other) in tables else by_lower_case.get(str(other).lower(), "")
-        if name and str(table) in tables:
-            to = str(other_column or "")
-            pairs.setdefault((str(table), str(number), name), []).append((str(column), to))
+        other_table = str(other) if str(other) in tables else by_lower_case.get(str(other).lower(), "")
+        if other_table and str(table) in tables:
+            pair = str(column), str(other_column or "")
+            pairs.setdefault((str(table), str(number), other_table), []).append(pair)
     found: dict[str, list[ForeignKey]] = {}
-    for (table, _, other), columns in pairs.items():
-        there = tuple(to for _, to in columns)
-        if "" in there:  # REFERENCES other, without columns, means its primary key
-            there = primary_key_of(tables[other], False)
-        there = tuple(own_spelling(to, tables[other]) for to in there)
-        here = tuple(column for column, _ in columns)
-        if len(here) == len(there) and "" not in there and all(each in tables[table] for each in here):
-            found.setdefault(table, []).append(ForeignKey(table, here, other, there))
+    for (table, _, other_table), key in pairs.items():
+        columns, others = tuple(column for column, _ in key), tuple(name for _, name in key)
+        if "" in others:  # REFERENCES other, without columns, means its primary key
+            others = primary_key_of(tables[other_table], False)
+        others = tuple(own_spelling(name, tables[other_table]) for name in others)
+        if (
+            len(columns) == len(others)
+            and "" not in others
+            and all(each in tables[table] for each in columns)
+        ):
+            found.setdefault(table, []).append(ForeignKey(table, columns, other_table, others))
     return found
 
 

@@ -6,6 +6,9 @@ The order of a page's rows must be total, or some rows would be shown twice or n
 the sorted column, and then by the key. The next page begins after (value, key) of the last row. Both databases
 compare such pairs, as in ("bytes", "id") > (:a0, :a1). A comparison with NULL is neither true nor false, so NULLs
 are separate cases.
+
+Possible failure: SQLite allows NULL in a primary key that is not INTEGER. Such rows have no order among each other,
+and a page that is reached by a cursor in the key may leave them out.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ def rows_of(schema: Schema, table: Table, view: View, *, limit: bool = True) -> 
     conditions = conditions_of(schema, table, view, parameters)
     backwards = bool(view.before)
     if limit and (cursor := view.before or view.after):
-        conditions.append(beyond(schema, table, view, cursor, backwards, parameters))
+        conditions.append(after_cursor(schema, table, view, cursor, backwards, parameters))
     columns = columns_of(table) if limit else "*"
     lines = [f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]
     if order := order_of(table, view, backwards):
@@ -266,7 +269,7 @@ def cursor_in(table: Table, view: View, columns: Sequence[str], row: Sequence[Va
     return tuple(row[columns.index(name)] for name in names)
 
 
-def beyond(
+def after_cursor(
     schema: Schema,
     table: Table,
     view: View,
@@ -274,36 +277,38 @@ def beyond(
     backwards: bool,
     parameters: dict[str, Value],
 ) -> str:
-    """Return the condition for the rows after a cursor, a position in the order; add its parameters.
+    """Return the condition for the rows that follow a cursor, the position of a row; add its parameters.
 
-    cursor: the values of the sorted column, if there is one, and of the key. backwards: for the rows before it. The
-    module's docstring says why NULLs are separate cases.
+    cursor: as cursor_in() has made it: the value of the sorted column, if there is one, then the key. backwards:
+    the condition is for the rows before the cursor, which the statement reads in the reverse order. The module's
+    docstring says why NULLs are separate cases.
     """
-    names = ([view.sort] if view.sort else []) + list(table.key)
-    values = dict(zip(names, cursor, strict=True))
+    sorted_and_key = ([view.sort] if view.sort else []) + list(table.key)
+    values = dict(zip(sorted_and_key, cursor, strict=True))
     names = list(ordered_by(table, view))  # each column once, although the sorted column may be in the key
-    ascending = view.descending == backwards
-    sign = ">" if ascending else "<"
-    # Only the sorted column, which comes first, may be NULL. It then has no parameter.
+    first = names[0]
+    ascending = view.descending == backwards  # reading backwards reverses the order
+    # A NULL has no parameter: only the sorted column, which is the first, is compared with NULL.
     parameters |= {f"a{at}": values[name] for at, name in enumerate(names) if at or values[name] is not None}
 
-    def columns_after_cursor(start: int) -> str:
+    def follows(start: int) -> str:
+        """Return the comparison of the columns from `start` on with their values in the cursor."""
+        sign = ">" if ascending else "<"
         left = ", ".join(map(quote, names[start:]))
         right = ", ".join(f":a{at}" for at in range(start, len(names)))
         return f"({left}) {sign} ({right})" if len(names) - start > 1 else f"{left} {sign} {right}"
 
-    column = table.columns.get(names[0])
-    first = quote(names[0])
+    column = table.columns.get(first)
     if not view.sort or (column is not None and column.not_null):
-        return columns_after_cursor(0)
+        return follows(0)
     nulls_come_first = ascending == schema.dialect.nulls_first
-    if values[names[0]] is not None:
-        after = columns_after_cursor(0)
-        return after if nulls_come_first else f"({after} OR {first} IS NULL)"
-    if len(names) == 1:  # the sorted column is the key
-        return f"{first} IS NOT NULL" if nulls_come_first else "1 = 0"
-    rest = f"{first} IS NULL AND {columns_after_cursor(1)}"  # without the sorted column
-    return f"(({rest}) OR {first} IS NOT NULL)" if nulls_come_first else f"({rest})"
+    is_null, is_not_null = f"{quote(first)} IS NULL", f"{quote(first)} IS NOT NULL"
+    if values[first] is not None:
+        return follows(0) if nulls_come_first else f"({follows(0)} OR {is_null})"
+    if len(names) == 1:  # the sorted column is the whole key
+        return is_not_null if nulls_come_first else "1 = 0"
+    same_null = f"{is_null} AND {follows(1)}"  # the rows with NULL, too, are in the order of their keys
+    return f"(({same_null}) OR {is_not_null})" if nulls_come_first else f"({same_null})"
 
 
 def parameters_in(sql: str) -> list[str]:

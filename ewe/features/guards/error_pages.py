@@ -2,7 +2,8 @@
 
 The page is the site's answer for that path, of a file or of a program. The status stays, and so do the fields that
 belong to it (Allow, Retry-After, WWW-Authenticate ...). If the site has no such page, the client gets the response
-as it was.
+as it was. The same is true for the page of a script named nph-*: it writes the status line itself, so its status
+would replace that of the response.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware, respond_with
 from ewe.features.declaration import Feature, StepKey
 from ewe.http.local_redirect import moved
-from ewe.http.messages import Request, Response
+from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import PATH, QUERY
 
 if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
-# Fields of the response that describe its body, which the page replaces (RFC 9110 section 8; RFC 9530)
-OF_BODY = frozenset({
+# Fields of the response that describe its body, and go with it: the page replaces the body (RFC 9110 section 8;
+# RFC 9530)
+REPLACED_FIELDS = frozenset({
     "accept-ranges", "content-digest", "content-disposition", "content-encoding", "content-language",
     "content-location", "content-md5", "content-type", "digest", "etag", "last-modified", "repr-digest",
     "x-content-type-options",
 })  # fmt: skip
-# Fields of the page that are not for a response with another status
-OF_FILE = frozenset({"etag", "last-modified", "accept-ranges", "location"})
-STATUS = b"REDIRECT_STATUS"
+# Fields of the page that belong to its status 200, and not to that of the response
+DROPPED_PAGE_FIELDS = frozenset({"etag", "last-modified", "accept-ranges", "location"})
 
 
 def _page(raw: object) -> str:
@@ -60,12 +61,20 @@ class ErrorPages(Middleware):
         self.pages = pages
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response, with the page of its status if there is one."""
+        """Return the inner handler's response; if its status has a page, the page with this status.
+
+        Raises the inner handler's exceptions; for a page, also Disconnected, and OSError if no descriptor is left.
+        """
         response = await self.inner.respond(request, io)
         if response is None or (path := self.pages.get(response.status)) is None:
             return response
-        target = request.target.encode("latin-1")  # a program that makes the page sees the visitor's target
-        variables = {STATUS: b"%d" % response.status, b"REDIRECT_URL": target, b"REQUEST_URI": target}
+        # A program that makes the page sees the status, and the visitor's target.
+        target = request.target.encode("latin-1")
+        variables = {
+            b"REDIRECT_STATUS": b"%d" % response.status,
+            b"REDIRECT_URL": target,
+            b"REQUEST_URI": target,
+        }
         try:
             page = await respond_with(io.variables | variables, self.site, moved(request, path), io)
             if page is None:
@@ -76,20 +85,29 @@ class ErrorPages(Middleware):
         except Exception:  # the client has left, or no descriptor is left: nothing else closes the response
             await response.close()
             raise
-        if page.status != 200:
+        if (fault := fault_of(page)) is not None:
             await page.close()
-            status = page.status
-            logger.errors.warning(f"page {path} of {response.status}: its answer is {status} (error-pages)")
+            logger.errors.warning(f"page {path} of {response.status}: {fault} (error-pages)")
             return response
-        of_response = [field for field in response.fields if field[0].lower() not in OF_BODY]
-        of_page = [field for field in page.fields if field[0].lower() not in OF_FILE]
-        cause = response.cause
+        kept = (field for field in response.fields if field[0].lower() not in REPLACED_FIELDS)
+        fields = (*(field for field in page.fields if field[0].lower() not in DROPPED_PAGE_FIELDS), *kept)
+        status, reason, cause = response.status, response.reason, response.cause
         await response.close()
-        if isinstance(page.body, bytes):  # perhaps of a cache: never changed
-            return Response(response.status, (*of_page, *of_response), page.body, cause=cause)
-        page.status, page.reason, page.cause = response.status, response.reason, cause
-        page.fields = (*of_page, *of_response)
+        # A response of bytes may be in a cache, and is never changed. Any other one is for this request alone, and
+        # is changed, since its class may override close().
+        if isinstance(page.body, bytes):
+            return Response(status, fields, page.body, cause=cause, reason=reason)
+        page.status, page.reason, page.cause, page.fields = status, reason, cause, fields
         return page
+
+
+def fault_of(page: Response) -> str | None:
+    """Return the reason why a response cannot be an error page; None if it can."""
+    if page.status != 200:
+        return f"its answer is {page.status}"
+    if isinstance(page.body, Source) and page.body.raw:
+        return "an nph- script writes the status line itself"
+    return None
 
 
 FEATURE = Feature(

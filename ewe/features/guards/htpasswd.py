@@ -40,7 +40,7 @@ from ewe.streams.descriptors import EXHAUSTED
 
 CHECK_EVERY_S = 1.0  # seconds for which the file is not looked at again
 MAX_HTPASSWD_BYTES = 16 * 1024 * 1024  # bytes of the password file
-MAX_COMPLAINTS = 20  # lines of the error log for one change of the file
+MAX_LOGGED_LINES = 20  # lines of the error log for one change of the file
 MAX_PASSWORD_BYTES = 255  # bytes, the limit of htpasswd; the time of SHA-crypt grows with the length
 MAX_BCRYPT_COST = 15  # of bcrypt: about three seconds
 MIN_ROUNDS, MAX_ROUNDS = 1000, 500_000  # of SHA-crypt; no program writes fewer
@@ -130,7 +130,10 @@ def load_libraries() -> None:
 
 
 def read(data: bytes, bad: Callable[[int, str], None], most_cost: float = 1e9) -> dict[bytes, PasswordEntry]:
-    """Return the users of a file's bytes. bad: called with a bad line's number and the reason."""
+    """Return the users of a file's bytes. bad: called with a bad line's number and the reason.
+
+    most_cost: of one hash, in milliseconds (cost_of()); a line with a more expensive one is bad.
+    """
     users: dict[bytes, PasswordEntry] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         line = line.rstrip(b"\r \t")
@@ -179,7 +182,8 @@ class Htpasswd:
                 raise
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
-        self.looked_at = time.monotonic()
+        self.checked_at = time.monotonic()
+        self.fault = ""  # the reason why the last check could not read the file
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
         """Return file_version() of the file, and its bytes. Raises OSError, also for a file above bounds.size."""
@@ -203,27 +207,31 @@ class Htpasswd:
         self.decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
 
     def reload_if_changed(self) -> None:
-        """Read the file again if it has changed. Raises HTTPError(500) if it cannot be read."""
+        """Read the file again if it has changed; check that at most once in CHECK_EVERY_S.
+
+        Raises HTTPError(500) if the last check could not read the file: no user can log in until the next check.
+        """
         now = time.monotonic()
-        if now - self.looked_at < CHECK_EVERY_S:
-            return
-        try:
-            if file_version(os.stat(self.path)) != self.file_version:
-                self.file_version, data = self.load()
-                self.complaints = 0
-                self.use(read(data, self.log_bad_line, self.bounds.cost))
-        except OSError as reason:
-            if reason.errno in EXHAUSTED:
-                raise
-            raise HTTPError(
-                500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
-            ) from None
-        self.looked_at = now
+        if now - self.checked_at >= CHECK_EVERY_S:
+            fault = ""
+            try:
+                if file_version(os.stat(self.path)) != self.file_version:
+                    self.file_version, data = self.load()
+                    self.bad_lines = 0
+                    self.use(read(data, self.log_bad_line, self.bounds.cost))
+            except OSError as reason:
+                # The file is not at fault: the client gets a 503, and the next request checks again.
+                if reason.errno in EXHAUSTED:
+                    raise
+                fault = f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
+            self.fault, self.checked_at = fault, now
+        if self.fault:
+            raise HTTPError(500, self.fault)
 
     def log_bad_line(self, number: int, reason: str) -> None:
-        """Write to the error log that a line cannot be used; of many lines only the first MAX_COMPLAINTS."""
-        self.complaints += 1
-        if self.complaints > MAX_COMPLAINTS:
+        """Write to the error log that a line cannot be used; of many lines only the first MAX_LOGGED_LINES."""
+        self.bad_lines += 1
+        if self.bad_lines > MAX_LOGGED_LINES:
             return
         logger.errors.error(f"auth: {self.path} line {number}: {reason}; this user cannot log in")
 

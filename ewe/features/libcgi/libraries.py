@@ -326,21 +326,21 @@ class Libraries:
         if not handle:
             why = failure.value.decode(errors="backslashreplace")
             state.failure = f"it cannot be loaded: {why}"
-            self.count_fault(state, file_status)
+            self.count_fault(state, file_version(file_status))
             raise HTTPError(500, f"{name} cannot be loaded: {why}")
         return Library(shim, handle, name, file_status)
 
-    def count_fault(self, state: LibraryState, file_status: os.stat_result | None) -> None:
-        """Count a fault of a file. After MAX_FAULTS faults within FAULT_WINDOW_S, the library is kept out.
+    def count_fault(self, state: LibraryState, version: tuple[int, ...]) -> None:
+        """Count a fault, or a failed load. After MAX_FAULTS within FAULT_WINDOW_S, the library is kept out.
 
-        file_status: of the file that could not be loaded; None if the caller has set state.file_version.
+        version: file_version() of the file that was loaded, or could not be loaded. Only faults of the same version
+        count together: a call of the old library may fault after the new one was loaded.
         """
         now = monotonic()
-        if file_status is not None:
-            state.file_version = file_version(file_status)
-        state.fault_times = [*(each for each in state.fault_times if now - each < FAULT_WINDOW_S), now][
-            -MAX_FAULTS:
-        ]
+        if state.file_version != version:
+            state.file_version, state.fault_times, state.kept_out_until = version, [], 0.0
+        recent = [each for each in state.fault_times if now - each < FAULT_WINDOW_S]
+        state.fault_times = [*recent, now][-MAX_FAULTS:]
         if len(state.fault_times) == MAX_FAULTS:
             state.kept_out_until = now + KEPT_OUT_S
 
@@ -352,9 +352,8 @@ class Libraries:
         with state.lock:
             if state.library is library:
                 state.library = None
-            state.file_version = library.file_version
             state.failure = ""
-            self.count_fault(state, None)
+            self.count_fault(state, library.file_version)
 
     def drop_unloaded(self, file: str, library: Library) -> None:
         """Drop a library that was unloaded after the fault of another call."""
