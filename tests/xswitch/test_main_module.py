@@ -17,7 +17,7 @@ import pytest
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
-from ewe.gateway.records import Requester, record
+from ewe.gateway.records import PARAMS, Requester, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
@@ -288,6 +288,39 @@ def test_a_web_server_that_takes_no_answers_to_its_records_is_closed(
         if connection.state is ConnectionState.CLOSED:
             break
     assert connection.state is ConnectionState.CLOSED
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_an_aborted_request_does_not_begin(
+    connected: tuple[WebServerConnection, socket.socket], keep: bool
+) -> None:
+    """Even if the end of its parameters, or its body, comes together with the abort. It has one end."""
+    connection, other = connected
+    requester = Requester()
+    request = requester.begin([(b"SCRIPT_FILENAME", b"/x.py")], keep)
+    end_of_params = record(PARAMS, 1)
+    assert request.endswith(end_of_params)
+    other.sendall(request.removesuffix(end_of_params) + requester.abort() + end_of_params)
+    connection.on_data()
+    assert connection.exchange is None
+    assert other.recv(1000) == end_records(1, app_status=0)
+    assert connection.state is (ConnectionState.OPEN if keep else ConnectionState.SHUT)
+
+
+def test_an_abort_of_a_request_that_has_just_ended_adds_no_second_end(
+    connected: tuple[WebServerConnection, socket.socket],
+) -> None:
+    """The body is longer than its CONTENT_LENGTH, which ends the request. The abort comes with that body."""
+    connection, other = connected
+    requester = Requester()
+    params = [(b"SCRIPT_FILENAME", b"/x.py"), (b"CONTENT_LENGTH", b"1")]
+    other.sendall(requester.begin(params, keep=True))
+    connection.on_data()
+    assert connection.exchange is not None
+    other.sendall(requester.input(b"too long") + requester.abort())
+    connection.on_data()
+    received = other.recv(10_000)
+    assert b"Status: 400" in received and received.endswith(end_records(1, app_status=0))
 
 
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:
