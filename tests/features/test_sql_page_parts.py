@@ -72,7 +72,7 @@ def test_a_page_is_taken_apart() -> None:
     }
     books = found.queries["books"]
     assert books.parameters == ("q", "year")
-    assert (books.rows, books.time_limit_s, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
+    assert (books.rows_per_page, books.time_limit_s, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
     assert books.sort == (("title", False), ('a "b', False), ("year", True))
     assert books.sql.endswith("q2 = :q") and books.sql.startswith("-- what it finds\nSELECT")
     assert found.posts["add"].redirect == "books.sql.html?id={id}"
@@ -222,7 +222,7 @@ def test_a_query_that_cannot_be_read_is_refused(query: str) -> None:
         fields_of(query)
 
 
-BOOKS = Query("books", 1, "SELECT a -- all", rows=10, sort=(("title", False), ("year", True)))
+BOOKS = Query("books", 1, "SELECT a -- all", rows_per_page=10, sort=(("title", False), ("year", True)))
 
 
 def statement(**given: str) -> str:
