@@ -67,9 +67,8 @@ REOPEN_LOG = "log"  # the order to open the log again
 class Channel:
     """One end of the socket between the regulating process and a statement process.
 
-    The socket carries objects and descriptors, in order.
-
-    Both ends are processes of one program and one account, so pickle is safe here.
+    The socket carries objects and descriptors, in order. It blocks: in the regulating process for ORDER_TIMEOUT_S
+    at most. Both ends are processes of one program and one account, so pickle is safe here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -88,7 +87,10 @@ class Channel:
             self.socket.sendall(data)
 
     def receive(self) -> list[Any]:
-        """Return the objects that have arrived. Raises EOFError at the end, BlockingIOError."""
+        """Wait for bytes, and return the objects that are complete now. Raises EOFError at the end, OSError.
+
+        Descriptors that arrive with the bytes are appended to `descriptors`.
+        """
         data, descriptors, _, _ = socket.recv_fds(
             self.socket, RECEIVE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
