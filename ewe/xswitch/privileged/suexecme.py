@@ -442,19 +442,22 @@ class Suexecme:
                     parent.close()
                     del self.preloaded[name]
 
-    def note_engine_end(self, pid: int, status: int) -> int | None:
+    def note_engine_end(self, pid: int, wait_status: int) -> int | None:
         """Note that an engine was reaped, and tell the main process. Return its uid if suexecme has killed it.
 
-        status: of waitpid(2).
+        The leftover processes of a killed engine are sought at once. Those of an engine that ended by itself may
+        still write output: the main process orders their end once it has read that (self_ended).
         """
+        exit_status = os.waitstatus_to_exitcode(wait_status)
         uid = self.engines.pop(pid).uid
-        cause = self.memory_cause(uid) if status == signal.SIGKILL else {}
+        # For lack of memory the kernel sends this signal, as suexecme does
+        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else {}
         was_killed = pid in self.killed_pids
         self.killed_pids.discard(pid)
         if not was_killed:
             self.self_ended[pid] = uid
         self.work_directories.remove_of_engine(pid)
-        self.send_to_main({"ended": pid, "status": os.waitstatus_to_exitcode(status), **cause})
+        self.send_to_main({"ended": pid, "status": exit_status, **cause})
         if uid not in {account.uid for account in self.engines.values()}:
             self.remove_cgroup(uid)
             self.namespaces.remove(uid)
