@@ -269,6 +269,17 @@ def test_all_is_as_new(lasting: Driver, look: str, tmp_path: Path, spoil: str) -
         bodies.reverse()
 
 
+def test_a_broken_random_keeps_no_other_module_from_its_reset(tmp_path: Path) -> None:
+    """The reset function of random then removes itself from the list of them; that of threading follows it."""
+    spoils = "import random, threading\nthreading.excepthook = print\ndel random._inst\n"
+    bad = script(tmp_path / "bad.py", f"{spoils}print({HEAD!r})\n")
+    asks = "import threading\nis_reset = threading.excepthook is threading.__excepthook__\n"
+    next_one = script(tmp_path / "next.py", f"{asks}print({HEAD!r}, is_reset)\n")
+    with Driver(PYTHON, isolated("none")) as engine:
+        assert engine.ask(bad).status == 0
+        assert engine.ask(next_one).output.endswith(b"True\n")
+
+
 NEAR = {  # files beside the script
     "own/part.py": "hits = 0\n",
     "words.py": "said = 'mine'\n",
