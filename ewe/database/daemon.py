@@ -332,7 +332,10 @@ class Daemon:
             gateway.has_left = True
 
     def gateway_left(self, gateway: Gateway) -> None:
-        """Note that a gateway has left while its request waits or runs: cancel_expired_statements() reads that."""
+        """Note that a gateway has left while its request waits or runs.
+
+        A waiting request leaves the queue. cancel_expired_statements() cancels a running one.
+        """
         gateway.has_left = True
         for queued in [queued for queued in self.queue if queued.gateway is gateway]:
             self.queue.remove(queued)

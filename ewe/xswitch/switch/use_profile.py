@@ -71,7 +71,7 @@ class UseProfile:
             use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
     def end_slot(self, slot: int) -> None:
-        """Mix the peaks of today into those of the usual day, and begin another slot.
+        """Mix the peaks of today into those of the usual day for `slot`, which ends now; begin the next slot.
 
         A key that has no peak left is dropped.
         """
