@@ -323,6 +323,46 @@ def test_an_abort_of_a_request_that_has_just_ended_adds_no_second_end(
     assert b"Status: 400" in received and received.endswith(end_records(1, app_status=0))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(("length", "is_accepted"), [(b"4", True), (b"5", False), (b"three", False)])
+def test_a_body_for_the_status_page_counts_however_it_arrives(
+    bench: Bench,
+    connected: tuple[WebServerConnection, socket.socket],
+    length: bytes,
+    is_accepted: bool,
+    count: int,
+) -> None:
+    """Its first records may come together with the parameters. count: of the pieces that come first."""
+    connection, other = connected
+    requester = Requester()
+    params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_STATUS", b"1"), (b"CONTENT_LENGTH", length)]
+    pieces = [requester.begin(params, keep=True), *map(requester.input, (b"ab", b"cd", b""))]
+    for together in (pieces[:count], pieces[count:]):
+        if together:
+            other.sendall(b"".join(together))
+            connection.on_data()
+    assert (connection.exchange is not None) == is_accepted
+    if is_accepted:
+        measure = channel.receive(bench.suexecme)
+        assert measure is not None and measure[0]["order"] == "measure"
+        bench.switch.handle_message({"id": measure[0]["id"], "memory": {}, "limits": ""}, [])
+    received = other.recv(10_000)
+    assert (b"Status: 400" in received) != is_accepted
+    assert received.endswith(end_records(1, app_status=0))
+
+
+def test_an_action_with_a_wrong_body_is_not_carried_out(
+    bench: Bench, connected: tuple[WebServerConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, other = connected
+    monkeypatch.setattr(bench.switch.control, "carry_out", lambda action: pytest.fail(str(action)))
+    requester = Requester()
+    params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_ACTION", b"drain"), (b"CONTENT_LENGTH", b"1")]
+    other.sendall(requester.begin(params, keep=True) + requester.input(b"too long"))
+    connection.on_data()
+    assert connection.exchange is None and b"Status: 400" in other.recv(10_000)
+
+
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:
     clients: dict[State, Client] = {}
     clients[State.HEAD], head = bench.exchange()
