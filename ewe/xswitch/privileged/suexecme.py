@@ -58,10 +58,12 @@ them. On USR1 it sends {"log"} with a descriptor of the log. suexecme passes bot
 from __future__ import annotations
 
 import grp
+import math
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,7 +129,7 @@ class Suexecme:
     def run(self) -> None:
         """Carry out orders until the main process has ended. No engine outlives this method.
 
-        Between orders, reap children, and seek and kill leftover processes.
+        Between orders, reap children, seek and kill leftover processes, and kill installations that take too long.
         """
         become_subreaper()
         self.report_limits()
@@ -138,8 +140,7 @@ class Suexecme:
         poller.register(self.supervisor, select.POLLIN)
         try:
             while True:
-                pause_ms = PAUSE_SECONDS * 1000 if self.leftovers.is_seeking() else None
-                ready = {descriptor for descriptor, _ in poller.poll(pause_ms)}
+                ready = {descriptor for descriptor, _ in poller.poll(self.pause_ms(time.monotonic()))}
                 if self.wakeup_reader in ready:
                     os.read(self.wakeup_reader, WAKEUP_BYTES)
                     self.leftovers.seek(self.reap())
@@ -152,8 +153,18 @@ class Suexecme:
                     self.handle_order(*received)
                 if self.leftovers.is_seeking():
                     self.leftovers.walk()
+                self.drop_ins.end_late(time.monotonic())
         finally:
             self.end_all()
+
+    def pause_ms(self, now: float) -> float | None:
+        """Return for how many milliseconds run() may wait for events, None without a limit. now: monotonic.
+
+        The limit is the next walk for leftover processes, or the deadline of an installation.
+        """
+        pause_s = PAUSE_SECONDS if self.leftovers.is_seeking() else math.inf
+        pause_s = min(pause_s, max(0.0, self.drop_ins.next_deadline() - now))
+        return None if pause_s == math.inf else pause_s * 1000
 
     def receive_settings_or_log(self) -> bool:
         """Receive new settings or a new log, use them, and pass them on; return False if the supervisor has ended.
