@@ -257,6 +257,26 @@ def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["a.py", "shop.zip"]
 
 
+def test_a_link_that_is_removed_hides_no_other_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ewe-xswitch packages` reads the links without the lock, while an application may end."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).symlink_to(f".packages/{name}/0123")
+    removed: list[str] = []
+    readlink = os.readlink
+
+    def readlink_late(path: str) -> str:
+        if not removed:
+            removed.append(os.path.basename(path))
+            os.unlink(path)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", readlink_late)
+    links = Packages(str(tmp_path), str(tmp_path)).links()
+    assert removed and links == {name: "0123" for name in "abc" if name not in removed}
+
+
 def test_settings() -> None:
     assert parse_settings(b"") == packages.PackageSettings()
     text = b"language = 'python'\nversion = '2'\nentry = ['a']\n[environment]\nA = 'b'\n"
