@@ -25,7 +25,7 @@ from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
-from ewe.xswitch.switch.far_engine import FarConnection, FarEngine, HostState
+from ewe.xswitch.switch.far_engine import CONNECT_S, SILENT_S, FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.main import Switch
@@ -232,6 +232,20 @@ def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     engine.use(Mock())
     assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
     assert engine.watches_at == 0  # the next tick() connects
+
+
+def test_the_time_for_an_answer_begins_after_the_handshake() -> None:
+    """A handshake over a slow network may take nearly CONNECT_S."""
+    engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
+    watch = engine.watch = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
+    engine.silent_since = engine.pinged_at = 100.0  # as begin_watch() sets them
+    connected_at = 100 + CONNECT_S - 0.1
+    engine.tick(connected_at)
+    watch.handshake = None
+    engine.tick(connected_at + SILENT_S - 0.1)
+    assert not watch.close.called
+    engine.tick(connected_at + SILENT_S + 0.1)
+    assert watch.close.called and engine.state is HostState.DOWN
 
 
 @pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])
