@@ -343,13 +343,18 @@ class OrderExecutor:
                 match message:
                     case str(order) if order == REOPEN_LOG:
                         reopen(self.log)
+                    # From RemoteWorker.cancel(): the kind and the text of the error for the gateway
                     case (int(number), str(kind), str(text)):
                         self.workers[number].cancel(DatabaseError(kind, text))
-                    case (int(number), packed_connection, job):
+                    # From RemoteWorker.start()
+                    case (int(number), tuple(packed_connection), Job() as job):
                         self.start(number, packed_connection, job)
 
     def start(self, number: int, packed_connection: tuple[Any, ...], job: Job) -> None:
-        """Make a worker answer a request."""
+        """Make a worker answer a request. number, packed_connection, job: see RemoteWorker.start().
+
+        The descriptor of the gateway's connection has arrived with this order, or before it.
+        """
         gateway_connection = unpack_connection([self.channel.descriptors.popleft()], packed_connection)
         self.gateway_connections[number] = gateway_connection
         worker = self.workers.get(number)

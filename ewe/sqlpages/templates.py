@@ -457,7 +457,11 @@ def text_to_insert(value: Any) -> Any:
 
 
 def concatenate(parts: list[Any]) -> str:
-    """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML."""
+    """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML.
+
+    Raises SecurityError if a part may not be shown, or if the result is too long; BudgetExceeded if the page has
+    made too many long texts.
+    """
     texts, length = [], 0
     for part in parts:
         check_can_be_shown(part)
@@ -471,7 +475,7 @@ def concatenate(parts: list[Any]) -> str:
 
 
 def join(values: Iterable[Any], separator: str = "") -> str:
-    """Return the values as one text, with `separator` between them: jinja2's filter with a limit."""
+    """Return the values as one text, with `separator` between them: jinja2's filter with the limits of `~`."""
     parts = [part for value in check_each_round(values) for part in (separator, value)]
     return concatenate(parts[1:])  # without the separator before the first value
 
