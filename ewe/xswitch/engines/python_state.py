@@ -109,6 +109,7 @@ def stays_loaded(name, module):
     if getattr(getattr(module, "__spec__", None), "origin", None) in ("built-in", "frozen"):
         return True
     parent, _, _ = name.rpartition(".")
+    # A submodule stays with its package, for which restore_modules() has decided before
     return parent in known_modules if parent else any(map(is_library, getattr(module, "__path__", ())))
 
 
