@@ -20,6 +20,7 @@ from markupsafe import Markup
 from ewe.database.protocol import Value
 from ewe.sqlpages import charts
 from ewe.sqlpages.declarations import Declarations, Query
+from ewe.sqlpages.templates import check_can_be_shown
 from ewe.sqlpages.values import TYPES
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
@@ -179,7 +180,9 @@ class QueryResult:
         # A set: with two lists, the time would be the product of their lengths
         hidden = {hide} if isinstance(hide, str) else {name for name in hide if isinstance(name, str)}
         shown = [(index, name) for index, name in enumerate(self.columns) if name not in hidden]
-        if len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
+        # PostgreSQL may give many columns one name, and they then have the same label
+        head_chars = sum(len(labels.get(name, name)) for _, name in shown)
+        if head_chars + len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
             raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
         heads = "".join(self._head(index, name, labels.get(name, name)) for index, name in shown)
         patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
@@ -269,6 +272,7 @@ class QueryResult:
         for name in names:
             if name not in self.columns:
                 existing = ", ".join(self.columns) or "none, since the query was not run"
+                check_can_be_shown(name)
                 raise KeyError(f"{self._query.name} has no column {str(name)[:40]!r}; there are: {existing}")
             indexes.append(self.columns.index(name))
         return names, [[row[index] for row in self._rows] for index in indexes]
@@ -316,6 +320,20 @@ def fill_placeholders(pattern: str, values: Mapping[str, Value]) -> str:
     return PLACEHOLDER.sub(value_of, pattern)
 
 
+def check_url_length(parameters: Mapping[str, Value]) -> None:
+    """Raise ValueError if the parameters of a URL have more than MAX_URL_CHARS characters.
+
+    A template may give one long text to thousands of parameters: the URL would take gigabytes before its size is
+    counted (templates.py). Raises SecurityError for a namespace.
+    """
+    remaining_chars = MAX_URL_CHARS
+    for name, value in parameters.items():
+        check_can_be_shown(value)
+        remaining_chars -= len(name) + len(value if isinstance(value, str | bytes) else str(value))
+        if remaining_chars < 0:
+            raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")
+
+
 class Page:
     """The page as its template sees it: `page`."""
 
@@ -351,12 +369,21 @@ class Page:
         return f"chart-{self._chart_count}"
 
     def here(self, **changes: Value) -> str:
-        """Return the query of this page's URL with changed values; None removes a value. It begins with "?"."""
+        """Return the query of this page's URL with changed values; None removes a value. It begins with "?".
+
+        Raises ValueError for changes that are longer than MAX_URL_CHARS together.
+        """
+        check_url_length(changes)
         fields: dict[str, Value] = {**self._url_fields, **changes}
         return "?" + urlencode({name: value for name, value in fields.items() if value is not None})
 
     def url(self, path: str, /, **parameters: Value) -> str:
-        """Return the URL of another page with these parameters; None omits a parameter."""
+        """Return the URL of another page with these parameters; None omits a parameter.
+
+        Raises ValueError for parameters that are longer than MAX_URL_CHARS together.
+        """
+        check_can_be_shown(path)
+        check_url_length(parameters)
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
         return f"{path}?{query}" if query else path
 
