@@ -179,16 +179,20 @@ class Socket(Primitive):
         self.recompute_runnable_lanes()
         return found, found.peer
 
+    def has_stopped_listening(self) -> bool:
+        """Return whether this listening socket was closed, or shut down."""
+        return self.closed or self.is_shut
+
     def connect(self, address: Address) -> None:
         """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
         run = self.point("connects")
         server = network().listening.get(address[1])
-        if server is None or server.waiting is None or server.closed:
+        if server is None or server.waiting is None or server.has_stopped_listening():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         queue = server.waiting
         # As in Linux, one connection more than `backlog` may wait
         self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
-        if server.closed or server.is_shut:  # another lane has ended the listening socket meanwhile
+        if server.has_stopped_listening():  # another lane has ended the listening socket meanwhile
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         network().next_port += 1
         other = Socket()
