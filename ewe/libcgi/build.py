@@ -75,13 +75,6 @@ def build() -> Path:
     return target
 
 
-def build_library(source: Path) -> Path:
-    """Build the library of one C file, beside it; return its path. Raises BuildError."""
-    target = source.with_suffix(".so")
-    compile_c(target, (source,), ("-shared", f"-I{DIRECTORY}"))
-    return target
-
-
 def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -> None:
     """Compile C files into one file, which appears only when it is complete. Raises BuildError.
 
