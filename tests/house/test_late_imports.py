@@ -1,8 +1,9 @@
 """What a worker may come to import, it has imported before root is given up.
 
 ewe imports some modules only when they are first needed. A process that has become another user may no longer be
-allowed to read the directories of ewe and of Python; so ewe.server.run.LATER lists these modules, and a server that
-changes its user imports them before. This test finds them in the source.
+allowed to read the directories of ewe and of Python. A server that changes its user therefore imports these modules
+before. The declaration of a feature lists those that the feature imports (Feature.late), ewe.server.run.LATER the
+others. This test finds them in the source.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Exit status: 0; 1 if something could not be measured; 2 for wrong usage; 130 after an interrupt. An error in the
 command line is reported as one line on standard error. The function of a command imports the modules of that
-command alone, so that `list` and `--help` are fast and work without the packages of the extra `lab`.
+command alone, so that `list` and `--help` are fast and work without the packages of the extra `locust`.
 """
 
 from __future__ import annotations
