@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
         raise_if_extra_is_missing()
         from ewe_lab import speed
 
-        return speed.main(words[1:])
+        return speed.command(words[1:])
     options = arguments(words).parse_args(words)
     action: Callable[[argparse.Namespace], int] = options.action
     options.command = rerun(words)
