@@ -304,3 +304,7 @@ class Hosts:
         # Behind a proxy, io.server is the proxy's address: take this server's own one.
         server = io.server if io.connected is None else io.connected.server
         return await self.hosts.choose(request.host, server).respond(request, io)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the site that the request asks for (ewe.sites.explain names it, and the reason)."""
+        return (yield from explained(self.hosts.choose(request.host, io.server), request, io))
