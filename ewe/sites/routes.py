@@ -91,9 +91,17 @@ class Offer:
         return True
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy that answers for a path; None if another feature comes before it."""
+        """Return the proxy that answers for a path; None if another feature comes before it.
+
+        A mounted middleware is a part of the result: one reading of a path may be inside of it, and one outside.
+        """
         for prefix, handler in self.routes:
             if path.startswith(prefix):
+                if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
+                    if not handler.covers(path):
+                        continue
+                    inner = proxy_of(handler.handler, path)
+                    return None if inner is None else (handler, inner)
                 proxy_at = getattr(handler, "proxy_at", None)
                 if proxy_at is None:
                     return None

@@ -159,6 +159,32 @@ def test_explain_names_a_middleware(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not any("Outer" in line for line in explain(make_site(config), "http://x/b", ("", 80)))
 
 
+@pytest.mark.parametrize(
+    ("mount", "answer"),
+    [
+        ("/=through:Through", "the next server of /app"),
+        ("/app=through:Through", "the next server of /app"),
+        ("/app/a/b=through:Through", "404: "),  # only one reading of the path is inside of it
+        ("/app/ab=through:Through", "the next server of /app"),
+        ("/=through:Rules", "404: "),
+        ("/app/a=through:Rules", "404: "),
+        ("/app/ab=through:Rules", "the next server of /app"),
+        ("/app/a=through:Answers", "404: "),
+    ],
+)
+def test_an_encoded_slash_passes_a_middleware_without_rules_for_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, answer: str
+) -> None:
+    """`Rules` may refuse /app/a/b, and would not see it in /app/a%2Fb. `Answers` may answer without a proxy."""
+    rules = "\n\nclass Rules(Middleware):\n    __init__ = Through.__init__\n"
+    answers = "\n\nclass Answers(Through):\n    def proxy_at(self, path):\n        return None\n"
+    (tmp_path / "through.py").write_text(of_the_docs("write-a-feature.md", "Through") + rules + answers)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config(documentroot=str(tmp_path), mount=[mount], proxy=["/app=http://127.0.0.1:1"])
+    lines = list(explain(make_site(config), "/app/a%2Fb", ("", 80)))
+    assert lines[-1].startswith(f"  answer    {answer}"), lines
+
+
 def test_a_make_that_returns_no_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_of_nothing.py").write_text(
         "from ewe.features.declaration import Feature\n\nFEATURE = Feature('x', make=lambda config, path: 5)\n"
