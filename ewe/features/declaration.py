@@ -104,6 +104,8 @@ class Feature:
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     late: modules that a request may import; a server that gives up root imports them before.
+    preload: load other files, such as a library, which a process without root may be unable to read. A server that
+    gives up root calls it before.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Feature:
         start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
         measures: Callable[[Config], MeasuredProcess | None] | None = None,
         late: Iterable[str] = (),
+        preload: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self.settings = tuple(settings)
@@ -139,7 +142,7 @@ class Feature:
         self.gateway, self.answer, self.make = gateway, answer, make
         self.ends_processes, self.measures = ends_processes, measures
         self.needs, self.notes, self.start_warnings = needs, notes, start_warnings
-        self.late = tuple(late)
+        self.late, self.preload = tuple(late), preload
 
 
 class UnknownFeature(ValueError):

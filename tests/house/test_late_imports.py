@@ -14,8 +14,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support.documents import statements
 
+from ewe.server import run
 from ewe.server.run import IF_INSTALLED, late_modules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +83,17 @@ def test_all_late_imports_are_known() -> None:
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
     unknown = found.keys() - {*late_modules(), *IF_INSTALLED} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
+
+
+def test_the_shim_of_libcgi_is_loaded_with_the_late_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a file, which no import loads."""
+    loaded: list[str] = []
+    monkeypatch.setattr("ewe.libcgi.build.preload", lambda: loaded.append("shim"))
+    monkeypatch.setattr("ewe.server.sources.foreign_directories", lambda: loaded.append("directories"))
+    monkeypatch.setattr(run, "late_modules", lambda: ())
+    monkeypatch.setattr(run, "IF_INSTALLED", ())
+    run.load_all()
+    assert loaded == ["shim", "directories"]
 
 
 ALWAYS_LOADED = {"utf_8"}  # Python needs it for the names of files
