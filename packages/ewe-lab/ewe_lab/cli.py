@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ewe_lab.bench.results import Results
 
 INSTALL_COMMAND = "pip install 'ewe-lab[locust]'"
-MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for experiments that put no server under load
+MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for measurements without locust
 REQUIRED_MODULES = ("locust", *MODULES_WITHOUT_LOAD)
 TERMINAL_COLUMNS = 100  # columns of the output
 
@@ -46,7 +46,7 @@ TERMINAL_COLUMNS = 100  # columns of the output
 def main(words: list[str]) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
     if words[:1] == ["speed"]:
-        raise_if_extra_is_missing()
+        raise_if_extra_is_missing(MODULES_WITHOUT_LOAD)  # wrk makes the load
         from ewe_lab import speed
 
         return speed.command(words[1:])
