@@ -43,7 +43,7 @@ from ewe.timeouts import KINDS
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.features.base import Handler
+    from ewe.features.base import Explanation, Handler
     from ewe.features.plan import HasProxies, Plan
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
@@ -113,8 +113,7 @@ class Status(Middleware):
             refused = foreign(request, self.names)
             if refused is not None:
                 return refused
-        if request.method not in ("GET", "HEAD"):
-            raise HTTPError(405, f"{request.method} to the status", (("Allow", "GET, HEAD"),))
+        refuse_method(request)
         numbers = self.numbers()
         seconds = ASK_S / max(len(self.measured), 1)
         for each in self.measured:
@@ -124,6 +123,17 @@ class Status(Middleware):
         if request.query is not None and "json" in request.query:
             return Response(200, JSON, json.dumps(numbers, indent=2).encode() + b"\n")
         return Response(200, HTML, page(numbers, self.path).encode())
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the status, or the inner handler's lines. Raises HTTPError(405).
+
+        The question names no client, so the line does not say whether status-allow admits the client.
+        """
+        if request.path not in self.paths:
+            return (yield from super().explain(request, io))
+        refuse_method(request)
+        yield "  answer    the status of the server, for the addresses in status-allow   (status)"
+        return True
 
     def numbers(self) -> dict[str, Any]:
         """Return all numbers of the server. Durations are in seconds, sizes in bytes."""
@@ -167,6 +177,12 @@ async def measured(process: MeasuredProcess, request: Request, io: Stream, secon
     except Timeout:
         error = f"silent for {seconds:g} s"
     return {"up": False, "error": error}
+
+
+def refuse_method(request: Request) -> None:
+    """Raise HTTPError(405) for a method that does not read."""
+    if request.method not in ("GET", "HEAD"):
+        raise HTTPError(405, f"{request.method} to the status", (("Allow", "GET, HEAD"),))
 
 
 def begun(row: memoryview[int]) -> None:

@@ -75,13 +75,6 @@ def build() -> Path:
     return target
 
 
-def build_library(source: Path) -> Path:
-    """Build the library of one C file, beside it; return its path. Raises BuildError."""
-    target = source.with_suffix(".so")
-    compile_c(target, (source,), ("-shared", f"-I{DIRECTORY}"))
-    return target
-
-
 def compiler_command(variable: str, default_compiler: str) -> list[str]:
     """Return the program and the options that an environment variable names, separated as a shell does.
 

@@ -21,7 +21,8 @@ from support.examples import some
 from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Start, wait_until
 
-from ewe.cli import MANUAL, with_manual
+from ewe.cli import with_manual
+from ewe.config.feature_table import MANUAL
 from ewe.config.settings import Config
 from ewe.features.markdown import book as books
 from ewe.features.markdown.convert import convert, leaves

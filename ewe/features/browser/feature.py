@@ -35,6 +35,7 @@ from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.features.databases.asking import Databases
     from ewe.streams.base import Stream
 
@@ -108,6 +109,16 @@ class Browser:
             return self.problem(trail, 404, "There is no such page", error.cause)
         except DatabaseError as error:
             return self.failed(trail, error)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about a path below the base. Only the daemon knows whether such a table exists."""
+        if request.path == self.path[:-1]:
+            yield f"  answer    308, Location: {self.base}   (browser)"
+            return True
+        if not request.path.startswith(self.path):
+            return False
+        yield f"  answer    the browser of databases, for all paths below {self.path}   (browser)"
+        return True
 
     async def answer(self, request: Request, parts: list[str], io: Stream) -> Response:
         """Return the answer for the parts of a path. Raises HTTPError, DatabaseError."""
