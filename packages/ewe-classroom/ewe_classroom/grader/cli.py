@@ -605,10 +605,9 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
 
 
 def print_summary(report: Report) -> None:
-    """Print the points, the notes for the lecturer, and the check to begin with."""
-    print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
-    for note in report.notes:
-        print(f"Note: {note}")
+    """Print the points, the remarks about the run, and the check to begin with."""
+    summary = f"{formats.summary_line(report)} ({report.seconds:.1f} s)"
+    print("", *formats.with_remarks(report, summary), sep="\n")
     if first := report.first_advice():
         print(f"Begin with {first.name}: {first.did or first.proves}")
         print(f"  {first.again}")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ewe_classroom.grader.formats import MAX_FILE_BYTES, UNPROTECTED, summary_line
+from ewe_classroom.grader.formats import MAX_FILE_BYTES, RESTLESS, remarks, summary_line
 from ewe_classroom.grader.pictures import LEGEND, Ratios, ratios, timeline
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict, clip
 from ewe_explore import lanes
@@ -77,7 +77,8 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
     right = [verdict for verdict in report.verdicts if verdict.status == PASSED]
     return {
         "report": report,
-        "unprotected": UNPROTECTED,
+        # The template itself has the words of RESTLESS, the first of them in bold.
+        "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
         "subject": clip(report.subject, maximum),
         "program": clip(program(report.subject), 60),
         "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
