@@ -23,7 +23,7 @@ from ewe_classroom.course.leaderboard import LeaderboardEntry
 from ewe_classroom.course.leaderboard_page import to_html as leaderboard
 from ewe_classroom.course.text_page import to_html as assignment
 from ewe_classroom.grader import formats
-from ewe_classroom.grader.cli import print_summary
+from ewe_classroom.grader.cli import print_summary, print_verdict
 from ewe_classroom.grader.grading import NOT_HIDDEN
 from ewe_classroom.grader.page import pieces, program, to_html
 from ewe_classroom.grader.pictures import HELD_WORKER, MIN_TICK_PX, PAGE_WIDTH_PX, SERVED, WAITS, timeline
@@ -302,6 +302,20 @@ def test_a_server_that_never_sleeps_is_told_so_in_the_first_line(report: Report)
     suite = ElementTree.fromstring(formats.to_junit(report).encode("utf-8", "replace"))[0]
     assert suite[0][0].get("value") == formats.RESTLESS
     assert json.loads(formats.to_gradescope(replace(report, restless=False)))["output"].count("\n") == 1
+
+
+def test_a_report_shows_the_smallest_schedule_with_its_columns(report: Report) -> None:
+    verdict = report.verdicts[1]
+    verdict.schedule = " line " + "main".ljust(47) + "work".ljust(47) + "lane 3".ljust(24) + "lane 4"
+    verdict.schedule += "\n  41  │".ljust(70) * 80
+    lines = verdict.schedule.splitlines()
+    assert "The smallest schedule:\n line main" in verdict.text()
+    assert f'<dd class="columns"><pre>{verdict.schedule}</pre>' in to_html(report), "it is whole"
+    with redirect_stdout(io.StringIO()) as printed:
+        print_verdict(verdict, color=False)
+    assert all(f"\n        {line}\n" in printed.getvalue() for line in lines), "no line is broken"
+    verdict.leave_open("it rests on progress")
+    assert not verdict.schedule and "columns" not in to_html(report).partition("</style>")[2]
 
 
 def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:

@@ -600,8 +600,11 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
         f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {text}"
     )
     if verdict.status != PASSED:
+        # A line of a schedule has columns, which a line break would take apart.
+        columns = verdict.schedule.splitlines()
         for line in verdict.text().splitlines():
-            print(textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          "))
+            shown = textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          ")
+            print(f"        {line}" if line in columns else shown)
 
 
 def print_summary(report: Report) -> None:

@@ -274,7 +274,7 @@ class Grading:
         self.fault = ""
         # An earlier attempt may have left texts
         verdict.sent, verdict.did, verdict.should, verdict.because = item.check.sends, "", "", ""
-        verdict.output = ""
+        verdict.output = verdict.schedule = ""
         try:
             if item.check.fresh:
                 self.end_subject()
@@ -313,7 +313,7 @@ class Grading:
             scene.close()
             self.subject = scene.subject  # a scene may have started the server again
             self.never_sleeps = scene.never_sleeps
-            verdict.facts = scene.confirmations
+            verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
             verdict.steps = scene.steps
             if verdict.status != PASSED:
                 verdict.output = self.subject.log(OUTPUT_LINES)
