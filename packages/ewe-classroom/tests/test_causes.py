@@ -8,9 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from ewe_classroom.grader import progress, workers
+from ewe_classroom.grader import progress, race_bursts, workers
 from ewe_classroom.grader.conversations import half_close, keep_alive
-from ewe_classroom.grader.scene import FailedExpectation, Scene, SceneClient
+from ewe_classroom.grader.sanitizers import Sanitized
+from ewe_classroom.grader.scene import (
+    NO_LIMIT,
+    FailedExpectation,
+    Findings,
+    NotJudged,
+    Scene,
+    SceneClient,
+)
 from ewe_classroom.grader.subject import Subject
 
 LOCK = "a lock or a condition"
@@ -186,3 +194,32 @@ def test_a_server_that_has_ended(output: str, status: int | None, says: str) -> 
     process = SimpleNamespace(poll=lambda: status)
     scene.subject = cast(Subject, SimpleNamespace(log=lambda *_: output, process=process))
     assert says in scene.likely_reason() and bool(says) == bool(scene.likely_reason())
+
+
+def bursts(at_once: int | None) -> race_bursts.Bursts:
+    """Return the bursts on a server of which `progress` has found how many clients it serves at a time."""
+    scene = ScriptedScene()
+    scene.check, scene.findings = "queue-races", Findings({"progress": "progress"}, at_once=at_once)
+    scene.subject = cast(Subject, SimpleNamespace(alive=lambda: True))
+    made = race_bursts.Bursts(scene, cast(Sanitized, None))
+    made.expect_no_race = made.settle = lambda: None  # type: ignore[method-assign]
+    made.traced = lambda: iter(())  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(None, 4), (3, 3), (5, 5), (1, 4), (NO_LIMIT, 4)])
+def test_the_bursts_have_the_number_of_workers_that_progress_has_found(
+    at_once: int | None, expected: int
+) -> None:
+    """A pool with a worker too few would leave the last client of a burst without a response."""
+    assert bursts(at_once).workers == expected
+
+
+@pytest.mark.parametrize(
+    ("at_once", "raised"),
+    [(None, FailedExpectation), (3, FailedExpectation), (1, NotJudged), (NO_LIMIT, NotJudged)],
+)
+def test_a_burst_that_hangs_on_no_pool_is_not_judged(at_once: int | None, raised: type[Exception]) -> None:
+    client = cast(SceneClient, ScriptedClient("client 1", is_answered=False))
+    with pytest.raises(raised):
+        bursts(at_once).no_answer([client], "4 clients at once")

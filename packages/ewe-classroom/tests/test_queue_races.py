@@ -18,7 +18,7 @@ from ewe_classroom.course.labs import lab
 from ewe_classroom.grader import queue_races, race_bursts
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sanitizers import Sanitized
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Findings, Scene
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
 FILES = lab("pool").files(lab("pool").variant("python"), solved=True)
@@ -235,6 +235,8 @@ def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch
         pump=time.sleep,
         subject=SimpleNamespace(tasks=lambda: asleep, running=lambda: [1]),
         connecting=lambda: True,
+        workers=4,
+        findings=Findings(),
         note=lambda **_: None,
     )
     bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
