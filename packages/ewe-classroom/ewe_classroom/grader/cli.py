@@ -600,15 +600,17 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
         f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {text}"
     )
     if verdict.status != PASSED:
+        # A line of a schedule has columns, which a line break would take apart.
+        columns = verdict.schedule.splitlines()
         for line in verdict.text().splitlines():
-            print(textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          "))
+            shown = textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          ")
+            print(f"        {line}" if line in columns else shown)
 
 
 def print_summary(report: Report) -> None:
-    """Print the points, the notes for the lecturer, and the check to begin with."""
-    print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
-    for note in report.notes:
-        print(f"Note: {note}")
+    """Print the points, the remarks about the run, and the check to begin with."""
+    summary = f"{formats.summary_line(report)} ({report.seconds:.1f} s)"
+    print("", *formats.with_remarks(report, summary), sep="\n")
     if first := report.first_advice():
         print(f"Begin with {first.name}: {first.did or first.proves}")
         print(f"  {first.again}")
