@@ -401,9 +401,8 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
             )
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
     plan = lab.speed if speed else replace(lab.speed, marks=())
-    return replace(
-        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names), speed=plan
-    )
+    found = tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names)
+    return replace(lab, items=found, speed=plan, is_whole_lab=False)
 
 
 def account_of(user: str | None) -> SubjectAccount | None:
