@@ -324,6 +324,8 @@ def copied(
     submission = Submission(home, SandboxLimits(account, hidden=hidden), directory_for(account))
     try:
         submission.take(options.work)
+        if submission.source != home:
+            print(f"graded: the folder {printable(str(submission.source.relative_to(home)))}")
         if options.given is not None:
             own = submission.take_own(options.own or [])
             submission.add_given(Path(options.given), own)
