@@ -45,6 +45,11 @@ def parser() -> RaisingParser:
     command.add_argument(
         "--rubric", action="store_true", help="show the rubric instead: the part that a person marks"
     )
+    command.add_argument(
+        "--toml",
+        action="store_true",
+        help="with --rubric: print the criteria and their points as [manual] of the rules of `ewe-course grade`",
+    )
     add_language(command)
     add_locale(command)
     for name, text in (("new", "write the handout of a lab"), ("solution", "write the solution of a lab")):
@@ -202,7 +207,8 @@ def show(options: argparse.Namespace) -> int:
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
     if options.rubric:
-        print(lab.read("rubric.md"), end="")
+        rubric = lab.read("rubric.md")
+        print(as_manual_marks(rubric) if options.toml else rubric, end="")
     else:
         text = lab.in_language("text.md", variant.name, options.locale).strip()
         points = section_of_points(scheme.load(lab.name).checks_for_language(variant.name), options.locale)
@@ -210,8 +216,11 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
+    from ewe_classroom.course.rubric import as_manual_marks
 def new(options: argparse.Namespace) -> int:
     """Write a handout, or a solution (options.solved). Raises ConfigError."""
+    if options.toml and not options.rubric:
+        raise ConfigError("--toml needs --rubric: it prints the criteria of the rubric")
     from ewe_classroom.course.handout import write
 
     lab = labs.lab(options.lab)
