@@ -223,7 +223,7 @@ def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(class_run, "take_files", full)
     plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
     (tmp_path / "students").mkdir()
-    found = class_run.prepare(plan, HandIn("Ada", "ada"))
+    found = class_run.prepare(plan, HandIn("Ada", "ada"), {})
     assert isinstance(found, class_run.GradedHandIn)
     assert (
         found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
