@@ -22,12 +22,14 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course.leaderboard import LeaderboardEntry
 from ewe_classroom.course.leaderboard_page import to_html as leaderboard
 from ewe_classroom.course.text_page import to_html as assignment
-from ewe_classroom.grader import formats
+from ewe_classroom.grader import cli, formats, scheme
 from ewe_classroom.grader.cli import print_summary, print_verdict
-from ewe_classroom.grader.grading import NOT_HIDDEN
+from ewe_classroom.grader.grading import NOT_HIDDEN, Grading
+from ewe_classroom.grader.kinds import kind
 from ewe_classroom.grader.page import pieces, program, to_html
 from ewe_classroom.grader.pictures import HELD_WORKER, MIN_TICK_PX, PAGE_WIDTH_PX, SERVED, WAITS, timeline
 from ewe_classroom.grader.responses import ResponseSplitter
+from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
 from ewe_classroom.notebook import Graded
 
@@ -174,6 +176,28 @@ def test_the_page_names_the_student_the_program_and_the_heaviest_fault_first(rep
     assert "<code>a</code> is b" in page
     report.seeded = True
     assert "--seed &#39;Ada L&#39;" in to_html(report)
+
+
+def test_the_page_marks_what_the_starter_has(report: Report) -> None:
+    assert "starter" not in to_html(report)
+    report.starter_points = 3  # of 37
+    page = to_html(report)
+    assert '<u style="left: 8.1%"></u></div>' in page and "it has at most 3 points" in page
+
+
+def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path) -> None:
+    """A tenth is promised for the labs, not for a scheme of a lecturer or for some checks of a lab."""
+    pool = scheme.load("pool")
+    assert pool.starter_points == sum(item.points for item in pool.items) // 10
+    assert cli.chosen(pool, ["progress"], False).starter_points is None
+    own = tmp_path / "pool.toml"
+    own.write_text('[[check]]\nname = "stop"\npoints = 90\n')
+    assert scheme.load(str(own)).starter_points is None
+    runs = tmp_path / "runs.json"
+    runs.write_text("{}")
+    start_command = kind("data").from_path(str(runs))
+    grading = Grading(start_command, scheme.load("measure"), tmp_path, SandboxLimits())
+    assert grading.report().starter_points == grading.scheme.starter_points
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from graphlib import TopologicalSorter
@@ -71,6 +72,39 @@ def test_the_page_is_what_the_tool_writes() -> None:
     again = matrix.tables(matrix.on_page())
     before = TEXT.partition("| mutant |")
     assert (before[1] + before[2]).startswith(again)
+
+
+def test_the_page_says_which_checks_graded_its_rows() -> None:
+    found = matrix.graded_by()
+    servers = {*matrix.on_page(), *matrix.correct_rows()}
+    assert found.keys() - {matrix.OTHERS} < servers and matrix.OTHERS in found
+    assert all(re.fullmatch("[0-9a-f]{12}", each) for each in found.values()), found
+
+
+def test_rows_that_are_graded_again_get_the_fingerprint_of_their_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(TEXT)
+    monkeypatch.setattr(matrix, "PAGE", page)
+    matrix.write_page(matrix.on_page(), matrix.correct_rows(), {})
+    assert page.read_text() == TEXT
+    today = matrix.fingerprint()
+    matrix.write_page(matrix.on_page(), matrix.correct_rows(), {"Joins": today, "ewe, fork": today})
+    assert matrix.graded_by()["Joins"] == matrix.graded_by()["ewe, fork"] == today
+    assert {"Joins", "ewe, fork"}.isdisjoint(
+        matrix.of_other_checks()
+    ) and "Escapes" in matrix.of_other_checks()
+
+
+def test_an_edit_of_a_check_changes_the_fingerprint(tmp_path: Path) -> None:
+    check = tmp_path / "ewe_classroom" / "grader" / "bursts.py"
+    check.parent.mkdir(parents=True)
+    found = set()
+    for text in ("limit = 1\n", "limit = 2\n"):
+        check.write_text(text)
+        found.add(matrix.fingerprint(tmp_path))
+    assert len(found) == 2 and matrix.fingerprint() not in found
 
 
 def test_the_points_are_those_of_the_schemes() -> None:

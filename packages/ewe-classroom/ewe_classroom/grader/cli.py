@@ -324,6 +324,8 @@ def copied(
     submission = Submission(home, SandboxLimits(account, hidden=hidden), directory_for(account))
     try:
         submission.take(options.work)
+        if submission.source != home:
+            print(f"graded: the folder {printable(str(submission.source.relative_to(home)))}")
         if options.given is not None:
             own = submission.take_own(options.own or [])
             submission.add_given(Path(options.given), own)
@@ -401,9 +403,8 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
             )
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
     plan = lab.speed if speed else replace(lab.speed, marks=())
-    return replace(
-        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names), speed=plan
-    )
+    found = tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names)
+    return replace(lab, items=found, speed=plan, is_whole_lab=False)
 
 
 def account_of(user: str | None) -> SubjectAccount | None:

@@ -129,6 +129,7 @@ class Grading:
             student=self.student,
             seeded=self.seed is not None,
             limit_s=self.limit_s,
+            starter_points=self.scheme.starter_points,
             unprotected=self.limits.account is None and self.scheme.subject != DATA,
             notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
         )

@@ -88,6 +88,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     failed = by_weight(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
+    starter = 100 * report.starter_points / report.points if report.starter_points and report.points else None
     open_verdicts = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
     right = [verdict for verdict in report.verdicts if verdict.status == PASSED]
     return {
@@ -102,6 +103,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
         "done": 100 * share,
+        "starter": starter,
         "pieces": pieces,
         "lanes_style": Markup(lanes.style()),
         "definitions": Markup(lanes.definitions()),

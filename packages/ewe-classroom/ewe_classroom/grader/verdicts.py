@@ -120,6 +120,7 @@ class Report:
     limit_s: float = 0.0  # of the run; checks that it did not reach are "not run"
     unprotected: bool = False  # the submission had the grader's account (sandbox.py)
     notes: list[str] = field(default_factory=list)  # for the lecturer: what the system did not allow
+    starter_points: int | None = None  # that the lab's starter has at most; None if unknown
     restless: bool = False  # the server was never quiescent while it had nothing to do (scene.py)
 
     @property
