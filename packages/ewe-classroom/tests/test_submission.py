@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from classroom_server import processes_of
 from support.proc import alive
 from support.server import ROOT
 
@@ -443,18 +444,6 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
         for each in sleepers:
             each.kill()
             each.wait()
-
-
-def processes_of(uid: int) -> list[int]:
-    """Return the processes of an account that have not ended."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{pid}").st_uid == uid and alive({int(pid)}):
-                found.append(int(pid))
-        except FileNotFoundError:
-            pass  # it has ended
-    return found
 
 
 @pytest.mark.needs("root")

@@ -26,7 +26,7 @@ from ewe.scratch import Scratch
 from ewe_classroom.grader import formats, own_model, processes, repeat, replay, scheme, subject
 from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.grading import Grading
-from ewe_classroom.grader.kinds import DATA, ENGINE, SERVER, kind
+from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.located import located
 from ewe_classroom.grader.page import to_html
 from ewe_classroom.grader.refused import refused
@@ -364,10 +364,7 @@ def prepared(
     directory = Path(scratch.path) / "grading"
     try:
         directory.mkdir()
-        if lab.subject == ENGINE:  # a check of X-Switch runs the scripts under its account
-            Path(scratch.path).chmod(0o711)
-        else:
-            closed_to_others(Path(scratch.path), account)
+        closed_to_others(Path(scratch.path), account)
         yield Grading(
             start_command, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
