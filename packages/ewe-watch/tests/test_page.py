@@ -47,6 +47,14 @@ def test_the_command_writes_a_page_that_loads_nothing(
     assert policy and script and hash_of(script[1]) in policy[1] and "default-src 'none'" in policy[1]
 
 
+def test_a_page_whose_program_does_not_run_has_a_picture(tmp_path: Path) -> None:
+    text = page_of(tmp_path, made("pool, never", [EVIL]), made("thread", [EVIL])).read_text()
+    still = re.search(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+    assert still is not None
+    assert still[1].count('class="ln-names"') == still[1].count('class="ln-table"') == 2
+    assert "<script" not in still[1] and "&lt;script&gt;" in still[1]
+
+
 def test_text_of_strangers_stays_text() -> None:
     assert "</script>" not in as_data([{"line": EVIL.line}])
     assert json.loads(as_data([{"line": EVIL.line}])) == [{"line": EVIL.line}]
