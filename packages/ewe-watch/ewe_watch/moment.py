@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 WORTH_SECONDS = 0.001  # the shortest wait that is worth a word
+# The shortest time without use that is worth a word if the trace does not see whether a client waits meanwhile
+LONG_SECONDS = 0.1
 
 
 class Moment(NamedTuple):
-    """A moment. kind: queue-wait, deepest-queue, refusal, held-worker, served-last, engine-wait, engine-end,
-    connection-wait or statement.
+    """A moment. kind: queue-wait, deepest-queue, refusal, held-worker, outlived-client, served-last, engine-wait,
+    engine-end, engine-outlived-client, connection-wait or statement.
 
     begin, end: by the trace's clock. connection, worker: the ones that it is about, "" without one.
     """

@@ -111,6 +111,8 @@ def test_the_moments_name_the_waits_and_the_end() -> None:
     assert (
         "b.py of alice waited 150 ms in X-Switch's queue. When it came, 1 engine ran" in texts["engine-wait"]
     )
+    ran_on = "The engine of bob: perl still ran c.pl for 240 ms after its client had left."
+    assert texts["engine-outlived-client"] == ran_on
     assert "alice: python (process 33) ended after 400 ms, killed: ended after 0.2 s" in texts["engine-end"]
     assert "waited 7.00 ms in the daemon's queue" in texts["connection-wait"]
     assert "busy for 50.0 ms: SELECT a FROM t WHERE b = ?" in texts["statement"]
