@@ -214,9 +214,14 @@ def test_young_events_are_sorted_before_they_are_told() -> None:
     assert len(told.waiting) == 1
 
 
-def test_a_recording_keeps_the_model_and_the_last_lines() -> None:
+@pytest.mark.parametrize(
+    "before", [b"", b"0.8 x-begins - 6/6 \n0.9 db-begins - 5/5 model\n"], ids=["model", "behind"]
+)
+def test_a_recording_keeps_the_model_and_the_last_lines(before: bytes) -> None:
+    """X-Switch and the database daemon begin before the model does."""
     recording = Recording()
-    recording.add(b"1.0 model - 7/7 pool\n")
+    recording.add(before)
+    recording.add(before + b"1.0 model - 7/7 pool\n")
     line = b"1.0 runs 7.1 7/7 " + b"x" * 400 + b"\n"
     for _ in range(RECORDING_BYTES // (100 * len(line)) + 50):
         recording.add(line * 100)

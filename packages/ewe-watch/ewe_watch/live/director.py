@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -59,6 +60,8 @@ MEASURES = (
     "statements", *BEHIND,
 )  # fmt: skip
 OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "refused", "lost")
+# The line of the event `model`: time, event, connection, worker, text
+MODEL_LINE = re.compile(rb"^\S+ model \S+ \S+.*\n", re.MULTILINE)
 
 
 class ActionError(Failure):
@@ -66,10 +69,13 @@ class ActionError(Failure):
 
 
 class Recording:
-    """The last lines of a trace, up to RECORDING_BYTES. The first line, which names the model, is kept."""
+    """The last lines of a trace, up to RECORDING_BYTES. The line that names the model is kept, and comes first.
+
+    X-Switch and the database daemon start before the model: their events can come before this line.
+    """
 
     def __init__(self) -> None:
-        self.first = b""
+        self.model = b""
         self.pieces: deque[bytes] = deque()
         self.size = 0
 
@@ -77,9 +83,9 @@ class Recording:
         """Add new lines of the trace; above RECORDING_BYTES, drop the oldest ones. data: whole lines, or none."""
         if not data:
             return
-        if not self.first:  # the line that names the model: it must survive the limit
-            line, newline, data = data.partition(b"\n")
-            self.first = line + newline
+        if not self.model and (found := MODEL_LINE.search(data)):
+            self.model = found[0]
+            data = data[: found.start()] + data[found.end() :]
         self.pieces.append(data)
         self.size += len(data)
         while self.size > RECORDING_BYTES:
@@ -87,7 +93,7 @@ class Recording:
 
     def text(self) -> bytes:
         """Return the trace."""
-        return self.first + b"".join(list(self.pieces))  # a copy: another thread may add a piece
+        return self.model + b"".join(list(self.pieces))  # a copy: another thread may add a piece
 
 
 class ShownModel:
