@@ -148,8 +148,8 @@ def test_figures_of_many_workers_and_of_a_flood_that_nobody_answers(
           change.rows = [...Array(40).keys()].map(row => [`thread ${row + 1}`, "1/2", "busy", 0, "", "", ""]);
           Object.assign(change, {held: 60, rowless: 20});
           Object.assign(change.cost, {threads: 61, processes: 1});
-          const kind = {sent: 1, answered: 0, waiting: 0, refused: 1, lost: 0, "let go": 0};
-          change.clients = {kinds: {flood: kind}, recent: [], flood: {refused: 2000}};
+          const kind = {sent: 1, answered: 0, waiting: 0, error: 1, refused: 0, lost: 0, "let go": 0};
+          change.clients = {kinds: {flood: kind}, recent: [], flood: {error: 3, refused: 1997}};
           takeModel(model, change);
         })(models[0])"""
     )
@@ -157,7 +157,7 @@ def test_figures_of_many_workers_and_of_a_flood_that_nobody_answers(
     assert "20 occupied workers without a row" in chromium.run("models[0].cost.textContent")
     assert chromium.run("document.querySelectorAll('li.more-free').length") == 0
     cells = chromium.run("[...models[0].body.rows[0].cells].map(cell => cell.textContent)")
-    assert cells == ["flood: 2000 requests", "1", "–", "–", "2000", "–", "–"]
+    assert cells == ["flood: 2000 requests", "1", "–", "–", "3", "1997", "–", "–"]
 
 
 def test_a_scene_is_played_by_its_buttons(watch: Callable[..., LivePage], chromium: Browser) -> None:

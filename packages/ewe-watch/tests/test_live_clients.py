@@ -56,6 +56,8 @@ def test_a_client_may_leave_while_the_tally_is_read() -> None:
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", "error"),
+        (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\nn", "lost"),
         (b"", "lost"),
     ],
 )
@@ -77,6 +79,7 @@ def test_a_slow_reader_tells_how_its_response_ended(
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"HTTP/1.1 504 Gateway Timeout\r\n\r\nlate", "error"),
         (b"hello\r\n\r\n", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok", "lost"),

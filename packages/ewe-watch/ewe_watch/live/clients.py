@@ -42,6 +42,7 @@ REPORT_COUNT = 5_000_000  # the number to which the database counts: some second
 HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
+ERROR = "error"  # a response with a status from 400 on, but 503: that one refuses
 UNFINISHED = "unfinished"  # when the time of a flood was over
 
 
@@ -79,7 +80,7 @@ class Tally:
             "longest": round((now - min(self.alive.values(), default=now)) * 1000),
             "median": round(median(self.times_ms), 1) if self.times_ms else None,
             "worst": round(max(self.times_ms), 1) if self.times_ms else None,
-            **{end: self.ends[end] for end in (ANSWERED, REFUSED, LOST, LET_GO)},
+            **{end: self.ends[end] for end in (ANSWERED, ERROR, REFUSED, LOST, LET_GO)},
         }
 
 
@@ -141,6 +142,7 @@ class LiveClient:
             return LOST
         if status[:3] == "503":
             return REFUSED
+        end = ERROR if status[:1] in ("4", "5") else ANSWERED
         bytes_left = -1  # unknown: the body ends with the connection
         for name, _, value in (line.partition(":") for line in field_lines):
             if name.lower() == "content-length":
@@ -150,11 +152,11 @@ class LiveClient:
         while bytes_left:
             data = await reader.read(piece_bytes)
             if not data:
-                return LOST if bytes_left > 0 else ANSWERED
+                return LOST if bytes_left > 0 else end
             bytes_left -= len(data) if bytes_left > 0 else 0
             if pause_s:
                 await asyncio.sleep(pause_s)
-        return ANSWERED
+        return end
 
     def close(self) -> None:
         """Close the connection."""
@@ -289,7 +291,7 @@ async def flood(client: LiveClient) -> str:
 
     await asyncio.gather(*(one() for _ in range(FLOOD_CONNECTIONS)))
     client.group.flooded = dict(ends)
-    return ANSWERED if ends[ANSWERED] else REFUSED if ends[REFUSED] else LOST
+    return next((end for end in (ANSWERED, ERROR, REFUSED) if ends[end]), LOST)
 
 
 KINDS = {

@@ -59,7 +59,7 @@ MEASURES = (
     *COSTS, "backlog", "queued", "parked", "lost", "refused", "accepted", "programs", "started programs",
     "statements", *BEHIND,
 )  # fmt: skip
-OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "refused", "lost")
+OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "error", "refused", "lost")
 # The line of the event `model`: time, event, connection, worker, text
 MODEL_LINE = re.compile(rb"^\S+ model \S+ \S+.*\n", re.MULTILINE)
 

@@ -22,7 +22,8 @@ const LEGEND = [
   ["parked", "parked"],
 ];
 const ZOMBIE = ["zombie", "zombie: it has ended, and its parent has not called wait()"];
-const TITLES = {answered: "the median", waiting: "the longest wait", lost: "the connection ended without a response",
+const TITLES = {answered: "the median", waiting: "the longest wait",
+  errors: "the status says that the request failed: 400 to 599, but 503 is a refusal", lost: "the connection ended without a response",
   "let go": "ended by the button"};
 let models = [], paused = false, buffered = [], zombies = false, failures = false, behind = new Set(), seen = new Set(), scenes = [], lastDrawn = 0;
 
@@ -174,7 +175,7 @@ function buildModel(facts, index, title) {
   const table = make("table"), body = table.createTBody();
   const line = table.createTHead().insertRow();
   for (const [title, kind] of [["clients", ""], ["sent", "n"], ["answered, in", "n"], ["waiting, for", "n"],
-    ["refused", "n"], ["lost", "n"], ["let go", "n"]]) {
+    ["errors", "n"], ["refused", "n"], ["lost", "n"], ["let go", "n"]]) {
     const cell = make("th", title, kind);
     cell.scope = "col";
     cell.title = TITLES[title.split(",")[0]] ?? "";
@@ -384,6 +385,7 @@ function showCost(model, change) {
       `${cost.processes} ${cost.processes === 1 ? "process" : "processes"}${cost.zombies ? ` and ${cost.zombies} ${cost.zombies === 1 ? "zombie" : "zombies"}` : ""}`, `${cost.descriptors} descriptors`);
   }
   if (change.programs > 0) parts.push(`${change.programs} ${change.programs === 1 ? "program" : "programs"}`);
+  if (change.failed) parts.push(`${change.failed} ${change.failed === 1 ? "response" : "responses"} with an error status`);
   if (change.rowless) parts.push(`${change.rowless} occupied ${change.rowless === 1 ? "worker" : "workers"} without a row`);
   if (change.behind.hidden) parts.push(`${change.behind.hidden} engines or connections to databases without a row`);
   model.cost.textContent = parts.join(" · ");
@@ -394,20 +396,22 @@ function showClients(model, clients) {
   const names = Object.keys(clients.kinds);
   while (model.body.rows.length < names.length) {
     const line = model.body.insertRow();
-    for (let column = 0; column < 7; column++) line.insertCell().className = column ? "n" : "";
+    for (let column = 0; column < 8; column++) line.insertCell().className = column ? "n" : "";
   }
   names.forEach((name, number) => {
     const kind = clients.kinds[name], line = model.body.rows[number];
     line.dataset.kind = name;
     const some = count => count ? String(count) : "–";
     const texts = [name, String(kind.sent), kind.answered ? `${kind.answered}, ${duration(1000 * kind.median)}` : "–",
-      kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–", some(kind.refused), some(kind.lost), some(kind["let go"])];
+      kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–",
+      some(kind.error), some(kind.refused), some(kind.lost), some(kind["let go"])];
     const flooded = name === "flood" ? Object.values(clients.flood).reduce((sum, one) => sum + one, 0) : 0;
     if (flooded) {
       texts[0] = `flood: ${flooded} requests`;
       texts[2] = clients.flood.answered ? `${clients.flood.answered}, ${duration(1000 * (kind.median ?? 0))}` : "–";
-      texts[4] = some(clients.flood.refused);
-      texts[5] = some(clients.flood.lost);
+      texts[4] = some(clients.flood.error);
+      texts[5] = some(clients.flood.refused);
+      texts[6] = some(clients.flood.lost);
     }
     line.dataset.sent = kind.sent;
     line.dataset.answered = kind.answered;
