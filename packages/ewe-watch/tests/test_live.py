@@ -248,6 +248,15 @@ def test_slow_motion_occupies_the_workers_longer(watch: Callable[..., LivePage])
     assert worst[0] >= 2 * 500 and worst[1] >= 500  # the pages wait for 500 ms, in the pool two after two
 
 
+def test_each_page_learns_the_factor_of_slow_motion(watch: Callable[..., LivePage]) -> None:
+    """Such as that of the projector, while the lecturer chooses it on a laptop."""
+    page = watch("-n")
+    changes = page.changes()
+    assert next(changes)["factor"] == 1
+    assert page.press(do="pace", factor=10)[0] == 204
+    assert next(change["factor"] for change in changes if "factor" in change) == 10
+
+
 def test_other_parameters_start_the_model_again(watch: Callable[..., LivePage]) -> None:
     page = watch("-p --parking never", "-t")
     page.press(do="send", kind="silent", count=3)

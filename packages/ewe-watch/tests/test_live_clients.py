@@ -14,18 +14,19 @@ from ewe_watch.live.clients import KINDS, Clients, ModelClients
 
 
 class Answer(socketserver.StreamRequestHandler):
-    """Answers a request with the bytes `answer` of its server."""
+    """Answers a request with the bytes `answer` of its server, and adds the lines of its head to `lines`."""
 
     def handle(self) -> None:
-        while self.rfile.readline().strip():
-            pass
+        while line := self.rfile.readline().strip():
+            self.server.lines.append(line)  # type: ignore[attr-defined]
         self.wfile.write(self.server.answer)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def server() -> Iterator[socketserver.ThreadingTCPServer]:
-    """A server whose test sets `answer`."""
+    """A server whose test sets `answer`, and reads the lines of the requests."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as found:
+        found.lines = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield found
@@ -95,5 +96,25 @@ def test_a_flood_counts_each_answer(
     try:
         wait_until(lambda: bool(group.tally("flood").ends), 20)
         assert group.flooded == {end: 20}
+    finally:
+        loop.stop()
+
+
+@pytest.mark.parametrize(("slowdown", "target"), [(1.0, b"/page"), (100.0, b"/page?ms=500&gate=7")])
+@pytest.mark.parametrize("kind", ["visitor", "keep-alive", "slow sender"])
+def test_slow_motion_slows_the_page_of_each_client(
+    server: socketserver.ThreadingTCPServer,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    slowdown: float,
+    target: bytes,
+) -> None:
+    monkeypatch.setattr(clients, "SLOW_SEND_S", 0.0)
+    server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"  # type: ignore[attr-defined]
+    loop, group = Clients(), ModelClients(server.server_address[1])
+    loop.send(group, KINDS[kind], 1, gate=7, slowdown=slowdown)
+    try:
+        wait_until(lambda: bool(group.tally(kind).ends), 20)
+        assert server.lines[0] == b"GET " + target + b" HTTP/1.1"  # type: ignore[attr-defined]
     finally:
         loop.stop()

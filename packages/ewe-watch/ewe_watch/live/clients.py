@@ -33,12 +33,14 @@ RECENT = 8  # finished clients that the page lists
 CHUNK_BYTES = 64 * 1024
 STOP_S = 5.0  # the longest wait for clients that are to end
 # How long pages and pauses take at normal speed; slow motion multiplies them
-SLOWED_PAGE_MS = 5  # only in slow motion: a visitor's page takes no time else
+SLOWED_PAGE_MS = 5  # only in slow motion: the page takes no time else
 SCRIPT_MS = 20
 SLOW_SEND_S = 0.3  # between two bytes of a slow sender
 SLOW_READ_S = 0.2  # between two reads of a slow reader
 SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
-REPORT_COUNT = 5_000_000  # the number to which the database counts: some seconds
+# The number to which the database counts: some seconds. Slow motion does not multiply it: the daemon cancels a
+# statement after its time-limit of ten seconds.
+REPORT_COUNT = 5_000_000
 HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
@@ -170,10 +172,16 @@ def head(target: str, *, close: bool = True) -> bytes:
     return f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n".encode()
 
 
+def page_for(client: LiveClient) -> str:
+    """Return the target of a page, which takes no time; in slow motion SLOWED_PAGE_MS times the factor."""
+    if client.slowdown <= 1:
+        return "/page"
+    return f"/page?ms={round(SLOWED_PAGE_MS * client.slowdown)}&gate={client.gate}"
+
+
 async def visit(client: LiveClient) -> str:
-    """Ask for one page. In slow motion the page takes longer."""
-    milliseconds = 0 if client.slowdown <= 1 else round(SLOWED_PAGE_MS * client.slowdown)
-    return await client.ask(f"/page?ms={milliseconds}&gate={client.gate}")
+    """Ask for one page."""
+    return await client.ask(page_for(client))
 
 
 async def be_silent(client: LiveClient) -> str:
@@ -185,7 +193,7 @@ async def be_silent(client: LiveClient) -> str:
 async def send_slowly(client: LiveClient) -> str:
     """Send a request byte by byte, as a client behind a slow link does: it occupies a worker that waits for it."""
     reader = await client.connect()
-    for byte in head("/page"):
+    for byte in head(page_for(client)):
         await client.send(bytes((byte,)))
         await asyncio.sleep(SLOW_SEND_S * client.slowdown)
     return await client.read_response(reader)
@@ -241,7 +249,7 @@ async def ask_second(client: LiveClient) -> str:
 
 async def report(client: LiveClient) -> str:
     """Ask for a page whose statement keeps the database busy for some seconds."""
-    return await client.ask(f"/count.sql.html?n={round(REPORT_COUNT * client.slowdown)}")
+    return await client.ask(f"/count.sql.html?n={REPORT_COUNT}")
 
 
 async def block(client: LiveClient) -> str:
@@ -257,7 +265,7 @@ async def hold(client: LiveClient) -> str:
 async def keep(client: LiveClient) -> str:
     """Ask for one page, and keep the connection until the server closes it, or the client is let go."""
     reader = await client.connect()
-    await client.send(head("/page", close=False))
+    await client.send(head(page_for(client), close=False))
     if (end := await client.read_response(reader)) != ANSWERED:
         return end
     client.group.note(client, ANSWERED)  # now, not at the end: the page has come

@@ -338,10 +338,12 @@ class Director:
             self.gate += 1
 
     def slow_down(self, factor: float) -> None:
-        """Make clients and pages slower from now on. Raises ActionError."""
+        """Make clients and pages slower from now on, and tell it to all pages. Raises ActionError."""
         if not 1 <= factor <= MOST_FACTOR:
             raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
-        self.slowdown = factor
+        with self.lock:
+            self.slowdown = factor
+            self.publish({"factor": factor})
 
     # The picture
 

@@ -222,14 +222,20 @@ function take(change) {
   if (change.all) {
     buffered = [];  // of the models before, whose places others have now
     addSenders(change.kinds);
-    byId("pace").value = String(change.factor);
+    showPace(change.factor);
     offer(change.scenes);
     showScene(change.scene);
     build(change.all);
     return;
   }
   if (change.scene) { showScene(change.scene); return; }
+  if (change.factor) { showPace(change.factor); return; }
   change.models.forEach((each, index) => models[index] && takeModel(models[index], each));
+}
+
+// Another page may have chosen the factor: the one on the projector shows what the laptop's has done.
+function showPace(factor) {
+  byId("pace").value = String(factor);
 }
 
 function takeModel(model, change) {
