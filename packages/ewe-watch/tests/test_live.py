@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -208,10 +209,31 @@ def test_who_may_press_a_button(watch: Callable[..., LivePage]) -> None:
     assert page.ask("GET", "/")[0] == 404 and page.ask("GET", f"/{'a' * 22}/changes")[0] == 404
     assert page.ask("GET", page.path, host="evil.example")[0] == 421
     assert page.ask("GET", do)[0] == 405
+    link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert page.ask("GET", page.path, **link)[0] == 200
+    assert page.ask("GET", page.path, **link | {"sec_fetch_dest": "iframe"})[0] == 403
+    assert page.ask("GET", f"{page.path}trace/0", **link)[0] == 403
     models = page.until(lambda models: True)
     assert kinds(models, "visitor", "sent") == [0]
     assert page.ask("POST", do, body, origin=page.origin, content_type=kind)[0] == 204
     page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+
+
+def test_a_browser_gets_a_file_that_only_this_account_can_read(
+    watch: Callable[..., LivePage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each account can read the arguments of all programs, and the URL is what a button needs."""
+    shown = tmp_path / "shown"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$*" > {shown}.new\nmv {shown}.new {shown}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    page = watch("--open", "-n")
+    wait_until(shown.exists, SECONDS)
+    assert page.path.strip("/") not in shown.read_text()
+    opener = Path(urlsplit(shown.read_text().strip()).path)
+    assert page.temporary in opener.parents and page.url in opener.read_text()
+    assert stat.S_IMODE(opener.stat().st_mode) == 0o600
 
 
 def test_an_impossible_action_is_one_line(watch: Callable[..., LivePage]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devtools import Browser
+from support.server import wait_until
 from test_live import SECONDS, LivePage, kinds, watch
 
 __all__ = ["watch"]  # the fixture
@@ -84,6 +86,25 @@ def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], c
     click(chromium, "#let-go")
     until(chromium, f"{figure(0, 'answered')} === '50' && {figure(0, 'held')} === '0'")
     assert chromium.errors == []
+
+
+def test_the_file_for_the_browser_leads_to_the_page(
+    watch: Callable[..., LivePage], chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROWSER", "true")  # a program that does nothing
+    page = watch("--open", "-n")
+    wait_until(lambda: list(page.temporary.glob("*/open.html")), SECONDS)
+    (opener,) = page.temporary.glob("*/open.html")
+    chromium.ask("Page.navigate", url=opener.as_uri())
+
+    def is_there() -> bool:
+        """Return whether the browser has left the file; between two pages it can evaluate nothing."""
+        with suppress(AssertionError):
+            return bool(chromium.run("document.querySelectorAll('.model').length === 1"))
+        return False
+
+    wait_until(is_there, SECONDS)
+    assert chromium.run("location.href") == page.url
 
 
 def test_a_figure_that_cannot_be_seen_is_a_question_mark(

@@ -13,6 +13,7 @@ import pytest
 
 from ewe_watch.live import meters, model_process
 from ewe_watch.live.choice import parse_choice
+from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
@@ -59,6 +60,34 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
     assert server.alive()
     server.process.kill()
     server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variables", "terminal", "shown"),
+    [
+        (None, {"DISPLAY": ":0"}, True, True),
+        (None, {"WAYLAND_DISPLAY": "wayland-0"}, True, True),
+        (None, {}, True, False),
+        (None, {"DISPLAY": ":0"}, False, False),
+        (None, {"DISPLAY": ":0", "SSH_CONNECTION": "192.0.2.1 1 192.0.2.2 22"}, True, False),
+        (False, {"DISPLAY": ":0"}, True, False),
+        (True, {}, False, True),
+    ],
+)
+def test_a_browser_is_shown_at_a_terminal_of_a_graphical_session(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | None,
+    variables: dict[str, str],
+    terminal: bool,
+    shown: bool,
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
+    assert shows_browser(wanted) is shown
 
 
 @pytest.mark.parametrize(

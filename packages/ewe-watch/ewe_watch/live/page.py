@@ -11,6 +11,9 @@ A button starts processes and floods, so no other web page may press it. Three w
   refused (DNS rebinding);
 - a button needs the media type application/json, which a form cannot send, and a field Origin that is this page's.
 
+A link to the page may come from elsewhere, such as the file that opens the browser (serve.py). Other cross-site
+requests are refused.
+
 The Content Security Policy allows only the page's own files. What a trace says is shown as text.
 """
 
@@ -75,7 +78,9 @@ class WatchPage:
         # As bytes, because compare_digest() takes only ASCII as text. It takes the same time for each wrong token.
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             raise HTTPError(404, "a wrong token")
-        if request.get("sec-fetch-site") in ("cross-site", "same-site"):
+        if request.get("sec-fetch-site") in ("cross-site", "same-site") and not (
+            name == "" and is_navigation(request)
+        ):
             raise HTTPError(403, "another web page asks")
         if name == "do":
             return await self.do(request, io)
@@ -141,6 +146,12 @@ class WatchPage:
             *SAFE,
         )
         return Response(200, fields, model.recording.text())
+
+
+def is_navigation(request: Request) -> bool:
+    """Return whether a browser follows a link, and shows the answer in a whole window (Fetch Metadata, W3C)."""
+    fetch = (request.get("sec-fetch-mode"), request.get("sec-fetch-dest"))
+    return request.method == "GET" and fetch == ("navigate", "document")
 
 
 class ChangeStream(Source):
