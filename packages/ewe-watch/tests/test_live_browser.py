@@ -238,6 +238,19 @@ def test_a_line_leads_from_the_worker_that_asks_to_the_database(
     assert chromium.errors == []
 
 
+def test_a_pool_whose_options_do_not_name_parking_says_that_it_parks(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    show(chromium, watch("-p", "-p --parking never", "-p --parking always", "-t"))
+    hints = "models.map(model => model.card.querySelector('.hint')?.textContent ?? '')"
+    said = chromium.run(hints)
+    assert "parks a connection that waits" in said[0] and said[1:] == ["", "", ""]
+    chromium.run("byId('scene-name').value = 'pool-starves'; byId('start').click()")
+    until(chromium, "!byId('next').disabled && models.length === 2")
+    assert "parks" in chromium.run(hints)[1]
+    assert not chromium.run("document.querySelector('.hint').checkVisibility()")  # the scene's text says it
+
+
 def test_titles_and_legend_say_what_differs_and_what_is_seen(
     watch: Callable[..., LivePage], chromium: Browser
 ) -> None:

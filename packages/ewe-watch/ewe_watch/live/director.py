@@ -145,6 +145,7 @@ class ShownModel:
             "options": self.choice.values,
             "model": self.choice.model,
             "description": self.process.description,
+            "hint": self.choice.hint,
             "port": self.process.port,
             "parameters": parameters,
             "unseen": UNSEEN_FIGURES if isinstance(self.choice, ForeignChoice) else (),

@@ -73,6 +73,11 @@ class ForeignChoice(NamedTuple):
         """The command line."""
         return self.line
 
+    @property
+    def hint(self) -> str:
+        """Nothing: ewe-watch knows no defaults of such a server."""
+        return ""
+
     def with_values(self, values: dict[str, str]) -> ForeignChoice:
         """Return the choice with other values. Only the number of workers can change. Raises UsageError."""
         known = {key: value for key, value in (self.values | values).items() if value}

@@ -190,7 +190,9 @@ function buildModel(facts, index, title) {
   const cost = make("p", "", "cost"), recording = make("a", "the trace of this run");
   recording.href = `trace/${index}`;
   recording.download = "";
-  card.append(make("h2", title), about, figures, picture, cost, box);
+  card.append(make("h2", title), about);
+  if (facts.hint) card.append(make("p", facts.hint, "hint"));
+  card.append(figures, picture, cost, box);
   if (facts.parameters.length) card.append(parameterForm(facts, index));
   card.append(recording);
   return {facts, card, values, rows, canvas, body, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
