@@ -122,6 +122,26 @@ def test_a_figure_that_cannot_be_seen_is_a_question_mark(
     assert chromium.run(figure(0, "held")).isdecimal()
 
 
+def test_the_run_becomes_one_page(watch: Callable[..., LivePage], chromium: Browser, tmp_path: Path) -> None:
+    page = watch("-p --parking never", "-a")
+    page.press(do="send", kind="silent", count=6)
+    page.press(do="send", kind="visitor")
+    page.until(lambda models: models[0]["queued"] == 2 and models[1]["answered"] == 1)
+    show(chromium, page)
+    assert chromium.run("byId('run').href") == f"{page.url}page"
+    status, text = page.ask("GET", f"{page.path}page")
+    assert status == 200
+    page.stop()
+    file = tmp_path / "run.html"
+    file.write_bytes(text)
+    chromium.open(file)
+    names = "traces.map(trace => [...new Set(trace.connections.map(each => each.label))].sort().join(', '))"
+    clients = [*(f"silent {number}" for number in range(1, 7)), "visitor 1"]
+    assert chromium.run(names) == [", ".join(clients)] * 2
+    assert "connection silent" in chromium.run("words(traces[0], traces[0].lanes[0].spans.at(-1))[0]")
+    assert chromium.errors == []
+
+
 def test_a_paused_picture_stops_no_server(watch: Callable[..., LivePage], chromium: Browser) -> None:
     page = watch("-t")
     show(chromium, page)

@@ -2,7 +2,7 @@
 
     GET  /TOKEN/            the page          GET  /TOKEN/changes   Server-Sent Events
     GET  /TOKEN/live.js ...  its parts        GET  /TOKEN/trace/0   the recording of a model
-    POST /TOKEN/do          a button
+    POST /TOKEN/do          a button          GET  /TOKEN/page      the recordings of all models as one page
 
 A button starts processes and floods, so no other web page may press it. Three walls keep them out:
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from ewe.http.messages import Response, Source
 from ewe.http.status import HTTPError
 from ewe_watch.live.actions import execute_action
 from ewe_watch.live.director import ActionError, ChangeReader, Director
+from ewe_watch.live.run_page import run_page
 from ewe_watch.page import lanes_program, part, style
 
 if TYPE_CHECKING:
@@ -90,6 +92,9 @@ class WatchPage:
             return self.changes(io)
         if found := re.fullmatch(r"trace/(\d)", name):
             return self.recording(int(found[1]))
+        if name == "page":
+            text = run_page(list(self.director.models), time.monotonic())
+            return attachment("ewe-watch.html", "text/html", text.encode("utf-8", "replace"))
         if name in PARTS:
             kind, made = PARTS[name]
             return Response(200, (("Content-Type", f"{kind}; charset=utf-8"), *SAFE), made().encode())
@@ -140,12 +145,17 @@ class WatchPage:
         except ActionError as reason:
             raise HTTPError(404, str(reason)) from None
         name = re.sub(r"[^a-z0-9]+", "-", model.choice.label.lower()).strip("-")
-        fields = (
-            ("Content-Type", "text/plain; charset=utf-8"),
-            ("Content-Disposition", f'attachment; filename="{name}.trace"'),
-            *SAFE,
-        )
-        return Response(200, fields, model.recording.text())
+        return attachment(f"{name}.trace", "text/plain", model.recording.text())
+
+
+def attachment(name: str, kind: str, data: bytes) -> Response:
+    """Return a file that the browser stores. name: for the user. kind: its media type. data: UTF-8."""
+    fields = (
+        ("Content-Type", f"{kind}; charset=utf-8"),
+        ("Content-Disposition", f'attachment; filename="{name}"'),
+        *SAFE,
+    )
+    return Response(200, fields, data)
 
 
 def is_navigation(request: Request) -> bool:
