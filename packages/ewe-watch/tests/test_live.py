@@ -333,6 +333,31 @@ def test_a_model_of_ones_own(watch: Callable[..., LivePage], tmp_path: Path) -> 
     page.until(lambda models: kinds(models, "visitor", "answered") == [1] and models[0]["requests"] == 1)
 
 
+FORGETS = """import socket, sys, threading, time
+held = threading.Lock()
+held.acquire()
+threading.Thread(target=held.acquire, daemon=True).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+listener, kept = socket.create_server(("127.0.0.1", int(sys.argv[1]))), []
+while True:
+    kept.append(listener.accept())
+"""
+
+
+def test_the_faults_of_a_server_that_are_seen_from_outside(
+    watch: Callable[..., LivePage], tmp_path: Path
+) -> None:
+    """One thread waits for a lock that no thread releases, and no connection is ever closed."""
+    (tmp_path / "server.py").write_text(FORGETS)
+    page = watch("--command", f"{sys.executable} server.py {{port}}", "-t")
+    calls = {"in accept4", "in futex", "in clock_nanosleep"}
+    page.until(lambda models: {row[4] for row in models[0]["rows"]} == calls)
+    page.press(do="send", kind="silent", count=3)
+    page.until(lambda models: [(model["open"], model["left"]) for model in models] == [(3, 0), (3, 0)])
+    page.press(do="let-go")
+    page.until(lambda models: [model["left"] for model in models] == [3, 0])
+
+
 def test_a_server_of_another_language(watch: Callable[..., LivePage], tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(
         "import http.server, os, sys\nos.chdir(sys.argv[2])\n"

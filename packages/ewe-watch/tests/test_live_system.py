@@ -26,9 +26,27 @@ def test_a_kernel_without_ipv6_has_no_table_of_it(tmp_path: Path, monkeypatch: p
     assert meters.backlogs([8080]) == {8080: 3}
 
 
+def test_a_connection_that_only_the_server_has_to_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that waits in the backlog: it has no inode. Not that of another port."""
+    line = LISTENING.replace(" 0A ", " {} ").replace("4711", "{}").replace("1F90", "{}")
+    states = [
+        ("08", 11, "1F90"),
+        ("08", 0, "1F90"),
+        ("01", 12, "1F90"),
+        ("08", 13, "1F91"),
+        ("08", 14, "1F90"),
+    ]
+    lines = [line.format(port, state, inode) for state, inode, port in states]
+    (tmp_path / "tcp").write_text("".join(["  sl  local_address\n", *lines]))
+    monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
+    assert meters.left_connections([8080, 8082]) == {8080: 2, 8082: 0}
+
+
 def test_a_system_without_proc_shows_no_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
-    assert meters.backlogs([8080]) is None
+    assert meters.backlogs([8080]) is None and meters.left_connections([8080]) is None
 
 
 def test_a_model_for_which_there_is_no_process_leaves_nothing_open(

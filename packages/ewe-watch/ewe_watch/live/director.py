@@ -33,7 +33,7 @@ from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
 from ewe_watch.live.foreign import UNSEEN_FIGURES, ForeignChoice, ForeignProcess
 from ewe_watch.live.guard import ModelGuard, UserScript
 from ewe_watch.live.live_story import SETTLE_S, LiveStory
-from ewe_watch.live.meters import CostMeter, backlogs
+from ewe_watch.live.meters import CostMeter, backlogs, left_connections
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
 Choice = ModelChoice | ForeignChoice
@@ -116,12 +116,14 @@ class ShownModel:
         self.meter = CostMeter(self.process.pid)
         self.cost: dict[str, Any] = {}
         self.backlog: int | None = None
+        self.left: int | None = None  # connections that their client has closed, and the server has not
 
     def take_new_events(self) -> None:
         """Read the new lines of the trace; add them to the recording, and their events to the story."""
         data, events = self.process.read()
         self.recording.add(data)
         self.story.add(events)
+        self.story.show_calls(self.process.calls_now())
 
     def measure_cost(self) -> None:
         """Measure the CPU time and the memory of the model, and find its zombies; store both."""
@@ -157,6 +159,7 @@ class ShownModel:
             "now": round((time.monotonic() - self.zero) * 1000, 1),
             "alive": self.process.alive(),
             "backlog": self.backlog,
+            "left": self.left,
             "cost": self.cost,
             "clients": self.clients.as_json(),
             **self.story.changes(),
@@ -357,6 +360,7 @@ class Director:
                     model.take_new_events()
                 if pictures % BACKLOG_EVERY == 0:
                     self.look_at_backlogs()
+                    self.look_at_left_connections()
                 self.publish({"models": [model.changes() for model in self.models]})
             pictures += 1
 
@@ -365,6 +369,16 @@ class Director:
         found = backlogs(model.process.port for model in self.models)
         for model in self.models:
             model.backlog = None if found is None else found.get(model.process.port, 0)
+
+    def look_at_left_connections(self) -> None:
+        """Ask the kernel for the connections that only the server has to close, if a server is seen from outside.
+
+        Such a server writes no trace that says whether it closes its connections.
+        """
+        if any(isinstance(model.choice, ForeignChoice) for model in self.models):
+            found = left_connections(model.process.port for model in self.models)
+            for model in self.models:
+                model.left = None if found is None else found[model.process.port]
 
     def meters_loop(self) -> None:
         """Measure the costs of the models, until the end. It holds no lock, because a measurement is slow."""

@@ -14,7 +14,7 @@ const OTHER_WANTS = {program: "a program", server: "a server", call: "a call tha
 const FIGURES = [
   ["backlog", "backlog", "queue"], ["queued", "in the queue", "queue"], ["held", "workers occupied", "occupied"],
   ["parked", "parked", "parked"], ["answered", "responses", "busy"], ["refused", "refused", "client"],
-  ["zombies", "zombies", "zombie"],
+  ["zombies", "zombies", "zombie"], ["left", "left by clients", "client"],
 ];
 const LEGEND = [
   ["busy", "works, or a page blocks it"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
@@ -26,6 +26,7 @@ const TITLES = {answered: "the median", waiting: "the longest wait",
   errors: "the status says that the request failed: 400 to 599, but 503 is a refusal", lost: "the connection ended without a response",
   "let go": "ended by the button"};
 let models = [], paused = false, buffered = [], zombies = false, failures = false, behind = new Set(), seen = new Set(), scenes = [], lastDrawn = 0;
+let outside = false;  // whether a server of this page is seen from outside
 
 // Places in a row of an engine or of a connection, and in a span of one (live/behind_rows.py)
 const ASKED = 7, KIND = 8, OUTCOME = 8;
@@ -136,6 +137,7 @@ function build(facts) {
   failures = zombies = false;
   seen = new Set(["busy"]);
   legend();
+  outside = facts.some(each => each.unseen.length);
   const titles = titlesOf(facts);
   models = facts.map((each, index) => buildModel(each, index, titles[index]));
   byId("models").dataset.count = models.length;
@@ -161,7 +163,8 @@ function buildModel(facts, index, title) {
   for (const [name, title, tone] of FIGURES) {
     const box = make("div");
     box.dataset.tone = tone;
-    box.hidden = name === "zombies";
+    box.hidden = name === "zombies" || (name === "left" && !outside);
+    if (name === "left") box.title = "the client has closed the connection, and the server has not (CLOSE_WAIT)";
     values[name] = make("dd", "0");
     values[name].dataset.figure = name;
     box.append(make("dt", title), values[name]);
@@ -264,7 +267,7 @@ function takeModel(model, change) {
   while (old < model.spans.length && model.spans[old][2] < limit) old++;
   if (old > 200 || model.spans.length > MOST_SPANS) model.spans.splice(0, old);
   while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
-  const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
+  const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?", left: change.left ?? "?"};
   for (const name of model.facts.unseen) numbers[name] = "?";
   for (const [name] of FIGURES) {
     model.values[name].textContent = numbers[name].toLocaleString("en");
