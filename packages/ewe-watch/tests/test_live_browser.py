@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,24 @@ def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], c
     click(chromium, "#let-go")
     until(chromium, f"{figure(0, 'answered')} === '50' && {figure(0, 'held')} === '0'")
     assert chromium.errors == []
+
+
+def test_the_page_lists_the_clients_that_ended_last(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-t")
+    show(chromium, page)
+    page.press(do="send", kind="silent", count=2)
+    page.press(do="send", kind="visitor")
+    page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+    page.press(do="let-go")
+    (model,) = page.until(lambda models: kinds(models, "silent", "let go") == [2])
+    ends = [(label, end) for label, end, _ in model["clients"]["recent"]]
+    assert ends[0] == ("visitor 1", "answered") and {end for _, end in ends[1:]} == {"let go"}
+    until(chromium, "models[0].recent.children.length === 3")
+    shown: Any = chromium.run("[...models[0].recent.children].map(item => item.textContent)")
+    assert [text.partition(",")[0] for text in shown] == [f"{label}: {end}" for label, end in ends]
+    assert all(re.search(r", [0-9.]+ (ms|s|µs)$", text) for text in shown), shown
 
 
 def test_the_file_for_the_browser_leads_to_the_page(

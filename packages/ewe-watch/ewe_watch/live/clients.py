@@ -29,7 +29,7 @@ FLOOD_CONNECTIONS = 50
 MOST_ALIVE = 600  # clients of one model at the same time
 MOST_LABELS = 4000
 TIMES_KEPT = 200
-RECENT = 8  # finished clients that the page lists
+RECENT = 8  # clients that have ended and that the page lists, by the time of their ends
 CHUNK_BYTES = 64 * 1024
 STOP_S = 5.0  # the longest wait for clients that are to end
 # How long pages and pauses take at normal speed; slow motion multiplies them

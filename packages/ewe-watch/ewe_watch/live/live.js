@@ -189,16 +189,18 @@ function buildModel(facts, index, title) {
   box.setAttribute("role", "region");
   box.setAttribute("aria-label", `${facts.label}: what the clients saw`);
   box.append(table);
+  const recent = make("ol", "", "recent");
+  recent.setAttribute("aria-label", `${facts.label}: the clients that were served last, in this order`);
   const about = make("p", `${facts.description}; ${facts.port ? `http://127.0.0.1:${facts.port}/` : ""}`, "about");
   const cost = make("p", "", "cost"), recording = make("a", "the trace of this run");
   recording.href = `trace/${index}`;
   recording.download = "";
   card.append(make("h2", title), about);
   if (facts.hint) card.append(make("p", facts.hint, "hint"));
-  card.append(figures, picture, cost, box);
+  card.append(figures, picture, cost, box, recent);
   if (facts.parameters.length) card.append(parameterForm(facts, index));
   card.append(recording);
-  return {facts, card, values, rows, canvas, body, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
+  return {facts, card, values, rows, canvas, body, recent, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
 }
 
 function parameterForm(facts, index) {
@@ -429,6 +431,11 @@ function showClients(model, clients) {
     line.dataset.waiting = kind.waiting;
     texts.forEach((text, column) => { line.cells[column].textContent = text; });
   });
+  // Twenty times a second: only what has changed
+  const ends = clients.recent.map(([label, end, millis]) => `${label}: ${end}, ${duration(1000 * millis)}`);
+  if (ends.join() === model.recentEnds) return;
+  model.recentEnds = ends.join();
+  model.recent.replaceChildren(...ends.map((text, number) => make("li", text, clients.recent[number][1] === "answered" ? "" : "not")));
 }
 
 function offer(offered) {
