@@ -290,6 +290,46 @@ def test_a_pool_whose_options_do_not_name_parking_says_that_it_parks(
     assert not chromium.run("document.querySelector('.hint').checkVisibility()")  # the scene's text says it
 
 
+# The texts that are wider than their boxes, which hide a part of them
+CLIPPED = """
+[...document.querySelectorAll(
+  ".figures dd, .figures dt, .model h2, .cost, .hint, .recent li, .group button, .steps li")]
+  .filter(each => each.checkVisibility() && each.scrollWidth > each.clientWidth + 1)
+  .map(each => each.textContent)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_the_live_page_fits_and_has_no_error(
+    watch: Callable[..., LivePage], chromium: Browser, width: int, scheme: str
+) -> None:
+    """Alone, as a scene of three models, and with four models: on a phone, a laptop and a projector."""
+    page = watch("-p", "-p --parking never --poolthreads 2", "-t", "-a")
+    show(chromium, page)
+    chromium.ask(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    chromium.media(prefers_color_scheme=scheme)
+    for kind, count in (("silent", 12), ("keep-alive", 3), ("visitor", 200)):
+        page.press(do="send", kind=kind, count=count)
+    until(chromium, f"Number({figure(3, 'answered')}) > 100")
+    chromium.drawn()
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    assert chromium.run(CLIPPED) == []
+    chromium.run("byId('scene-name').value = 'parking'; byId('start').click()")
+    until(
+        chromium,
+        "!byId('next').disabled && models.length === 3 && models.every(model => model.last !== null)",
+    )
+    click(chromium, "#next")
+    until(chromium, "document.querySelectorAll('.steps .done').length === 1")
+    chromium.drawn()
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    assert chromium.run(CLIPPED) == []
+    assert chromium.errors == []
+
+
 def test_titles_and_legend_say_what_differs_and_what_is_seen(
     watch: Callable[..., LivePage], chromium: Browser
 ) -> None:
