@@ -304,7 +304,7 @@ CLIPPED = """
 def test_the_live_page_fits_and_has_no_error(
     watch: Callable[..., LivePage], chromium: Browser, width: int, scheme: str
 ) -> None:
-    """Alone, as a scene of three models, and with four models: on a phone, a laptop and a projector."""
+    """With four models, and with a scene of three: on a phone, a laptop and a projector."""
     page = watch("-p", "-p --parking never --poolthreads 2", "-t", "-a")
     show(chromium, page)
     chromium.ask(
