@@ -54,7 +54,7 @@ def test_the_statements_of_a_step_may_end_before_the_next_click(tmp_path: Path) 
     with director_in(tmp_path) as director:
         stage = Stage(director, find_scene("database-daemon"))
         stage.play(all_steps=False)
-        wait_until(lambda: not any(director.measure(model, "running statements") for model in (0, 1)), 30)
+        wait_until(lambda: all(director.measure(model, "answered report") == 4 for model in (0, 1)), 60)
         stage.play(all_steps=False)
         assert stage.at == len(stage.scene.steps) and not stage.failed
 

@@ -38,9 +38,9 @@ SCRIPT_MS = 20
 SLOW_SEND_S = 0.3  # between two bytes of a slow sender
 SLOW_READ_S = 0.2  # between two reads of a slow reader
 SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
-# The number to which the database counts: some seconds. Slow motion does not multiply it: the daemon cancels a
-# statement after its time-limit of ten seconds.
-REPORT_COUNT = 5_000_000
+# The number to which each statement of a report counts. Slow motion does not multiply it: the daemon cancels a
+# statement after its time-limit of ten seconds, which is less far away on a busy machine.
+REPORT_COUNT = 500_000
 HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
@@ -248,7 +248,7 @@ async def ask_second(client: LiveClient) -> str:
 
 
 async def report(client: LiveClient) -> str:
-    """Ask for a page whose statement keeps the database busy for some seconds."""
+    """Ask for a page whose statements keep the database busy for some seconds."""
     return await client.ask(f"/count.sql.html?n={REPORT_COUNT}")
 
 
