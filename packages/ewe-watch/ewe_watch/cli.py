@@ -96,8 +96,8 @@ def parser() -> RaisingParser:
     add("--users", metavar="NAMES", default="",
         help="accounts for a scene with several users, separated by commas; it needs root, and writes a script into"
         " the public_html/cgi-bin of each, which it removes at the end")  # fmt: skip
-    add("--open", action="store_true",
-        help="show the page in a browser here; other accounts of this computer can then read its URL")  # fmt: skip
+    add("--open", action=argparse.BooleanOptionalAction,
+        help="show the page in a browser here: the default at a terminal of a graphical session")  # fmt: skip
     add = found.add_argument
     add("--version", action="version", version=f"ewe-watch {__version__}")
     return found

@@ -157,6 +157,9 @@ class TraceStory:
         self.queued = 0
         self.parked = 0
         self.losses: dict[str, int] = {}  # program -> its lost events
+        self.client_names: Mapping[
+            str, str
+        ] = {}  # address -> the client's name for people, where it is known
         self.behind = BehindStory(self.request_now, self.worker_of)
 
     def feed(self, event: TraceEvent) -> None:
@@ -375,7 +378,13 @@ class TraceStory:
         ]
 
     def label(self, connection: str) -> str:
-        """Return a connection's name for people: its number if one process has accepted all connections."""
+        """Return a connection's name for people: that of its client, if it is known, else its number.
+
+        connection: its name. The number stands alone if one process has accepted all connections.
+        """
+        found = self.connections.get(connection)
+        if found is not None and found.address in self.client_names:
+            return self.client_names[found.address]
         return connection if len(self.accepting) > 1 else connection.partition(".")[2]
 
     def model_text(self) -> str:

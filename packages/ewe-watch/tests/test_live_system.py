@@ -14,6 +14,7 @@ import pytest
 from ewe.config.command import UsageError
 from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
+from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
 from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
@@ -27,9 +28,27 @@ def test_a_kernel_without_ipv6_has_no_table_of_it(tmp_path: Path, monkeypatch: p
     assert meters.backlogs([8080]) == {8080: 3}
 
 
+def test_a_connection_that_only_the_server_has_to_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that waits in the backlog: it has no inode. Not that of another port."""
+    line = LISTENING.replace(" 0A ", " {} ").replace("4711", "{}").replace("1F90", "{}")
+    states = [
+        ("08", 11, "1F90"),
+        ("08", 0, "1F90"),
+        ("01", 12, "1F90"),
+        ("08", 13, "1F91"),
+        ("08", 14, "1F90"),
+    ]
+    lines = [line.format(port, state, inode) for state, inode, port in states]
+    (tmp_path / "tcp").write_text("".join(["  sl  local_address\n", *lines]))
+    monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
+    assert meters.left_connections([8080, 8082]) == {8080: 2, 8082: 0}
+
+
 def test_a_system_without_proc_shows_no_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
-    assert meters.backlogs([8080]) is None
+    assert meters.backlogs([8080]) is None and meters.left_connections([8080]) is None
 
 
 def test_a_model_for_which_there_is_no_process_leaves_nothing_open(
@@ -61,6 +80,34 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
     assert server.alive()
     server.process.kill()
     server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variables", "terminal", "shown"),
+    [
+        (None, {"DISPLAY": ":0"}, True, True),
+        (None, {"WAYLAND_DISPLAY": "wayland-0"}, True, True),
+        (None, {}, True, False),
+        (None, {"DISPLAY": ":0"}, False, False),
+        (None, {"DISPLAY": ":0", "SSH_CONNECTION": "192.0.2.1 1 192.0.2.2 22"}, True, False),
+        (False, {"DISPLAY": ":0"}, True, False),
+        (True, {}, False, True),
+    ],
+)
+def test_a_browser_is_shown_at_a_terminal_of_a_graphical_session(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | None,
+    variables: dict[str, str],
+    terminal: bool,
+    shown: bool,
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
+    assert shows_browser(wanted) is shown
 
 
 @pytest.mark.parametrize(

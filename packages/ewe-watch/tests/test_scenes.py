@@ -32,6 +32,7 @@ from ewe_watch.live.scenes import (
     Stage,
     find_scene,
     lacks_users,
+    longest_wait_s,
     scene_files,
     scene_of,
 )
@@ -56,9 +57,26 @@ def test_the_statements_of_a_step_may_end_before_the_next_click(tmp_path: Path) 
     with director_in(tmp_path) as director:
         stage = Stage(director, find_scene("database-daemon"))
         stage.play(all_steps=False)
-        wait_until(lambda: not any(director.measure(model, "running statements") for model in (0, 1)), 30)
+        wait_until(lambda: all(director.measure(model, "answered report") == 4 for model in (0, 1)), 60)
         stage.play(all_steps=False)
         assert stage.at == len(stage.scene.steps) and not stage.failed
+
+
+@pytest.mark.starts_processes
+def test_slow_motion_ends_no_statement_and_a_step_waits_longer(tmp_path: Path) -> None:
+    """The daemon cancels a statement after ten seconds. A page of 5 ms takes half a second."""
+    with director_in(tmp_path) as director:
+        director.slow_down(100)
+        stage = Stage(director, find_scene("database-daemon"))
+        stage.play(all_steps=True)
+        assert stage.at == len(stage.scene.steps) and not stage.failed
+
+
+@pytest.mark.parametrize(("slowdown", "seconds"), [(1, LIMIT_S), (5, 5 * LIMIT_S), (1000, 300)])
+def test_a_step_waits_as_long_as_slow_clients_need_but_no_longer_than_they_live(
+    slowdown: float, seconds: float
+) -> None:
+    assert longest_wait_s(slowdown) == seconds
 
 
 @pytest.fixture
