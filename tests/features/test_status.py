@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.server import ROOT, Server, Start, wait_until, write_program
 
+from ewe.config.settings import Config
 from ewe.features.status_page import seconds
+from ewe.processors.pool import Pool
+from ewe.processors.scheduled_pool import ScheduledPool
 from ewe.scoreboard import (
     BUCKETS_S,
     BUSY,
@@ -38,7 +42,7 @@ from ewe.scoreboard import (
     rate_of,
     states_of,
 )
-from ewe.server.counted import CountedQueue
+from ewe.server.counted import CountedQueue, counted
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LOST = b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -384,6 +388,14 @@ def test_the_row_has_the_length_of_the_queue_after_each_change() -> None:
         change()
         lengths.append(board.sums()[QUEUE])
     assert lengths == [1, 2, 1, 0] and queue.qsize() == 0
+
+
+@pytest.mark.parametrize("pool", [Pool, ScheduledPool])
+def test_each_pool_has_such_a_queue(pool: type[Pool]) -> None:
+    site: Any = SimpleNamespace(tls=None)
+    made = counted(pool)(site, Config())
+    assert isinstance(made, Pool) and isinstance(made.queue, CountedQueue)
+    assert made.parking.queue is made.queue
 
 
 def test_cpu_time_is_counted_once() -> None:
