@@ -404,12 +404,12 @@ def test_the_cost_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[bool] = []
     cpu_us = iter((10.0, 21.0, 12.0, 24.0, 11.0, 23.0))
 
-    def measure(model: str, seconds: float, directory: Path, trace: Path | None) -> trace_cost.Run:
+    def measure(model: str, seconds: int, directory: Path, trace: Path | None) -> trace_cost.Run:
         told.append(trace is not None)
         return trace_cost.Run(next(cpu_us), 4.0 if trace else 0.0, 0)
 
     monkeypatch.setattr(trace_cost, "measure", measure)
-    assert " ".join(trace_cost.row("thread", 3, 1.0).split()) == "thread 11.0 10..12 23.0 4.00 3.00 0"
+    assert " ".join(trace_cost.row("thread", 3, 1).split()) == "thread 11.0 10..12 23.0 4.00 3.00 0"
     assert told == [False, True] * 3
 
 

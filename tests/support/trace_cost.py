@@ -32,7 +32,7 @@ import psutil
 MODELS = ("serial", "fork", "prefork", "thread", "pool", "asyncio")
 CONNECTIONS = {"serial": 1}  # the others: 8
 FILE_BYTES = 1024
-WARM_UP_S = 0.5
+WARM_UP_S = 1
 START_S = 20.0
 SERVER_CPU, CLIENT_CPU = "0", "1"
 
@@ -54,8 +54,8 @@ def cpu_s(process: psutil.Process) -> float:
     return found
 
 
-def load(url: str, connections: int, seconds: float) -> int:
-    """Have wrk ask for a URL; return how many requests were answered."""
+def load(url: str, connections: int, seconds: int) -> int:
+    """Have wrk, which takes whole seconds, ask for a URL; return how many requests were answered."""
     command = ["taskset", "-c", CLIENT_CPU, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", url]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"(\d+) requests in", told)
@@ -74,7 +74,7 @@ def url_of(log: Path) -> str:
     raise SystemExit(log.read_text())
 
 
-def measure(model: str, seconds: float, directory: Path, trace: Path | None) -> Run:
+def measure(model: str, seconds: int, directory: Path, trace: Path | None) -> Run:
     """Start a server, and measure one run of it. seconds: the length of the run."""
     (directory / "a.html").write_bytes(b"x" * FILE_BYTES)
     log = directory / "log"
@@ -108,7 +108,7 @@ def lines_of(trace: Path | None) -> list[bytes]:
     return trace.read_bytes().splitlines() if trace is not None else []
 
 
-def row(model: str, runs: int, seconds: float) -> str:
+def row(model: str, runs: int, seconds: int) -> str:
     """Measure a model, with alternating runs; return its line of the table."""
     off, on = [], []
     with TemporaryDirectory(prefix="ewe-trace-cost-") as name:
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=3, help="runs without and with the trace, of each model [3]"
     )
-    parser.add_argument("--seconds", type=float, default=2, help="of a run [2]")
+    parser.add_argument("--seconds", type=int, default=2, help="of a run [2]")
     options = parser.parse_args()
     missing = [program for program in ("wrk", "taskset") if shutil.which(program) is None]
     if missing or (os.cpu_count() or 1) < 2:
