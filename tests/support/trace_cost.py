@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -46,12 +47,16 @@ class Run(NamedTuple):
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Return the CPU time of a process and of its children, also of those that it has waited for."""
-    found = 0.0
-    for each in (process, *process.children(recursive=True)):
-        times = each.cpu_times()
-        found += times.user + times.system + times.children_user + times.children_system
-    return found
+    """Return the CPU time of a process and of its children, also of those that it has waited for.
+
+    A child of fork that ends meanwhile would be counted twice, or never: the times are then read again.
+    """
+    while True:
+        children = process.children(recursive=True)
+        with suppress(psutil.NoSuchProcess):
+            found = sum(sum(each.cpu_times()[:4]) for each in (process, *children))
+            if process.children(recursive=True) == children:
+                return found
 
 
 def load(url: str, connections: int, seconds: int) -> int:
