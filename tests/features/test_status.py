@@ -102,6 +102,9 @@ def test_connections_by_state(start: Start, way_to_wait: str) -> None:
     assert numbers(server)["busy"] == 1  # the one that asks
     open_ones[0].sendall(GET[:20])
     wait_until(lambda: states(server) == {"waiting": 2, "reading": 1, "answering": 1, "queued": 0}, 20)
+    open_ones[0].sendall(GET[20:].replace(b"close", b"keep-alive"))
+    assert open_ones[0].recv(10)
+    wait_until(lambda: states(server) == {"waiting": 3, "reading": 0, "answering": 1, "queued": 0}, 20)
     for sock in open_ones:
         sock.close()
     wait_until(lambda: states(server) == {"waiting": 0, "reading": 0, "answering": 1, "queued": 0}, 20)
