@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ewe import __version__, logger, scoreboard
@@ -73,6 +74,7 @@ OF_SERVER = {
 }
 OF_PROCESS = {
     "pid": scoreboard.PID,
+    "began": scoreboard.BEGAN,
     **{name: OF_SERVER[name] for name in ("connections", "busy", "queue", "workers", "requests", "bytes")},
 }
 
@@ -136,14 +138,23 @@ class Status(Middleware):
         return True
 
     def numbers(self) -> dict[str, Any]:
-        """Return all numbers of the server. Durations are in seconds, sizes in bytes."""
+        """Return all numbers of the server. Durations are in seconds, sizes in bytes, the rate per second."""
         board = self.board
         board.refresh()  # so this process has a row
         rows = list(board.rows())
+        now = time.monotonic()
         sums = scoreboard.add_up(row for _, row in rows)
         processes = [
-            {name: row[column] for name, column in OF_PROCESS.items()} for alive, row in rows if alive
+            {
+                **{name: row[column] for name, column in OF_PROCESS.items()},
+                "cpu": row[scoreboard.CPU_MICROS] / 1e6,
+            }
+            for alive, row in rows
+            if alive
         ]
+        states = Counter[str]()
+        for _, row in rows:
+            states.update(scoreboard.states_of(row))
         by_feature: dict[str, dict[str, int]] = {}
         for (feature, status), column in board.matrix.items():
             if sums[column]:
@@ -154,6 +165,9 @@ class Status(Middleware):
             "pid": os.getpid(),
             "uptime": round(time.time() - board.began, 3),
             **{name: sums[column] for name, column in OF_SERVER.items()},
+            "states": states,
+            "rate": round(sum(scoreboard.rate_of(row, now) for _, row in rows), 2),
+            "cpu": sums[scoreboard.CPU_MICROS] / 1e6,
             "lost_log_lines": logger.lost_lines(),
             "timeouts": dict(zip(KINDS, sums[scoreboard.TIMEOUTS : scoreboard.MATRIX], strict=True)),
             "duration": {

@@ -134,13 +134,16 @@ def deepest_queue(queue: QueuedTime) -> Moment | None:
 
 
 def first_refusal(story: TraceStory) -> Moment | None:
-    """Return the first connection that was not accepted."""
+    """Return the first connection that was not accepted, or whose request was dropped from the queue."""
     if not story.refusals:
         return None
     first = story.refusals[0]
     client, _, limit = first.text.partition(" ")
-    text = f"The server did not accept the client {client}"
-    text += f": the limit {limit} was reached." if limit else "."
+    if limit == "overload":
+        text = f"The queue was full, and the server dropped a request of the client {client} from it."
+    else:
+        text = f"The server did not accept the client {client}"
+        text += f": the limit {limit} was reached." if limit else "."
     if len(story.refusals) > 1:
         text += f" It was the first of {len(story.refusals):,}."
     return Moment("refusal", "The first refusal", text, first.seconds, first.seconds)

@@ -43,15 +43,19 @@ def test_a_worker_that_accepts_its_connections_itself(model: str) -> None:
     assert moment.text.endswith("It accepts its connections itself, and accepted none in this time.")
 
 
-def test_the_first_of_several_refusals() -> None:
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("queue", "The server did not accept the client 192.0.2.1: the limit queue was reached."),
+        ("overload", "The queue was full, and the server dropped a request of the client 192.0.2.1 from it."),
+    ],
+)
+def test_the_first_of_several_refusals(limit: str, text: str) -> None:
     trace = MadeTrace("pool")
     for seconds in (1.0, 2.0):
-        trace.say(seconds, "refused", "-", MAIN, "192.0.2.1 max-connections")
+        trace.say(seconds, "refused", "-", MAIN, f"192.0.2.1 {limit}")
     [moment] = moments_of(trace).values()
-    assert moment.text == (
-        "The server did not accept the client 192.0.2.1: the limit max-connections was reached. "
-        "It was the first of 2."
-    )
+    assert moment.text == f"{text} It was the first of 2."
 
 
 def test_a_client_that_no_worker_took() -> None:
