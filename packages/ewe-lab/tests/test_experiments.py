@@ -216,7 +216,7 @@ class Paper:
     """A bench on which every server is as fast as in 2006, and loads are only written down."""
 
     def __init__(self, directory: Path, quick: bool = True) -> None:
-        self.directory, self.quick, self.notes = directory, quick, []
+        self.directory, self.quick, self.notes, self.repeats = directory, quick, [], 1
         self.loads: list[tuple[str, Load]] = []
 
     def quick_or_full(self, quick: float, full: float) -> float:
@@ -235,6 +235,9 @@ class Paper:
     def load(self, server, load: Load) -> Sample:
         self.loads.append((server.command, load))
         return Sample("none", 1.0, 1000, 1000, 100, received=1e8)
+
+    def undisturbed(self, measure) -> Sample:
+        return measure()
 
     def behind_link(self, speed: str):
         return nullcontext("")
@@ -309,7 +312,9 @@ def test_each_line_of_a_printed_table_has_a_verdict(printed: ewe_tables.PrintedT
     ]
     lines = [found.cell.line or "reply rate" for found in judged if found.cell.server == "fork"]
     assert sorted(lines) == sorted(set(ewe_tables.ROWS) - {"connections"})
-    untimed = {found.cell.line for found in judged if found.verdict == "not testable"}
+    reasons = {found.cell.line: found.reason for found in judged if found.verdict == "not testable"}
+    # Measured once, and alike for each server: the printed figures of a few lines differ by less than chance
+    untimed = {line for line, reason in reasons.items() if not reason.endswith("may be chance")}
     assert untimed == {"reply time"}  # of which the made-up figures have none
     by_row = {(found.cell.line, found.cell.server): found for found in judged}
     net = by_row["net I/O", "fork"]

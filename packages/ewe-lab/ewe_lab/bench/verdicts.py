@@ -35,8 +35,9 @@ the other ratio is 0 too, the cell is reproduced. A table whose only measured se
 testable.
 
 If other programs had more than a quarter of a core while the table was measured, none of its cells is testable and
-its claim has no verdict: the winner of a race beside a compiler depends on the compiler. A claim about settings,
-events or memory (`timed = false`) keeps its verdict, with a warning.
+its claim has no verdict: the winner of a race beside a compiler depends on the compiler. If they had that much
+during a single measurement, this one is left out (disturbance.py), and a cell without another one is not testable.
+A claim about settings, events or memory (`timed = false`) keeps its verdict, with a warning.
 
 A column holds if all testable cells are reproduced or shape, holds in part if some are, and does not hold if none
 is. A table has the word of its testable columns if they agree, and else holds in part.
@@ -51,6 +52,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ewe_lab.bench import figures
+from ewe_lab.bench.disturbance import without_disturbed
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.figures import percent_text, ratio_text
 from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE
@@ -215,8 +217,15 @@ def is_timed(experiment: Experiment | None) -> bool:
 
 def judge(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
     """Return the table's cells in their order, each with its ratios and its verdict."""
-    judged_cells = judge_on_quiet_machine(table, experiment)
-    reason = other_programs_clause(table) if is_timed(experiment) else ""
+    if not is_timed(experiment):
+        return judge_on_quiet_machine(table, experiment)
+    judged_cells = [
+        replace(judged, cell=cell)  # with all its figures
+        for judged, cell in zip(
+            judge_on_quiet_machine(without_disturbed(table), experiment), table.cells, strict=True
+        )
+    ]
+    reason = other_programs_clause(table)
     if not reason:
         return judged_cells
     return [

@@ -35,6 +35,7 @@ from ewe_lab.bench.results import (
 )
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
 from ewe_lab.report import summary
+from ewe_lab.report.kept_reports import lacks_phases
 
 FORMAT = 1  # of the file beside the page
 # The facts by which two machines differ, and those of the programs that were measured
@@ -124,6 +125,8 @@ class KeptFindings:
                 continue
             new, old = self.kept_finding(table, experiment, results), self.findings.get(table.id)
             is_judged_again = old is not None and new.started == old.started
+            if is_judged_again and lacks_phases(table):
+                continue  # the report has too little for a verdict
             if old is not None and not is_judged_again and new.rank < old.rank:
                 yield f"{table.id}: “{old.word}” of {old.date} stays, and not “{new.word}” of {new.date}"
                 continue
