@@ -212,7 +212,9 @@ def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="measure shorter, and once")
     length.add_argument(
-        "--full", action="store_true", help="measure in full length, three times (the default)"
+        "--full",
+        action="store_true",
+        help="measure in full length, three times, and the points of a sweep once (the default)",
     )
     add("--repeats", type=whole_number_type(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
     add_out(parser)

@@ -351,6 +351,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
             Progress(file=io.StringIO() if hides_progress else None) as progress,
             LabBench(progress, repeats=repeats) as lab,
         ):
+            lab.other_programs = watch  # a measurement beside other programs is made once more
             jobs = jobs_of(lab, rows, seconds)
             progress.begin_table(estimated_s(len(rows), seconds, repeats))
             for _ in lab.fill_cells_in_turns(jobs):  # the rows have the cells

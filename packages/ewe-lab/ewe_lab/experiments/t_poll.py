@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import held_connections, measure_beside_idle
+from ewe_lab.experiments.clients import held_connections, measure_beside_idle, measure_repeatedly
 
 ACTIVE_USERS = 4  # users beside the idle connections
 VARIANTS = "ewe_lab.stacks.variants"
@@ -32,8 +33,8 @@ def run(lab: Bench) -> Iterator[Cell]:
                 )
                 break
 
-            cell = Cell(tested.name, "", count, value="micros", unit="µs")
-            yield measure_beside_idle(lab, tested, load, cell, lab.site([]))
+            measure = partial(measure_beside_idle, lab, tested, load, root=lab.site([]))
+            yield measure_repeatedly(lab, Cell(tested.name, "", count, value="micros", unit="µs"), measure)
 
 
 def check(table: ExperimentTable) -> Finding:
