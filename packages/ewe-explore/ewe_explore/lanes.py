@@ -42,6 +42,7 @@ MIN_SPAN_PX = 2  # the width of a shorter span, which a reader could not see
 TOP_PX = TILE_PX // 2  # above the first row
 AXIS_PX, MOMENT_LABELS_PX = 20, 16  # heights
 MAX_NAME_CHARS = 24
+FONT_PX = 12  # of a name
 LETTER_PX = 7  # the width of a letter of a name
 TEXT_GAP_PX = 8  # between a name and the lanes
 BASELINE_PX = 4  # from the middle of a row to the baseline of its name
