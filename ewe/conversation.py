@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 # their Requests. It caches only short heads of requests without a body. When the cache is full, all entries are
 # dropped.
 MAX_HEADS = 1024
-LONG_EXCHANGE_S = 0.002  # after a longer exchange the conversation lets others run, even if it sent little
+TURN_S = 0.002  # exchanges that take this time together count as TURN_BYTES, even if they send little
 # Only for the access log, with nginx's status: the client left before its response began.
 CLIENT_LEFT = Response(499)
 
@@ -131,10 +131,9 @@ async def end_exchange(
             keep_alive = await body.skip()
         pending = body.pending
     if keep_alive:
-        if pending and time.perf_counter() - began > LONG_EXCHANGE_S:
-            # The next request is here already, so this conversation would not wait. share() lets others run after
-            # TURN_BYTES of work: a long exchange counts as so much work.
-            await stream.share(TURN_BYTES)
+        if pending:
+            # The next request is here already, so this conversation does not wait: share() lets others run.
+            await stream.share(int((time.perf_counter() - began) / TURN_S * TURN_BYTES))
     elif pending or not body.finished:
         await stream.linger()
     return keep_alive, pending

@@ -426,8 +426,7 @@ class Stream:
     def abort(self) -> None:
         """End the connection and kill its programs now. Any thread may call this.
 
-        The call in which the conversation waits raises Disconnected. next_request() may also return b"", as at a
-        stop.
+        The call in which the conversation waits raises Disconnected; next_request() may return b"", as at a stop.
         """
         raise NotImplementedError
 

@@ -136,5 +136,5 @@ def test_two_traces_have_one_axis_and_one_file() -> None:
     words = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "pool: a pool of 5 threads, parking never (a.trace)" in words
     assert "asyncio: one event loop (a.trace)" in words
-    assert any(str(each).startswith("1: Worker 3 stood still for 10.00 s") for each in words)
+    assert any(str(each).startswith("1: Worker 3 stood still for 10.0 s") for each in words)
     assert words.count("stands still: waits for its client") == 1  # one legend for both
