@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -360,3 +364,61 @@ def test_the_tasks_of_a_job_array_grade_each_submission_once(tmp_path: Path) -> 
         assert not done.stderr or f"--lab pool --jobs 1 --output {tmp_path}/results/{task}" in done.stderr
     assert sorted(found) == names
     assert "$((number % SHARES)) -eq" in (CLUSTER / "class.yaml").read_text()
+
+
+def class_of(folder: Path, good: int, broken: int) -> None:
+    """Write submissions to the lab serial: `good` solutions, and `broken` files that are not Python."""
+    found = labs.lab("serial")
+    variant = found.variants["python"]
+    for number in range(good + broken):
+        (folder / f"student {number}").mkdir(parents=True)
+        for name, text in found.files(variant, solved=True).items():
+            if name in variant.work:
+                (folder / f"student {number}" / name).write_text(text if number < good else "no program {")
+
+
+def cluster_environ(top: Path) -> dict[str, str]:
+    """Return the environment of a task: `ewe-course` is this Python's, and all directories are in `top`."""
+    command = shlex.join([sys.executable, "-m", "ewe_classroom.course.cli"])
+    # Another account may not be able to read this Python
+    user = " --user root" if os.geteuid() == 0 else ""
+    (top / "bin").mkdir()
+    (top / "bin" / "ewe-course").write_text(f'#!/bin/sh\nexec {command} "$@"{user}\n')
+    (top / "bin" / "ewe-course").chmod(0o755)
+    more = {"PATH": f"{top / 'bin'}:{os.environ['PATH']}", "HOME": str(top), "LAB": "serial", "SHARES": "3"}
+    return os.environ | more | {"SUBMISSIONS": str(top / "pool"), "RESULTS": str(top / "pool-shares")}
+
+
+def pods_script(top: Path) -> str:
+    """Return the shell script of a pod in class.yaml, with the directories of `top`."""
+    script = (CLUSTER / "class.yaml").read_text().partition("- |\n")[2].partition("resources:")[0]
+    for mounted, here in (("/submissions", "pool"), ("/results", "pool-shares"), ("/tmp/share", "share")):
+        script = script.replace(mounted, str(top / here))
+    return script
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(("file", "good"), [("class.slurm", 1), ("class.yaml", 0)])
+def test_three_shares_are_merged_and_nothing_is_graded_again(tmp_path: Path, file: str, good: int) -> None:
+    """The commands of class.slurm's own comment merge the shares."""
+    class_of(tmp_path / "pool", good, 6 - good)
+    (tmp_path / "pool").chmod(0o700)
+    environ = cluster_environ(tmp_path)
+    for task in map(str, range(3)):
+        numbers = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "3", "JOB_COMPLETION_INDEX": task}
+        script = [str(CLUSTER / file)] if file == "class.slurm" else ["-euc", pods_script(tmp_path)]
+        subprocess.run(["bash", *script], env=environ | numbers, stdout=subprocess.DEVNULL, check=True)
+        shutil.rmtree(tmp_path / "share", ignore_errors=True)  # each pod has a separate /tmp
+    graded = {path.parent.name: path for path in tmp_path.glob("pool-shares/*/students/*/graded.json")}
+    assert len(graded) == 6
+    comment = (CLUSTER / "class.slurm").read_text()
+    merge = "\n".join(re.findall(r"^#   ((?:mkdir|ewe-course) .*)$", comment, re.M))
+    assert merge.count("\n") == 1
+    merge = merge.replace("--lab pool", "--lab serial")
+    subprocess.run(["bash", "-euc", merge], env=environ, stdout=subprocess.DEVNULL, check=True)
+    for name, path in graded.items():
+        merged = tmp_path / "pool-marks" / "students" / name / "graded.json"
+        assert merged.stat().st_mtime_ns == path.stat().st_mtime_ns, name
+    with (tmp_path / "pool-marks" / "marks.csv").open(newline="") as file:
+        marks = [row["mark"] for row in csv.DictReader(file)]
+    assert marks == ["119"] * good + ["0"] * (6 - good)

@@ -273,7 +273,8 @@ def sampled(
 
 def table(**samples: Sample) -> ExperimentTable:
     """Return a table of WordPress, by the names of servers with _ for a space, and of the blog from SQL."""
-    names = {"prefork": PREFORK, "event": "event php-fpm", "nginx": "nginx php-fpm", "ewe": "ewe php-fpm"}
+    names = {"prefork": PREFORK, "event": "event php-fpm", "nginx": "nginx php-fpm", "ewe": "ewe php-fpm",
+             "cached": t_ld.PAGE_CACHE}  # fmt: skip
     cells = [Cell(names[name], WORDPRESS, samples=[sample]) for name, sample in samples.items()]
     return ExperimentTable("T-LD", cells=[*cells, Cell("asyncio SQLite", SQL, samples=[sampled(cost=2.0)])])
 
@@ -307,6 +308,24 @@ def test_a_server_without_an_answer_has_no_cpu_time_of_a_page() -> None:
     found.cells[0].samples[0].extra.clear()
     told = " ".join(t_ld.observations(found.cells))
     assert "WordPress: memory at its peak" in told and "times the CPU time" not in told
+
+
+def test_a_page_from_a_cache_is_compared_with_no_page_that_is_made() -> None:
+    told = " ".join(t_ld.observations(table(ewe=sampled(), cached=sampled(cost=0.5)).cells))
+    assert "WordPress: a page takes 50 ms (ewe php-fpm) of CPU in all." in told
+    assert (
+        "its part is 45 ms (ewe php-fpm), the web server's 2.5 ms (ewe php-fpm), the database's 2.5 ms"
+        in told
+    )
+    assert (
+        "WordPress: from a page cache, a page takes 500 µs (ewe php-fpm, page cache) of CPU in all." in told
+    )
+    assert "A page of WordPress costs 25 times the CPU time" in told
+
+
+def test_each_server_with_wordpress_has_a_chart_of_its_phases() -> None:
+    charts = {chart.value for chart in CATALOG["T-LD"].charts if chart.kind == "timeline"}
+    assert {each.way.name for each in t_ld.TESTED_STACKS} <= charts
 
 
 @pytest.mark.parametrize(

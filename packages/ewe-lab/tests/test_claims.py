@@ -13,7 +13,7 @@ from ewe_lab import cli
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding
-from ewe_lab.experiments import CATALOG, CHECKS, UNTESTED
+from ewe_lab.experiments import CATALOG, CHECKS, TITLES, UNTESTED
 from ewe_lab.experiments.papers import paper_of
 from ewe_lab.report import claims
 from ewe_lab.report.claims import KeptFindings
@@ -76,6 +76,15 @@ def test_the_page_has_each_claim_once() -> None:
     for document, untested in UNTESTED.items():
         assert all(claims.table_cell(each.reason) in page for each in untested), document
         assert {each.state for each in untested} <= {"missing", "in part"}
+
+
+def test_one_table_has_all_that_is_not_tested() -> None:
+    page = PAGE.read_text()
+    table = page.partition("## What cannot be tested here")[2].partition("\n## ")[0]
+    claimed = {(document, each.claim) for document, untested in UNTESTED.items() for each in untested}
+    assert all(f"| {TITLES[document]} | {claims.table_cell(claim)} (" in table for document, claim in claimed)
+    rows = re.findall(r"^\| .* \| (?:in part|missing) \| .* \|$", page, re.M)
+    assert len(rows) == sum(map(len, UNTESTED.values())) and all(row in table for row in rows)
 
 
 def test_no_row_of_the_page_gives_a_timed_verdict_beside_other_programs() -> None:

@@ -13,7 +13,7 @@ from support.server import wait_until
 
 from ewe_lab.bench import processes
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.experiments import r_ipc, sff, t_crash, t_poll, t_st1n
+from ewe_lab.experiments import queue_policies, r_ipc, sff, t_crash, t_poll, t_st1n
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.load import ipc_kinds
 
@@ -197,3 +197,45 @@ def test_the_policy_decides_how_many_small_files_come_first(
     log = tmp_path / "order.log"
     with lab.start(replace(tested, options=(*tested.options, "--access-log", str(log))), root) as server:
         assert sff.emptied(server, "/large-9", log).extra["before"] == before
+
+
+def policies(orders: tuple[float, ...], drops: dict[str, tuple[int, int, int]]) -> ExperimentTable:
+    """Return a table of QUEUE.
+
+    orders: the small files that passed, by server. drops: the three counts by policy.
+    """
+    cells = [
+        Cell(
+            tested.name, queue_policies.PASSED, value="extra.x", samples=[Sample("x", 1, extra={"x": count})]
+        )
+        for tested, count in zip(queue_policies.ORDERS, orders, strict=True)
+    ]
+    columns = (queue_policies.SMALL_SERVED, queue_policies.LARGE_SERVED, queue_policies.EARLY_SERVED)
+    cells += [
+        Cell(name, column, value="extra.x", samples=[Sample("x", 1, extra={"x": float(count)})])
+        for name, counts in drops.items()
+        for column, count in zip(columns, counts, strict=True)
+    ]
+    return ExperimentTable("QUEUE", cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("orders", "drops", "word"),
+    [
+        ((0, 0, 40, 40), queue_policies.DROPS, "holds"),
+        ((0, 0, 40, 39), queue_policies.DROPS, "holds in part"),
+        ((0, 0, 40, 40), queue_policies.DROPS | {"refuse": (6, 2, 0)}, "holds in part"),
+        ((1, 1, 0, 0), dict.fromkeys(queue_policies.DROPS, (0, 0, 0)), "does not hold"),
+        ((0, 0, 40, 40), {"refuse": (6, 2, 8)}, "not testable"),
+    ],
+)
+def test_the_parts_of_the_claim_about_the_policies_of_a_queue(
+    orders: tuple[float, ...], drops: dict[str, tuple[int, int, int]], word: str
+) -> None:
+    assert queue_policies.check(policies(orders, drops)).word == word
+
+
+@pytest.mark.starts_processes
+def test_the_policies_of_a_queue_decide_which_requests_are_served(lab: LabBench) -> None:
+    table = ExperimentTable("QUEUE", cells=list(queue_policies.run(lab)))
+    assert queue_policies.check(table).word == "holds", [cell.failure for cell in table.cells]

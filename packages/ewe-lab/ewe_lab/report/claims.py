@@ -68,6 +68,13 @@ whole reports. `ewe-lab claims DIR --page claims.md` puts the findings of any ot
 the rules `make verdicts` judges the kept reports again and writes this page, without a measurement.
 """
 
+UNTESTED_HEAD = """\
+## What cannot be tested here
+
+Each claim, measurement or future work of a document that no row above tests, or only in part, with the reason.
+[lab.md](lab.md#other-servers) lists the programs that are in no current distribution, each with its last release.
+"""
+
 
 @dataclass
 class KeptFinding:
@@ -204,7 +211,7 @@ def markdown(kept: KeptFindings) -> str:
     ]
     for document in DOCUMENTS:
         parts += document_lines(kept, document)
-    parts += machine_lines(kept)
+    parts += [*untested_lines(), *machine_lines(kept)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -233,7 +240,7 @@ def verdict_of_claim(kept: KeptFindings, id: str) -> str:
 
 
 def document_lines(kept: KeptFindings, document: str) -> Iterator[str]:
-    """Yield the lines about a document's claims: a table of those that are tested, and one of the others."""
+    """Yield the lines about a document's claims: a table of those that are tested."""
     yield f"## {TITLES[document]}\n"
     yield "| id | claim | the document's figure | here | verdict |"
     yield "|---|---|---|---|---|"
@@ -243,14 +250,20 @@ def document_lines(kept: KeptFindings, document: str) -> Iterator[str]:
             figure = table_cell(each.paper_figure) or FIGURE_IN_CLAIM
             yield f"| {id} | {claim} | {figure} | {finding_text(kept, id)} | {verdict_of_claim(kept, id)} |"
     yield ""
-    if UNTESTED[document]:
-        yield "Not tested, or in part:\n"
-        yield "| claim | state | why |"
-        yield "|---|---|---|"
-        for untested in UNTESTED[document]:
-            text = f"{table_cell(untested.claim)} ({table_cell(untested.source)})"
-            yield f"| {text} | {untested.state} | {table_cell(untested.reason)} |"
-        yield ""
+
+
+def untested_lines() -> Iterator[str]:
+    """Yield the table of all claims that are not tested, or in part, with the reason; nothing if there are none."""
+    if not any(UNTESTED.values()):
+        return
+    yield UNTESTED_HEAD
+    yield "| document | claim | state | why |"
+    yield "|---|---|---|---|"
+    for document, claims in UNTESTED.items():
+        for each in claims:
+            text = f"{table_cell(each.claim)} ({table_cell(each.source)})"
+            yield f"| {TITLES[document]} | {text} | {each.state} | {table_cell(each.reason)} |"
+    yield ""
 
 
 def finding_text(kept: KeptFindings, id: str) -> str:
