@@ -300,6 +300,15 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
     """Describe why no notify ends a lane's wait on a condition."""
     name = run.lanes[wait.lane].name
     began = begin_of(run, wait)
+    silent = silent_change(run, wait, began)
+    if silent is not None:
+        return (
+            f"A change without a notify: {run.lanes[silent.lane].name} {phrase(silent)}"
+            f"{at_line(silent.line)} and "
+            f"does not notify {wait.name}, on which {name} waits{at_line(wait.line)}. "
+            "Call notify() with each change that a waiting thread tests. "
+            "Call notify_all() if every waiting thread must see the change, as at a close."
+        )
     calls = [step for step in executed(run, wait.target) if step.verb.startswith("notifies")]
     others = [step for step in calls if step.execution_index > began]
     if others:
@@ -325,6 +334,70 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
             f"makes the change for which {name} waits must call notify after the change."
         )
     return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
+
+
+def silent_change(run: Run, wait: BlockedLane, began: int) -> Step | None:
+    """Return the last silent change of what a lane tests, made during its wait; None if there is none.
+
+    began: the begin of the wait on a condition. A part counts if the lane has tested it before its wait, if it has
+    another value now, and if no notify announced any of its changes: a worker that takes an item out again need
+    not announce that.
+    """
+    found: list[Step] = []
+    for key, seen in tested_values(run, wait, began).items():
+        writes = [
+            step for step in run.steps if step.writes and step.key() == key and step.execution_index > began
+        ]
+        last = max(writes, key=lambda step: step.execution_index, default=None)
+        if last is None or last.lane == wait.lane or last.after in ("", seen):
+            continue
+        if not any(is_announced(run, step, wait.target) for step in writes):
+            found.append(last)
+    return max(found, key=lambda step: step.execution_index, default=None)
+
+
+def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, str | None], str]:
+    """Return what a lane has read under the lock before it began to wait: part of an object -> its value."""
+    locked = time_of_lock(run, wait.lane, wait.target, began)
+    reads = sorted(
+        (
+            step
+            for step in run.steps
+            if step.lane == wait.lane
+            and step.attribute is not None
+            and locked <= step.execution_index < began
+        ),
+        key=lambda step: step.execution_index,
+    )
+    return {step.key(): step.before for step in reads if step.before and not step.writes}
+
+
+def is_announced(run: Run, change: Step, condition: Condition) -> bool:
+    """Return whether the lane of a change notifies a condition after it, or before it under the same lock."""
+    locked = time_of_lock(run, change.lane, condition, change.execution_index)
+    return any(
+        step.lane == change.lane and step.verb.startswith("notifies") and step.execution_index > locked
+        for step in executed(run, condition)
+    )
+
+
+def time_of_lock(run: Run, lane: int, condition: Condition, moment: int) -> int:
+    """Return when a lane took the lock that it holds at a moment; the moment itself if it does not hold it.
+
+    moment and the result: an execution_index.
+    """
+    steps = sorted(
+        (*executed(run, condition), *executed(run, condition.lock)), key=lambda step: step.execution_index
+    )
+    held = moment
+    for step in steps:
+        if step.lane != lane or step.execution_index >= moment:
+            continue
+        if step.verb in ("acquires", "goes on after", "wakes from"):
+            held = step.execution_index
+        elif step.verb in ("releases", "waits on"):
+            held = moment
+    return held
 
 
 def cleared_set(run: Run, wait: BlockedLane) -> str:

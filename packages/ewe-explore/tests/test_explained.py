@@ -61,3 +61,43 @@ EVENTS = [
 def test_a_wait_for_an_event(threads: list[str], says: str, never: str, tmp_path: Path) -> None:
     found = why(tmp_path / "event.py", event_text(*threads))
     assert says in found and not (never and never in found), found
+
+
+# Each thread is a part of one program: a test and a wait on the condition, and a change, with or without a notify
+CONDITION = """
+import threading
+def scenario():
+    items, changed = [], threading.Condition()
+    def get():
+        with changed:
+            while not items:
+                changed.wait()
+            return items.pop()
+    def put():
+        with changed:
+            PUT
+    threads = [threading.Thread(target=get, name=f"getter {number}") for number in GETTERS]
+    threads.append(threading.Thread(target=put, name="putter"))
+"""
+SILENT = "A change without a notify: putter calls items.append(…)"
+# The body of put(), the number of getters, what the explorer says, and what it does not say
+CHANGES = [
+    (
+        "items.append(1)",
+        1,
+        f"{SILENT} → [1] [line 12] and does not notify condition, on which getter 1 waits",
+        "",
+    ),
+    ("items.append(1); items.append(2); changed.notify()", 3, "every notify woke another thread", SILENT),
+    ("changed.notify(); items.append(1)", 2, "every notify woke another thread", SILENT),
+    ("items.append(1); changed.notify(); items.append(2)", 3, "every notify woke another thread", SILENT),
+    ("changed.notify()", 1, "every notify", SILENT),
+]
+
+
+@pytest.mark.parametrize(("put", "getters", "says", "never"), CHANGES, ids=[row[0] for row in CHANGES])
+def test_a_wait_on_a_condition(put: str, getters: int, says: str, never: str, tmp_path: Path) -> None:
+    """An item that another getter takes out again is no change: the waiting getter would see what it has seen."""
+    text = CONDITION.replace("PUT", put).replace("GETTERS", str(tuple(range(1, getters + 1)))) + START
+    found = why(tmp_path / "condition.py", text)
+    assert says in found and not (never and never in found), found

@@ -26,6 +26,13 @@ BROKEN = [
     ("closed_twice", 60, "exception", "A test that is no longer true", 1),
     ("buffer_if", 200, "exception", "`while`, not `if`", 1),
     ("buffer_one_condition", 700, "deadlock", "every notify woke another thread", 2),
+    (
+        "close_wakes_none",
+        60,
+        "deadlock",
+        "main writes self.closed = True [line 28] and does not notify changed",
+        1,
+    ),
     ("close_wakes_one", 60, "deadlock", "notify() wakes one thread", 1),
     (
         "cleared_late",
