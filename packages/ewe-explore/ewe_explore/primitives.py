@@ -443,11 +443,12 @@ class BoundedSemaphore(Semaphore):
 
 
 class Event(Primitive):
-    """A flag that lanes wait for."""
+    """A flag that lanes wait for. A set() ends every wait in progress, even if a clear() follows at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flag = False
+        self.set_count = 0  # calls of set() so far: a wait ends at the next one
 
     def is_set(self) -> bool:
         """Return the flag. It is a step that only reads, except in the check of an invariant."""
@@ -462,6 +463,7 @@ class Event(Primitive):
             return
         self.point("sets")
         self.flag = True
+        self.set_count += 1
         self.recompute_runnable_lanes()
 
     def clear(self) -> None:
@@ -471,10 +473,12 @@ class Event(Primitive):
         self.flag = False
 
     def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override] # as in the standard library
+        """Wait for a set(), at most `timeout` seconds; return whether the flag was set at the begin or since."""
         run = self.point("waits for")
-        if run is not None and not self.flag:
-            super().wait(run, "waits for", lambda: self.flag, timeout, "sees")
-        return self.flag
+        if run is None or self.flag:
+            return self.flag
+        earlier = self.set_count
+        return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, "sees")
 
 
 class Round:

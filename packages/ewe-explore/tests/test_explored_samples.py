@@ -26,12 +26,36 @@ BROKEN = [
     ("closed_twice", 60, "exception", "A test that is no longer true", 1),
     ("buffer_if", 200, "exception", "`while`, not `if`", 1),
     ("buffer_one_condition", 700, "deadlock", "every notify woke another thread", 2),
+    (
+        "close_wakes_none",
+        60,
+        "deadlock",
+        "main writes self.closed = True [line 28] and does not notify changed",
+        1,
+    ),
     ("close_wakes_one", 60, "deadlock", "notify() wakes one thread", 1),
+    (
+        "cleared_late",
+        60,
+        "deadlock",
+        "A lost set(): main sets news [line 16] before reader clears it [line 20]",
+        2,
+    ),
     ("pool_empty", 60, "deadlock", "no other thread puts an item into it any more", 1),
     ("busy_wait", 1, "steps", "A thread that waits must block", 0),
     ("model_broken", 400, "exception", "A test that is no longer true", 1),
 ]
-CORRECT = ["count_locked", "forks_ordered", "mailbox", "buffer", "closed_once", "pool", "echo", "model"]
+CORRECT = [
+    "count_locked",
+    "forks_ordered",
+    "mailbox",
+    "cleared_first",
+    "buffer",
+    "closed_once",
+    "pool",
+    "echo",
+    "model",
+]
 SEEDS = (1, 20, 4711)[: examples(3)]
 
 

@@ -70,6 +70,14 @@ SAME = {
         yield in_thread(event.set), event.wait(), event.is_set()
         event.clear()
         yield event.is_set()
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(event.wait()))
+        thread.start()
+        while not seen:
+            time.sleep(0.001)
+            event.set(), event.clear()
+        thread.join()
+        yield seen, event.is_set()
         """,
     "barrier": """
         barrier = threading.Barrier(2, action=lambda: done.append(1))

@@ -1,0 +1,103 @@
+"""What the explorer says about a wait without end: the line of the cause, and no cause that did not happen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ewe_explore.program import ExploredProgram
+from ewe_explore.report import explore
+
+HEAD = "import threading\ndef scenario():\n"
+START = "    for each in threads: each.start()\n    for each in threads: each.join()\n"
+
+
+def why(path: Path, text: str) -> str:
+    """Return the reasons for the failure of a scenario with this text."""
+    path.write_text(text)
+    result = explore(ExploredProgram(path, "scenario"), runs=200)
+    assert result.story is not None, result.text()
+    return " ".join(result.story.why)
+
+
+def event_text(*threads: str) -> str:
+    """Return a scenario in which each of these lines, calls of an event, is a thread: first, second and so on."""
+    names = ("first", "second", "third")
+    started = [
+        f"threading.Thread(target=lambda: ({calls}), name={name!r})"
+        for name, calls in zip(names, threads, strict=False)
+    ]
+    return f"{HEAD}    event = threading.Event()\n    threads = [{', '.join(started)}]\n{START}"
+
+
+# The threads, what the explorer says, and what it does not say
+EVENTS = [
+    (["event.wait()"], "first waits for event [line 4], and no thread ever sets it", "clears"),
+    (
+        ["event.clear(), event.wait()", "event.set()"],
+        "A lost set(): second sets event [line 4] before first",
+        "",
+    ),
+    (
+        ["event.set(), event.wait(), event.clear(), event.wait()"],
+        "and no set() follows. first sets event [line 4] for the last time before this wait",
+        "lost",
+    ),
+    (
+        ["event.wait()", "event.set(), event.clear()"],
+        "before second clears it [line 4]. Then first waits for event [line 4]. first has not seen this set()",
+        "tests",
+    ),
+    (
+        ["event.wait(), event.clear()", "event.wait(), event.clear()", "event.set()"],
+        "use a condition",
+        "must clear",
+    ),
+]
+
+
+@pytest.mark.parametrize(("threads", "says", "never"), EVENTS, ids=[", ".join(row[0]) for row in EVENTS])
+def test_a_wait_for_an_event(threads: list[str], says: str, never: str, tmp_path: Path) -> None:
+    found = why(tmp_path / "event.py", event_text(*threads))
+    assert says in found and not (never and never in found), found
+
+
+# Each thread is a part of one program: a test and a wait on the condition, and a change, with or without a notify
+CONDITION = """
+import threading
+def scenario():
+    items, changed = [], threading.Condition()
+    def get():
+        with changed:
+            while not items:
+                changed.wait()
+            return items.pop()
+    def put():
+        with changed:
+            PUT
+    threads = [threading.Thread(target=get, name=f"getter {number}") for number in GETTERS]
+    threads.append(threading.Thread(target=put, name="putter"))
+"""
+SILENT = "A change without a notify: putter calls items.append(…)"
+# The body of put(), the number of getters, what the explorer says, and what it does not say
+CHANGES = [
+    (
+        "items.append(1)",
+        1,
+        f"{SILENT} → [1] [line 12] and does not notify condition, on which getter 1 waits",
+        "",
+    ),
+    ("items.append(1); items.append(2); changed.notify()", 3, "every notify woke another thread", SILENT),
+    ("changed.notify(); items.append(1)", 2, "every notify woke another thread", SILENT),
+    ("items.append(1); changed.notify(); items.append(2)", 3, "every notify woke another thread", SILENT),
+    ("changed.notify()", 1, "every notify", SILENT),
+]
+
+
+@pytest.mark.parametrize(("put", "getters", "says", "never"), CHANGES, ids=[row[0] for row in CHANGES])
+def test_a_wait_on_a_condition(put: str, getters: int, says: str, never: str, tmp_path: Path) -> None:
+    """An item that another getter takes out again is no change: the waiting getter would see what it has seen."""
+    text = CONDITION.replace("PUT", put).replace("GETTERS", str(tuple(range(1, getters + 1)))) + START
+    found = why(tmp_path / "condition.py", text)
+    assert says in found and not (never and never in found), found
