@@ -490,7 +490,7 @@ def test_a_size_below_zero_is_read_once(tmp_path: Path) -> None:
         submissions.take_files(HandIn("a", "a", [(path, path.name)]), tmp_path / "to")
     assert [each.name for each in (tmp_path / "to").iterdir()] == ["server.py"]  # the member before it
     with pytest.raises(BadHandIn, match="a file of -512 bytes"):
-        submissions.SubmissionCounter().take(-512)
+        submissions.SubmissionCounter().count(-512)
 
 
 def test_an_archive_that_lies_about_its_size_is_a_bomb(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.formats import FORMATS
 from ewe_classroom.grader.kinds import ENGINE, SERVER
 from ewe_classroom.grader.located import located
-from ewe_classroom.grader.subject import BadSubject, from_path
+from ewe_classroom.grader.subject import NUMBERED_FILES, BadSubject, from_path
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
@@ -180,6 +180,16 @@ def test_a_model_of_ewe_in_one_file_is_graded(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 checks passed" in done.stdout
     assert json.loads(done.stdout.splitlines()[-1])["scores"] == {"progress": 12, "answers": 8}
+
+
+@pytest.mark.starts_processes
+def test_the_most_workers_of_a_scheme_need_no_file_that_the_site_lacks(tmp_path: Path) -> None:
+    """The check has three clients for each of 16 workers, and the site has fewer numbered files."""
+    assert NUMBERED_FILES < 3 * 16
+    file = tmp_path / "many.toml"
+    file.write_text("workers = 16\n[[check]]\nname = 'exactly-n'\npoints = 1\n")
+    done = run("--lab", str(file), "--only", "exactly-n", "--command", COMMAND.replace(" thread ", " pool "))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.starts_processes

@@ -246,6 +246,27 @@ def test_a_file_with_the_words_of_a_head_arrives_unchanged(tmp_path: Path) -> No
         server.wait()
 
 
+@pytest.mark.parametrize(
+    ("name", "language"), [("serial", "python"), ("serial", "c"), ("serial", "go"), ("caching", "python")]
+)
+def test_the_refusal_of_a_head_has_no_body(name: str, language: str, tmp_path: Path) -> None:
+    """RFC 9110 section 9.3.2: no response to HEAD has a body."""
+    solution(name, language, tmp_path / "work")
+    program = [sys.executable, "server.py"] if language == "python" else ["./server"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    server = subprocess.Popen([*program, str(address[1]), str(tmp_path), "1"], cwd=tmp_path / "work")
+    try:
+        wait_until(lambda: connects(address), 30)
+        with socket.create_connection(address, 30) as client:
+            client.sendall(b"HEAD /missing HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = read_all(client)
+        assert answer.startswith(b"HTTP/1.1 404 ") and answer.endswith(b"\r\n\r\n"), answer
+    finally:
+        server.kill()
+        server.wait()
+
+
 @pytest.mark.parametrize("name", ["serial", "event"])
 def test_a_long_head_in_go_is_refused_also_if_its_end_has_arrived(name: str, tmp_path: Path) -> None:
     """The limit of a head does not depend on the pieces in which it arrives."""

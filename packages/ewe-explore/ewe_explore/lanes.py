@@ -45,6 +45,7 @@ LETTER_PX = 7  # the width of a letter of a name
 TEXT_GAP_PX = 8  # between a name and the lanes
 BASELINE_PX = 4  # from the middle of a row to the baseline of its name
 ARROW_HEAD_PX = 5
+SAMPLE_WIDTH_PX, SAMPLE_HEIGHT_PX = 30, 16  # of a picture in the legend
 MARKS = {  # paths around (0, 0)
     "open": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
     "dot": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -316,21 +317,25 @@ def mark(each: LaneMark, y: float) -> str:
 
 
 def legend(samples: Sequence[tuple[str, str]]) -> str:
-    """Return the items of a legend. samples: a kind of KINDS, a shape of MARKS, "line NAME" or "arrow"; a text."""
+    """Return the items of a legend. samples: pairs of a name and a text.
+
+    A name is one of KINDS or MARKS, "arrow", or "line NAME" with NAME as in LaneMoment.kind: "line quiet".
+    """
     return "".join(f"<span>{sample(name)}{svg.clean(words)}</span>" for name, words in samples)
 
 
 def sample(name: str) -> str:
-    """Return the picture of a legend's item."""
+    """Return the picture beside a text of the legend. name: as in legend(); "line NAME" is the line of a moment."""
+    middle_x = SAMPLE_WIDTH_PX // 2
     if name in KINDS:
-        body = f'<rect class="ln-bar ln-{name}" x="1" y="1" width="28" height="{BAR_PX}"/>'
+        body = f'<rect class="ln-bar ln-{name}" x="1" y="1" width="{SAMPLE_WIDTH_PX - 2}" height="{BAR_PX}"/>'
     elif name in MARKS:
-        body = mark(LaneMark(15, name, ""), 8)
+        body = mark(LaneMark(middle_x, name, ""), SAMPLE_HEIGHT_PX // 2)
     elif name == "arrow":
         body = '<line class="ln-arrow" x1="15" x2="15" y1="0" y2="10"/><path class="ln-head" d="M11 9h8L15 16Z"/>'
     else:
-        body = vertical(15, 0, 16, f"ln-{name.removeprefix('line ')}", "")
-    return picture(30, 16, body, 'aria-hidden="true"')
+        body = vertical(middle_x, 0, SAMPLE_HEIGHT_PX, f"ln-{name.removeprefix('line ')}", "")
+    return picture(SAMPLE_WIDTH_PX, SAMPLE_HEIGHT_PX, body, 'aria-hidden="true"')
 
 
 def definitions() -> str:

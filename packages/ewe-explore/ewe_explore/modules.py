@@ -142,13 +142,16 @@ class World:
         self.directories = [directory.resolve() for directory in directories]
         self.instrumented = tuple(instrumented)
         self.stand_ins = stand_ins()
-        self.kept: dict[str, ModuleType] = {}  # modules of hosted packages, for all runs
-        self.fresh: dict[str, ModuleType] = {}  # the student's modules, for this run
-        # The code of a version of a file, and whether it tests locks (instrument.tests_locks)
+        self.kept: dict[str, ModuleType] = {}  # modules of RELOADED_MODULES, for all runs
+        # The student's modules, and those of RELOADED_EACH_RUN, for this run
+        self.fresh: dict[str, ModuleType] = {}
+        # (path and whether with points, time of change in ns, size in bytes) -> the code of this version of a file,
+        # and whether it tests locks (instrument.tests_locks)
         self.codes: dict[tuple[str, int, int], tuple[CodeType, bool]] = {}
         self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
         self.placed: list[str] = []  # names that this run has added to sys.modules
+        # The builtin names of each module that execute() runs. instrument.CALLED: the functions that a point calls
         self.builtins = dict(vars(builtins))
         self.builtins.update(
             {
@@ -255,7 +258,10 @@ class World:
             whole = f"{base}.{name}" if name else base
         module = self.find(whole)
         if module is None:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
+            imported = builtins.__import__(name, globals, locals, fromlist or (), level)
+            # `import os.path` binds the name `os`: to the replacement, not to the real module
+            is_package_bound = not fromlist and level == 0
+            return self.stand_ins.get(name.partition(".")[0], imported) if is_package_bound else imported
         if fromlist:
             for each in fromlist:  # a name that the package does not define is a module of it
                 whole_name = f"{whole}.{each}"

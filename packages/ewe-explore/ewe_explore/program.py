@@ -78,7 +78,11 @@ class ExploredProgram:
 
 
 def scenarios(path: Path) -> list[str]:
-    """Return the names of the scenarios in a file, in the order of the file. Raises ProgramError."""
+    """Return the names of the scenarios in a file, in the order of the file. Raises ProgramError.
+
+    A scenario is a function at the top of the file, named `scenario` or `scenario_...`. A function with parameters
+    is none: the explorer has no values for them.
+    """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except FileNotFoundError:

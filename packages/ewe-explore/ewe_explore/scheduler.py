@@ -58,7 +58,7 @@ from ewe_explore.names import source
 PACKAGE_DIRECTORY = str(Path(__file__).parent) + "/"
 SAMPLES_DIRECTORY = PACKAGE_DIRECTORY + "samples/"
 MAX_LOOP_STEPS = 60  # steps without a write after which a lane counts as waiting in a loop
-TIME_SLICE_STEPS = 3000  # steps after which a lane that computes loses its turn
+TIME_SLICE_STEPS = 3000  # steps since a lane was chosen, after which it loses its turn
 RECENT_STEPS = 500  # the steps in which a lane that loops must have one
 MAX_RAISES = 50  # times that Abandoned is raised in one lane; then the lane stays blocked
 CHECK_EVERY_S = 0.25  # how often the watchdog looks for new steps
@@ -468,7 +468,10 @@ class Run:
             last.after = value_text(last.target, last.attribute)
 
     def point(self, step: Step, decides: bool = True) -> None:
-        """Record the next step of the current lane. If `decides`, decide which lane runs next."""
+        """Record the next step of the current lane. If `decides`, decide which lane runs next.
+
+        The step itself happens after the return: until then other lanes may run. Raises Abandoned.
+        """
         if not self.may_step():
             return
         lane = self.current
@@ -479,24 +482,35 @@ class Run:
             self.fail(self.too_long_problem())
         lane.steps += 1
         lane.reads = 0 if step.writes else lane.reads + 1
-        if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
-            lane.yields = True
-            lane.reads = lane.steps = 0
         if decides:
-            lanes = self.runnable()
-            if len(lanes) > 1:
-                step.decision = len(self.branches)
-                chosen = self.decide(lanes, lane)
-                if chosen is not lane:
-                    self.pass_baton(chosen)
-        lane.yields = False  # it was meant for this decision only
+            self.let_other_lanes_run(step, lane)
+        # A lane prefers other lanes at one decision only
+        lane.yields = False
         # A primitive may wake or block another lane
         self.runnable_is_stale = self.runnable_is_stale or step.kind == "sync"
         self.note_execution(step)
         if self.detailed and step.attribute is not None:
             step.before = value_text(step.target, step.attribute)
+            # The write follows this call: the next step of any lane completes it with the new value
             if step.writes:
                 self.unfinished = step
+
+    def let_other_lanes_run(self, step: Step, lane: Lane) -> None:
+        """Decide at a step of the current lane which lane runs next; return when it is this lane's turn again.
+
+        A lane that only reads probably waits in a loop for another lane. A lane with many steps since it was chosen
+        computes for long. The default decision is then another lane. Raises Abandoned if the run ends before.
+        """
+        # Only here, not at each step: the limit may be reached at a step without a decision, such as a print()
+        if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
+            lane.yields = True
+            lane.reads = lane.steps = 0
+        lanes = self.runnable()
+        if len(lanes) > 1:
+            step.decision = len(self.branches)
+            chosen = self.decide(lanes, lane)
+            if chosen is not lane:
+                self.pass_baton(chosen)
 
     def note_execution(self, step: Step) -> None:
         """Note that a step happens now. Its lane may have been stopped between record() and this call."""

@@ -150,7 +150,15 @@ ENDS = [
         None,
         "",
     ),
+    # Each second step is a print(), which is no decision. The loop must lose its turn at the step after it
+    (
+        "done = []; threading.Thread(target=done.append, args=(1,)).start()\n    while not done: print('waits')",
+        None,
+        "",
+    ),
     ("os.fork()", "exception", "os.fork() cannot be explored"),
+    ("import os.path; os.fork()", "exception", "os.fork() cannot be explored"),
+    ("import os.path as path; assert path.join('a', 'b') == 'a/b'", None, ""),
     ("input()", "exception", "input() cannot be explored"),
     ("always(lambda: False); time.sleep(1); queue.Queue().qsize()", "invariant", "is broken"),
     ("always(lambda: True); queue.Queue().qsize()", None, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -27,7 +28,7 @@ from ewe_lab.bench.experiment import Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage, load
 from ewe_lab.load.histogram import Histogram
-from ewe_lab.load.merged import merge_counts, pack_counts
+from ewe_lab.load.merged import merge_counts, pack_counts, pack_histogram
 from ewe_lab.load.probe import probe
 from ewe_lab.load.recorder import Recorder
 from ewe_lab.machines import session, workers
@@ -285,11 +286,30 @@ def test_percentiles_are_those_of_all_workers_together() -> None:
     assert sample.timeline[0].replies == 1000
 
 
-@pytest.mark.parametrize("wrong", [{}, {"service": None}, {"seconds": [[1]]}, {"errors": []}])
+NO_TIMES = pack_histogram(Histogram())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"service": None},
+        {"seconds": [[1]]},
+        {"errors": []},
+        {"length": 1e12},
+        {"service": NO_TIMES | {"counts": [[1 << 60, 1]]}},
+        {"service": NO_TIMES | {"counts": [[-1, 1]]}},
+    ],
+)
 def test_counts_of_a_worker_are_checked(wrong: dict[str, object]) -> None:
     part = pack_counts(recorded(1, 5)) | wrong if wrong else {}
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         merge_counts([part], scheduled=False)
+
+
+def test_an_infinite_count_of_a_worker_is_an_error() -> None:
+    with pytest.raises(OverflowError):
+        merge_counts([pack_counts(recorded(1, 5)) | {"received": math.inf}], scheduled=False)
 
 
 @pytest.mark.starts_processes

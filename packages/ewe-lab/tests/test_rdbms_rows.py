@@ -118,7 +118,7 @@ def test_the_times_that_a_program_tells() -> None:
 
 def test_a_sample_has_means_and_the_medians_of_what_was_told() -> None:
     found = PingResult(2.0, [0.001, 0.003], [0.01, 0.03], {"con": [1, 2, 9]}, {"ct": 1}, 10, 0.5)
-    sample = sample_of(found, 3, 1, cpu=0.4)
+    sample = sample_of(found, 3, 1, cpu_s=0.4)
     assert sample.extra == pytest.approx({"response": 20, "connect": 2, "duration": 2, "con": 2})
     assert (sample.requests, sample.replies, sample.client, sample.micros) == (3, 2, 0.25, 200_000)
 

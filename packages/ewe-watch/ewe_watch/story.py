@@ -112,7 +112,8 @@ class TracedRequest:
 class TracedConnection:
     """A connection: its facts, and the state that it is in now (`state`, `since`, `worker`, `want`, `request`).
 
-    accepted: None if the trace begins later. first_byte: of the first response.
+    accepted: None if the trace begins later. first_byte: of the first response. requests: indexes into
+    TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST.
     """
 
     name: str
@@ -177,6 +178,7 @@ class TraceStory:
     # Events of the server
 
     def model(self, event: TraceEvent) -> None:
+        """Note the name and description of the model with which a process begins to serve."""
         self.models[process_of(event.worker)] = event.text
 
     def stops(self, event: TraceEvent) -> None:
@@ -185,6 +187,7 @@ class TraceStory:
             self.end_state(self.occupied[worker], event.seconds)
 
     def refused(self, event: TraceEvent) -> None:
+        """Note a connection that the server did not accept."""
         self.refusals.append(RefusedClient(event.seconds, event.text))
 
     def loses(self, event: TraceEvent) -> None:
@@ -195,19 +198,22 @@ class TraceStory:
         self.losses[program] = max(self.losses.get(program, 0), lost_so_far)
         self.lost = sum(self.losses.values())
 
-    # Events of a connection
+    # Events of a connection. ewe.trace lists the text (event.text) of each kind
 
     def accepted(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note the address and the time of a new connection. It begins in the queue: no worker has taken it."""
         connection.accepted = event.seconds
         connection.address = event.text
         self.accepting_workers.add(event.worker)
         self.enter_state(connection, event, QUEUED)
 
     def ready(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Put a connection back into the queue: the event that it waited for has happened."""
         if connection.state != QUEUED:  # a pool's new connection is accepted, and then ready
             self.enter_state(connection, event, QUEUED)
 
     def runs(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Begin the state `busy`: a worker takes the connection."""
         self.enter_state(connection, event, BUSY)
 
     def parks(self, event: TraceEvent, connection: TracedConnection) -> None:
@@ -219,20 +225,24 @@ class TraceStory:
         self.enter_state(connection, event, PARKED, want)
 
     def waits(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Begin the state `waits`. Before the next request, the connection serves none."""
         if event.text == "request":
             connection.request = NO_REQUEST
         self.enter_state(connection, event, WAITS, event.text)
 
     def goes_on(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Begin the state `busy`: the wait is over."""
         self.enter_state(connection, event, BUSY)
 
     def request(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Add a request, whose head is complete. The connection serves it until it waits for the next request."""
         self.enter_state(connection, event, BUSY)
         connection.request = len(self.requests)
         connection.requests.append(connection.request)
         self.requests.append(TracedRequest(connection.name, event.worker, event.text, event.seconds))
 
     def answered(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note the status of the response, and the feature that answers."""
         if (request := self.request_of(connection)) is not None:
             request.answered = event.seconds
             request.status, _, request.feature = event.text.partition(" ")
@@ -246,21 +256,25 @@ class TraceStory:
             request.first_byte = event.seconds
 
     def sent(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """End the state `sends`, and count the bytes of this part of the response. More parts may follow."""
         self.enter_state(connection, event, BUSY)
         if (request := self.request_of(connection)) is not None:
             request.last_byte = event.seconds
             request.bytes += int(event.text) if event.text.isdecimal() else 0
 
     def program(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note the process of a program that runs for the request."""
         if (request := self.request_of(connection)) is not None:
             request.programs.append(event.text)
 
     def ends(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note why the conversation has ended, and free its worker."""
         connection.ended = event.seconds
         connection.why = event.text
         self.end_state(connection, event.seconds)
 
     def closes(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note the time of the close, and end the state of a connection that lacks the event `ended`."""
         connection.closed = event.seconds
         self.end_state(connection, event.seconds)
 

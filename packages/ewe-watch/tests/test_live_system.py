@@ -13,6 +13,7 @@ import pytest
 
 from ewe_watch.live import meters, model_process
 from ewe_watch.live.choice import parse_choice
+from ewe_watch.live.demonstration import MOST_MS, whole_number
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
 LISTENING = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711\n"
@@ -58,3 +59,19 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
     assert server.alive()
     server.process.kill()
     server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("40", 40),
+        ("", 0),
+        ("-1", 0),
+        ("x", 0),
+        ("999999999", MOST_MS),
+        pytest.param("9" * 5000, MOST_MS, id="long"),
+    ],
+)
+def test_a_number_of_a_query_may_have_any_length(text: str, number: int) -> None:
+    """int() of 5,000 digits raises ValueError, so the page would have status 500."""
+    assert whole_number(text) == number

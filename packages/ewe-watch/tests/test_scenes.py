@@ -28,9 +28,9 @@ from ewe_watch.live.scenes import (
     SceneFailure,
     Stage,
     find_scene,
-    folder,
     lacks_users,
-    made,
+    scene_files,
+    scene_of,
 )
 from ewe_watch.live.serve import director_in
 
@@ -39,7 +39,7 @@ TABLE = {"title": "A scene", "text": "One sentence.", "models": ["-t"], "step": 
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", folder())
+@pytest.mark.parametrize("name", scene_files())
 def test_a_scene_shows_what_it_says(name: str, tmp_path: Path) -> None:
     with director_in(tmp_path) as director:
         stage = Stage(director, find_scene(name))
@@ -189,7 +189,7 @@ class Changing:
 
 
 def test_a_failure_names_the_number_that_was_tested() -> None:
-    (step,) = made("changing", TABLE).steps
+    (step,) = scene_of("changing", TABLE).steps
     (condition,) = step.until
     director = Changing()
     assert condition.why_not(director) == "'1: answered visitor = 1' (it is 0)"  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_a_failure_names_the_number_that_was_tested() -> None:
 def test_a_scene_that_shows_something_else_fails(tmp_path: Path) -> None:
     wrong = TABLE | {"step": [STEP | {"shows": ["1: answered visitor = 2"]}]}
     with director_in(tmp_path) as director:
-        stage = Stage(director, made("wrong", wrong))
+        stage = Stage(director, scene_of("wrong", wrong))
         with pytest.raises(SceneFailure, match=r"step 1 does not show '1: answered visitor = 2' \(it is 1\)"):
             stage.play(all_steps=True)
         assert director.scene["failed"] == stage.failed != ""
@@ -210,7 +210,7 @@ def test_a_scene_that_shows_something_else_fails(tmp_path: Path) -> None:
 def test_a_failed_step_that_is_played_again_and_passes_leaves_no_failure(tmp_path: Path) -> None:
     shows = {"say": "A visitor has come.", "shows": ["1: answered visitor = 1"]}
     with director_in(tmp_path) as director:
-        stage = Stage(director, made("twice", TABLE | {"step": [shows, STEP]}))
+        stage = Stage(director, scene_of("twice", TABLE | {"step": [shows, STEP]}))
         with pytest.raises(SceneFailure):
             stage.play(all_steps=False)
         director.send("visitor", 1)
@@ -245,7 +245,7 @@ def test_no_model_starts_after_the_end(tmp_path: Path) -> None:
 )
 def test_a_mistake_of_a_scene_is_one_line(change: dict[str, object], words: str) -> None:
     with pytest.raises(Exception, match=r"^[^\n]*$") as error:
-        made("wrong", TABLE | change)
+        scene_of("wrong", TABLE | change)
     assert words in str(error.value)
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_no_scene(tmp_path: Path) -> None:
 
 
 def test_every_scene_has_three_sentences_and_ten_exist() -> None:
-    scenes = [find_scene(name) for name in folder()]
+    scenes = [find_scene(name) for name in scene_files()]
     assert len(scenes) >= 10
     for scene in scenes:
         assert scene.text.count(". ") + 1 in (3, 4), scene.name

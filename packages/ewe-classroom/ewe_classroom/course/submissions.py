@@ -444,14 +444,15 @@ def take_files(hand_in: HandIn, target: Path) -> None:
 
 
 class SubmissionCounter:
-    """Counts the files and bytes of a submission, or of a class."""
+    """Counts the files and bytes of a submission, or of a class. most_files, most_bytes: the limits."""
 
     def __init__(self, most_files: int = MAX_FILES, most_bytes: int = MAX_BYTES) -> None:
         self.most_files, self.most_bytes = most_files, most_bytes
         self.files = self.bytes = 0
 
-    def take(self, size: int) -> None:
-        """Count a file of this size. Raises BadHandIn above a limit and, as a tar file may have it, below 0."""
+    def count(self, size: int) -> None:
+        """Count a file of `size` bytes. Raises BadHandIn above a limit, and for a size below 0."""
+        # The header of a tar file may declare such a size, which would make room for more bytes
         if size < 0:
             raise BadHandIn(f"a file of {size} bytes")
         self.files += 1
@@ -475,7 +476,7 @@ def copy_file(source: Path, target: Path, counter: SubmissionCounter) -> None:
     about = source.lstat()
     if not stat.S_ISREG(about.st_mode):
         raise BadHandIn(f"{source.name}: not a file")
-    counter.take(about.st_size)
+    counter.count(about.st_size)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target, follow_symlinks=False)
     target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
@@ -526,7 +527,7 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             if is_folder(member) or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
             path = inside(target, member.filename)
-            counter.take(member.file_size)
+            counter.count(member.file_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             with opened.open(member) as source:
                 write_at_most(source.read, path, member.file_size)
@@ -592,7 +593,7 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
     ):
         for member in opened:
             # Also a member that is left out: tarfile keeps its header in memory, and decompresses its contents.
-            counter.take(member.size)
+            counter.count(member.size)
             if not member.isreg():
                 continue
             path = inside(target, member.name)

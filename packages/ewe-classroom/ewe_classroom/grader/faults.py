@@ -9,6 +9,7 @@ from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
+from ewe_classroom.grader.subject import numbered_path
 
 DESCRIPTOR_LIMIT = 64  # descriptors: enough for a server and some clients
 LEAVE_PAUSE_S = 0.002
@@ -177,6 +178,20 @@ def oversized(scene: Scene) -> None:
     scene.confirm("the server refused a target of 80 KB and an endless head")
 
 
+def use_up_descriptors(scene: Scene) -> list[SceneClient]:
+    """Stall more clients than the server may open descriptors, each after half a request; return the clients.
+
+    Fail if the server ends.
+    """
+    stalled = [
+        scene.hold("half", numbered_path(number), f"stalled {number + 1}")
+        for number in range(DESCRIPTOR_LIMIT + MORE_CLIENTS)
+    ]
+    scene.settle()
+    scene.expect_alive(f"{len(stalled)} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
+    return stalled
+
+
 @check(
     "descriptors-used-up",
     proves="a server without a free descriptor survives, and serves again when clients have disconnected",
@@ -191,16 +206,13 @@ def oversized(scene: Scene) -> None:
 def descriptors_used_up(scene: Scene) -> None:
     scene.expect_answer()
     scene.settle()
-    stalled: list[SceneClient] = []
-    for number in range(DESCRIPTOR_LIMIT + MORE_CLIENTS):
-        stalled.append(scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}"))
-    scene.settle()
-    scene.expect_alive(f"{len(stalled)} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
+    stalled = use_up_descriptors(scene)
     max_open = max((len(processes.descriptors(pid)) for pid in scene.subject.running()), default=0)
     for client in stalled:
         client.close()
     scene.settle()
-    scene.rest_on(STAYS_OPEN)  # a server that closes no connection has no descriptor for the next client
+    # A server that closes no connection has no descriptor for the next client: that fault is judged elsewhere
+    scene.rest_on(STAYS_OPEN)
     scene.expect_answer(
         after="the server had no free descriptors",
         because="the exception of accept() or open() has ended the accepting loop or a worker",
@@ -208,8 +220,7 @@ def descriptors_used_up(scene: Scene) -> None:
     )
     scene.confirm(
         f"{len(stalled)} clients connected, a process had {max_open} of {DESCRIPTOR_LIMIT} descriptors open, and "
-        "the server served "
-        "afterwards"
+        "the server served afterwards"
     )
 
 
@@ -230,11 +241,7 @@ def pause(scene: Scene) -> None:
     scene.rest_on("descriptors-used-up")
     scene.expect_answer()
     scene.settle()
-    count = DESCRIPTOR_LIMIT + MORE_CLIENTS
-    for number in range(count):
-        scene.hold("half", f"/{number % 40}.txt", f"stalled {number + 1}")
-    scene.settle()
-    scene.expect_alive(f"{count} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
+    use_up_descriptors(scene)
     ran, wanted, wake_ups = watch(scene)
     if (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S:
         scene.fail(

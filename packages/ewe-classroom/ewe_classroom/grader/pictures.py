@@ -35,7 +35,10 @@ SCENE_STEPS = ("signal", "kill", "limit", "start-again", "open-gate")
 
 
 class RatioRow(NamedTuple):
-    """A row of the ratios. low, median, high: x coordinates as SVG writes them. ratio: the median as a text."""
+    """The row of a number of clients. y: its middle. low, median, high: x coordinates, as SVG writes them.
+
+    ratio: the median as a text.
+    """
 
     clients: int
     y: int
@@ -46,7 +49,11 @@ class RatioRow(NamedTuple):
 
 
 class Ratios(NamedTuple):
-    """The ratios of the rates: a dot for the median, a band for the spread, a line for 1."""
+    """The rate of the student's server, divided by that of the reference: a row for each number of clients.
+
+    A row has a dot for the median and a band for the spread. left, one: the x coordinates of the ratios 0 and 1, in
+    pixels. reference: the name of the reference.
+    """
 
     width: int
     height: int
@@ -57,7 +64,10 @@ class Ratios(NamedTuple):
 
 
 def ratios(speed: dict[str, Any] | None) -> Ratios | None:
-    """Return the picture of the rate ratios, or None if they were not measured."""
+    """Return the picture of the ratios of rates, or None if they were not measured.
+
+    speed: the fields of speed.Speed, as in a report.
+    """
     if speed is None or speed["failure"]:
         return None
     rates = {int(clients): found for clients, found in speed["rates"].items()}
@@ -66,19 +76,22 @@ def ratios(speed: dict[str, Any] | None) -> Ratios | None:
     px_per_ratio = (RATIOS_WIDTH_PX - RATIOS_LEFT_PX - RATIOS_TEXT_PX) / max_ratio
     rows = []
     for index, (clients, found) in enumerate(rates.items()):
-        low, median, high = (
-            f"{RATIOS_LEFT_PX + found[key] * px_per_ratio:.1f}" for key in ("low", "median", "high")
-        )
+        low, median, high = (x_of_ratio(found[key], px_per_ratio) for key in ("low", "median", "high"))
         y = index * RATIO_ROW_PX + RATIO_FIRST_Y_PX
         rows.append(RatioRow(clients, y, low, median, high, ratio=f"{found['median']:.2f}"))
     return Ratios(
         width=RATIOS_WIDTH_PX,
         height=(len(rates) + 1) * RATIO_ROW_PX,
         left=RATIOS_LEFT_PX,
-        one=f"{RATIOS_LEFT_PX + px_per_ratio:.1f}",
+        one=x_of_ratio(1.0, px_per_ratio),
         reference=speed["reference"],
         rows=rows,
     )
+
+
+def x_of_ratio(ratio: float, px_per_ratio: float) -> str:
+    """Return the x coordinate of a ratio, in pixels, as SVG writes it."""
+    return f"{RATIOS_LEFT_PX + ratio * px_per_ratio:.1f}"
 
 
 def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:

@@ -63,7 +63,10 @@ def run(
     because: str = "",
     status: int = 200,
 ) -> Response:
-    """Request a program; return the response. Fail without a response, or if it has another status."""
+    """Request a program; return the response. Fail without a response, or if it has another status.
+
+    fields, times: as in ask(). because: the likely cause of a failure.
+    """
     client = ask(scene, path, fields, times)
     response = response_of(scene, client, because)
     if response.status != status:
@@ -76,9 +79,13 @@ def run(
     return response
 
 
-def environment(scene: Scene, path: str, fields: dict[str, str], times: int | None = None) -> dict[str, str]:
-    """Return the environment variables of a program that the server runs."""
-    because = "the program's name ends at the next slash; the rest of the path is PATH_INFO" if times else ""
+def environment(
+    scene: Scene, path: str, fields: dict[str, str], times: int | None = None, because: str = ""
+) -> dict[str, str]:
+    """Request the program that prints its environment; return its variables. Fail if it does not answer with 200.
+
+    fields, times: as in ask(). because: the likely cause of a failure.
+    """
     # The program prints its /proc/PID/environ, in which a NUL ends each NAME=value.
     body = run(scene, path, fields, times, because).body.decode("latin-1")
     return dict(text.partition("=")[::2] for text in body.split("\0") if "=" in text)
@@ -100,7 +107,13 @@ def environment(scene: Scene, path: str, fields: dict[str, str], times: int | No
 )
 def cgi_environment(scene: Scene) -> None:
     fields = {"Content-Type": "text/x-lines", "X-Two-Words": "seven", "Cookie": "a=b"}
-    found = environment(scene, "/cgi-bin/environment/more/a%20b?x=%2F&y=1+2", fields, times=3)
+    found = environment(
+        scene,
+        "/cgi-bin/environment/more/a%20b?x=%2F&y=1+2",
+        fields,
+        times=3,
+        because="the program's name ends at the next slash; the rest of the path is PATH_INFO",
+    )
     expected = {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REQUEST_METHOD": "POST",

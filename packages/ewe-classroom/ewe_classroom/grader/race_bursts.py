@@ -46,7 +46,7 @@ from ewe_classroom.grader.sanitizers import (
 )
 from ewe_classroom.grader.scene import CONNECT_S, Condition, Scene, SceneClient
 from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources
-from ewe_classroom.grader.subject import BadSubject, Subject
+from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
 
 MIN_HANG_S = 2.0
 ANSWERS_IN_HANG = 50  # normal answers in the time of a hang
@@ -212,13 +212,13 @@ class Bursts:
             self.one_each(whole)
         for _ in range(3):
             with self.stopped():
-                clients = [self.ask(f"/{number}.txt") for number in range(4 * workers)]
+                clients = [self.ask(numbered_path(number)) for number in range(4 * workers)]
             self.expect(clients, f"{len(clients)} clients at once")
         for _ in range(3):
             self.hand_over()
         stalled = self.hold(workers)
         with self.stopped():
-            clients = [self.ask(f"/{number % 40}.txt") for number in range(FULL_QUEUE_CLIENTS)]
+            clients = [self.ask(numbered_path(number)) for number in range(FULL_QUEUE_CLIENTS)]
         self.settle()
         self.release(stalled)
         self.expect(stalled + clients, f"{FULL_QUEUE_CLIENTS} clients behind {workers} stalled ones")
@@ -248,7 +248,7 @@ class Bursts:
         self.expect(stalled + clients, f"{workers} clients came while workers became free")
 
     def stop(self, clients: int) -> None:
-        """Send SIGTERM while so many clients wait; fail unless the server ends. Look at the detector's reports."""
+        """Send SIGTERM while so many clients wait; fail unless the server ends without a race."""
         self.expect_detector()
         # Stopped, so that the requests and the signal wait for the server together.
         with self.stopped():
@@ -256,7 +256,7 @@ class Bursts:
                 self.ask(f"/{number}.txt")
             self.scene.signal(signal.SIGTERM)
         self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {clients} clients")
-        self.look_at_reports()
+        self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
                 f"SIGTERM was sent{f' beside {clients} requests' if clients else ' to the idle server'}, and the "
@@ -378,7 +378,7 @@ class Bursts:
 
     def no_answer(self, clients: list[SceneClient], what: str) -> None:
         """Fail with the reason for which clients have no response: a race, a crash, or a hang."""
-        self.look_at_reports()
+        self.expect_no_race()
         if not self.scene.subject.alive():
             output = self.output()
             words = CRASH.search(output)
@@ -400,7 +400,7 @@ class Bursts:
 
     def fail(self, did: str, should: str, because: str) -> None:
         """Fail the check. A wait whose test is an `if` is the cause of all that follows."""
-        self.look_at_reports()
+        self.expect_no_race()
         # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
         keywords = {position: self.keyword_of(position) for position in positions if position}
@@ -418,10 +418,11 @@ class Bursts:
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )
 
-    def look_at_reports(self) -> None:
+    def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
         races: list[RaceReport] = self.program.reports(self.output())
         if races:
+            # The race is the cause, even if an earlier check has failed (Findings.causes)
             self.scene.findings.causes.add(self.scene.check)
             more = f" ({len(races) - 1} more reports)" if len(races) > 1 else ""
             self.scene.fail(

@@ -53,6 +53,7 @@ EXCESS_CHECK_EVERY_S = 1.0  # before the server listens; scene.py checks afterwa
 # Larger than the socket buffers of both ends, which grow to 4 MB and 6 MB by default.
 LARGE_FILE_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
+NUMBERED_FILES = 40  # /0.txt to /39.txt
 MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a server
 MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 # The files of schedules.py, by size. Neither the order of the names nor their lengths agree with the sizes.
@@ -92,6 +93,11 @@ def large_file(file_number: int) -> bytes:
     return b"".join(line % number for number in range(count))[:LARGE_FILE_BYTES]
 
 
+def numbered_path(number: int) -> str:
+    """Return the URL path of one of the NUMBERED_FILES. Numbers above the last file begin again with the first."""
+    return f"/{number % NUMBERED_FILES}.txt"
+
+
 class ServedFiles:
     """The directory that the server serves. files: URL path -> bytes.
 
@@ -111,8 +117,10 @@ class ServedFiles:
             "/other.bin": large_file(2),
             "/folder/deep.txt": b"deep\n",
         }
-        # 40 files of different lengths: a client that gets the file of another one is noticed.
-        self.files |= {f"/{number}.txt": b"file %d\n" % number * (number + 1) for number in range(40)}
+        # Of different lengths: a client that gets the file of another one is noticed.
+        self.files |= {
+            numbered_path(number): b"file %d\n" % number * (number + 1) for number in range(NUMBERED_FILES)
+        }
         self.own = seed.files() if seed is not None else {}  # the files of this student
         self.files |= self.own
         for path, content in self.files.items():

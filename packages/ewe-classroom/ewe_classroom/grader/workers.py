@@ -6,6 +6,7 @@ from ewe_classroom.grader import goroutines, processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.pictures import HELD_WORKER
 from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.subject import numbered_path
 
 STALLED_CLIENTS = 12
 SPARE_WORKERS = 2  # a server may keep so many more threads or processes than before the first client
@@ -114,7 +115,7 @@ def exactly_n(scene: Scene) -> None:
     n = scene.at_once()
     clients = []
     for number in range(3 * n):
-        clients.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
+        clients.append(scene.hold("half", numbered_path(number), f"stalled {number + 1}"))
         if number < n:  # so that exactly these clients get the workers
             scene.settle()
     scene.settle()

@@ -481,7 +481,11 @@ fault(
     "not-found",
     "404",
     "A missing file gets the status 200.",
-    (CONVERSATION_C, "        return refusal(404);\n    struct", "        return refusal(200);\n    struct"),
+    (
+        CONVERSATION_C,
+        "        return refuse(404, !is_head);\n    struct",
+        "        return refuse(200, !is_head);\n    struct",
+    ),
 )
 fault(
     "FoundNothing",
@@ -490,7 +494,11 @@ fault(
     "not-found",
     "404",
     "A missing file gets the status 200.",
-    (CONVERSATION_GO, "		return Refusal(404), false\n", "		return Refusal(200), false\n"),
+    (
+        CONVERSATION_GO,
+        "		return refuse(404, isHead), false\n",
+        "		return refuse(200, isHead), false\n",
+    ),
 )
 fault(
     "EndsAfterOne",

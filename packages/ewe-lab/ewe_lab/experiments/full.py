@@ -42,7 +42,8 @@ def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
     The claim holds if under each model no request waited longer than MAX_WAIT_S, and p99 is at most
-    MAX_P99_TO_MEDIAN times the median. A p99 of too few requests is not judged.
+    MAX_P99_TO_MEDIAN times the median. run() has put both into the extra figures of a sample: `longest` in seconds,
+    and `tail`, p99 divided by the median. A p99 of too few requests is not judged: its sample has no `tail`.
     """
     found = {
         cell.server: cell.samples[0].extra

@@ -123,7 +123,10 @@ def why_missing(isolation: str) -> str:
 
 @contextmanager
 def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
-    """Run ewe with the libraries, or programs, of a directory; yield it. isolation: where they run."""
+    """Run ewe with the libraries, or programs, of a directory; yield the server. Raises LabError.
+
+    isolation: where they run.
+    """
     tested = ServerUnderTest(
         isolation,
         model="thread",
@@ -133,9 +136,11 @@ def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServe
         if isolation == PROGRAM:
             tested = gateways.with_options(tested, "--cgi-path", str(directory))
         elif isolation == IN_PROCESS:
-            tested = gateways.in_process(directory / "none.so", tested)  # only the directory counts
+            # in_process() takes one library and serves all of its directory: this one need not exist
+            tested = gateways.in_process(directory / "none.so", tested)
         else:
-            _, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
+            _pid, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
+            # If root runs the lab, ewe gets another account, which must be able to connect
             socket.chmod(0o666)
             options = ("--libcgi-path", str(directory), "--libcgi-isolation", "process")
             tested = gateways.with_options(tested, *options, "--xswitch", f"unix:{socket}")

@@ -169,9 +169,14 @@ def sample(handling: Handling) -> Sample:
 
 
 def micros_by_part(handling: Handling) -> tuple[float, float, float]:
-    """Return the µs of a request in which ewe ran, in which the program ran, and in which neither ran."""
+    """Return the µs of a request in which ewe ran, in which the program ran, and in which neither ran.
+
+    The first two are means: the kernel gives the CPU time of all requests together. The third is the median time of
+    a request without these means.
+    """
     count = len(handling.seconds)
     server, program = handling.server / count * 1e6, handling.program / count * 1e6
+    # A few slow requests can make the means greater than the median
     return server, program, max(0.0, statistics.median(handling.seconds) * 1e6 - server - program)
 
 

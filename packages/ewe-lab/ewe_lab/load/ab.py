@@ -103,8 +103,8 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
     return Sample(
         "ab",
         figures["seconds"],
-        complete,
-        replies,
+        requests=complete,
+        replies=replies,
         connections=0 if load.keep_alive else complete,
         received=figures.get("received", 0.0),
         errors={name: count for name, count in errors.items() if count},

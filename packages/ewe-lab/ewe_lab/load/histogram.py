@@ -13,6 +13,8 @@ from ewe_lab.bench.results import Times
 
 UNIT_S = 1e-7  # seconds
 KEPT_BITS = 11  # of a number that are kept
+# Each bucket has a number below this one: times of up to 2**63 units, some 29,000 years
+BUCKET_LIMIT = (63 - KEPT_BITS + 1) << KEPT_BITS
 BUCKETS_PER_DECADE = 40  # buckets of a chart for times that differ by a factor of ten
 
 

@@ -40,7 +40,7 @@ class PingResult:
 
     timings: the times in ms that the program reports in Server-Timing: `con` and `ret` of its CPU, `con_wall` and
     `ret_wall` by the clock. Empty if it reports none.
-    client: the CPU seconds of the clients themselves.
+    received: bytes of the complete answers. client: the CPU seconds of the clients themselves.
     """
 
     seconds: float = 0.0
@@ -53,27 +53,30 @@ class PingResult:
 
 
 class PingedAnswer:
-    """An answer that has to have status 200 and a body whose SHA-256 begins with `digest`."""
+    """An answer that has to have status 200 and a body whose SHA-256 begins with `digest`.
+
+    found: the measurement of all clients, to which feed() adds a complete answer. received_bytes: so far, with the
+    head.
+    """
 
     def __init__(self, digest: str, found: PingResult) -> None:
         self.digest = digest
         self.found = found
         self.reader = ResponseReader(parse_response_head)
-        self.body = hashlib.sha256()
-        self.received = 0
+        self.body_hash = hashlib.sha256()
+        self.received_bytes = 0
 
     def feed(self, data: bytes) -> bool:
         """Take bytes of the answer, b"" if the server has closed; return whether the answer is complete.
 
-        Raises a WrongAnswer, OSError.
-
-        A complete answer is added to the result.
+        Add the bytes and the timings of a complete answer to `found`. Raises WrongAnswer, and IncompleteAnswer
+        if the server has closed too early.
         """
         reader = self.reader
-        self.received += len(data)
+        self.received_bytes += len(data)
         try:
             if data:
-                self.body.update(reader.feed(data))
+                self.body_hash.update(reader.feed(data))
             else:
                 reader.end()
         except CutResponse as error:
@@ -85,9 +88,9 @@ class PingedAnswer:
             return False
         if head.status != 200:
             raise StatusError(head.status)
-        if not self.body.hexdigest().startswith(self.digest):
+        if not self.body_hash.hexdigest().startswith(self.digest):
             raise BadAnswer("the body has other bytes")
-        self.found.received += self.received
+        self.found.received += self.received_bytes
         for name, value in timings_in(head.encoded):
             self.found.timings.setdefault(name, []).append(value)
         return True

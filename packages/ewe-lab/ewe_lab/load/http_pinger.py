@@ -63,8 +63,11 @@ def ping(
     return sample_of(found, clients, requests, cpu_seconds(server.pid, *server.other_pids) - cpu_before)
 
 
-def sample_of(found: PingResult, clients: int, requests: int, cpu: float) -> Sample:
-    """Return the sample of a measurement. cpu: CPU seconds of the server. Raises LabError if there is no answer."""
+def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> Sample:
+    """Return the sample of a measurement. Raises LabError if there is no answer.
+
+    requests: of each client. cpu_s: CPU seconds of the server.
+    """
     if not found.response:
         kinds = ", ".join(f"{count} {kind}" for kind, count in found.errors.items())
         raise LabError(f"no request was answered as it should be: {kinds}")
@@ -78,12 +81,13 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu: float) -> Sam
     return Sample(
         "pinger",
         found.seconds,
-        clients * requests,
-        replies,
-        replies,
+        requests=clients * requests,
+        replies=replies,
+        # Each request has a new connection. Those without an answer are not counted
+        connections=replies,
         received=found.received,
         errors=found.errors,
         client=found.client / found.seconds,
-        usage=Usage(cpu),
+        usage=Usage(cpu_s),
         extra=extra,
     )

@@ -122,7 +122,7 @@ class LoadWorkers:
                 "locust"
             )
             dropped = sum(int(part["dropped"]) for part in self.counts_by_worker.values())
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise LoadFailed("a load worker sent counts that cannot be read") from None
         found.running = []  # the mean of the first answers is that of one client, see merged.py
         if dropped:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ewe_lab.load.histogram import Histogram
+from ewe_lab.load.histogram import BUCKET_LIMIT, Histogram
 from ewe_lab.load.recorder import Recorder
 
+MAX_LENGTH_S = 7 * 86400.0  # the longest load whose counts are taken: a week
 COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
 
 
@@ -35,35 +36,45 @@ def pack_counts(recorder: Recorder) -> dict[str, Any]:
 
 
 def pack_histogram(times: Histogram) -> dict[str, Any]:
-    """Return a histogram as plain data."""
+    """Return the attributes of a histogram as plain data, by their names."""
+    # Infinity: each request was answered. JSON has no such number
+    shortest_s = times.shortest_unanswered_s if math.isfinite(times.shortest_unanswered_s) else None
     return {
-        "buckets": list(times.counts.items()),
+        "counts": list(times.counts.items()),
         "total": times.total,
         "max": times.max,
-        "in_vain": times.unanswered,
-        "at_least": times.shortest_unanswered_s if math.isfinite(times.shortest_unanswered_s) else None,
+        "unanswered": times.unanswered,
+        "shortest_unanswered_s": shortest_s,
     }
 
 
 def add_to_histogram(to: Histogram, found: dict[str, Any]) -> None:
-    """Add the counts of a packed histogram to the histogram `to`."""
-    for bucket, count in found["buckets"]:
+    """Add a packed histogram to the histogram `to`. Raises ValueError for a bucket that no time has."""
+    for bucket, count in found["counts"]:
+        # A greater number would need more memory than there is: it says by how many bits a time is shifted
+        if not 0 <= int(bucket) < BUCKET_LIMIT:
+            raise ValueError(f"bucket {bucket}")
         to.counts[int(bucket)] += int(count)
         to.count += int(count)
     to.total += float(found["total"])
     to.max = max(to.max, float(found["max"]))
-    to.unanswered += int(found["in_vain"])
-    if found["at_least"] is not None:
-        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["at_least"]))
+    to.unanswered += int(found["unanswered"])
+    if found["shortest_unanswered_s"] is not None:
+        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["shortest_unanswered_s"]))
 
 
 def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
     """Return one recorder with the counts of all workers. Its share of a core is that of the busiest worker.
 
-    Raises KeyError, TypeError, ValueError, AttributeError if a part does not have the form of pack_counts().
+    Raises KeyError, TypeError, ValueError, AttributeError, OverflowError (of an infinite number) if a part does not
+    have the form of pack_counts().
     """
+    mean_length_s = sum(float(part["length"]) for part in parts) / len(parts)
+    # A sample has a row for each second
+    if not 0 <= mean_length_s <= MAX_LENGTH_S:
+        raise ValueError(f"a load of {mean_length_s:g} s")
     whole = Recorder(scheduled)
-    whole.set_window(0.0, sum(float(part["length"]) for part in parts) / len(parts))  # the mean length
+    whole.set_window(0.0, mean_length_s)
     whole.measured = 1.0  # so that `cpu` below, a share of a core, stays one when it is divided by it
     for part in parts:
         whole.cpu = max(whole.cpu, float(part["client"]))

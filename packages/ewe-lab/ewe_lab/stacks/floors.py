@@ -77,7 +77,7 @@ def converse(connection: socket.socket, answers: Answers) -> None:
 def loop(
     listener: socket.socket, answers: Answers, context: SSLContext | None, serve: Serve = answer_once
 ) -> None:
-    """Serve all connections from one event loop."""
+    """Serve all connections from one event loop. context: of TLS; None for connections without TLS."""
     connections: dict[int, socket.socket] = {}
     poller = select.epoll()
     poller.register(listener, select.EPOLLIN)
@@ -118,14 +118,14 @@ def parse(listener: socket.socket, answers: Answers, context: SSLContext | None)
 
 
 def thread(listener: socket.socket, answers: Answers, context: SSLContext | None) -> None:
-    """Start a thread for each connection."""
+    """Start a thread for each connection. context: not used, since only the floors with an event loop serve TLS."""
     while True:
         connection, _ = listener.accept()
         _thread.start_new_thread(converse, (connection, answers))
 
 
 def fork(listener: socket.socket, answers: Answers, context: SSLContext | None) -> None:
-    """Start a process for each connection, and reap those that have ended."""
+    """Start a process for each connection, and reap those that have ended. context: not used, as in thread()."""
     while True:
         connection, _ = listener.accept()
         if not os.fork():

@@ -11,7 +11,7 @@ from ewe.config.messages import one_line
 from ewe_watch.live.choice import MOST_MODELS, ModelChoice
 from ewe_watch.live.director import Choice, Director
 from ewe_watch.live.foreign import foreign
-from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, folder, lacks_users
+from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, lacks_users, scene_files
 from ewe_watch.live.serve import directed, serve
 
 
@@ -23,7 +23,7 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
     if options.check_scene:
         return check(options.check_scene, users)
     if options.scene == "list":
-        for name in folder():
+        for name in scene_files():
             print(f"{name:16} {find_scene(name).title}")
         return DONE
     if options.scene:
@@ -52,7 +52,7 @@ def check(name: str, users: Sequence[str]) -> int:
 
     Raises SceneError.
     """
-    scenes = [find_scene(each) for each in (folder() if name == "all" else [name])]
+    scenes = [find_scene(each) for each in (scene_files() if name == "all" else [name])]
     status = DONE
     for scene in scenes:
         with directed(users) as director:

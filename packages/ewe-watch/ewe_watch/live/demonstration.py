@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MOST_MS = 120_000
+MOST_DIGITS = 100  # of a number in a query; with more digits it counts as MOST_MS
 LOOK_S = 0.02  # seconds between two looks at a gate
 LARGE_BYTES = 8 * 1024 * 1024
 HTML = (("Content-Type", "text/html; charset=utf-8"), ("Cache-Control", "no-store"))
@@ -58,13 +59,16 @@ SELECT count(*) AS n FROM numbers
 
 
 class Gates:
-    """The pages of the demonstration."""
+    """The feature of the demonstration: its pages, each of which may wait at a gate."""
 
     def __init__(self, config: Config, path: str) -> None:
         self.directory = Path(config.documentroot).parent
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return a page after its wait; None for other paths."""
+        """Return a page after its wait; None for other paths.
+
+        The query gives the wait in ms (`ms`), and the number of the gate that ends it early (`gate`).
+        """
         if request.path not in ("/page", "/blocking"):
             return None
         query = parse_qs(request.query or "")
@@ -79,7 +83,10 @@ class Gates:
 
 def whole_number(text: str) -> int:
     """Return a number of a query; 0 if it is none, MOST_MS at most."""
-    return min(int(text), MOST_MS) if text.isascii() and text.isdecimal() else 0
+    if not (text.isascii() and text.isdecimal()):
+        return 0
+    # int() refuses a text of more than 4,300 digits
+    return min(int(text), MOST_MS) if len(text) <= MOST_DIGITS else MOST_MS
 
 
 def wait_at(gate: Path, milliseconds: int) -> None:

@@ -39,8 +39,9 @@ from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
 
 DEFAULT_WORKERS = "5"
 HOLES = re.compile(r"\{(\w*)\}")
+TCP_COLUMNS = (1, 2, 3, 9)  # of a line of /proc/net/tcp: local address, remote address, state, inode
 ESTABLISHED, CLOSE_WAIT = "01", "08"
-MOST_THREADS = 200  # that are looked at
+MOST_THREADS = 200  # threads of a server that one look() reads
 # The numbers of system calls whose first argument is the socket (Linux, asm/unistd.h), for each processor:
 # (read, readv, recvfrom, recvmsg), (write, writev, sendfile, sendto, sendmsg)
 CALLS = {
@@ -197,28 +198,33 @@ class ForeignProcess(ServerProcess):
     def connections(self) -> dict[int, str]:
         """Return the accepted connections: inode -> the client's address.
 
-        A connection that is still in the backlog has the inode 0: no descriptor names it yet.
+        A connection that is still in the backlog has the inode 0: no descriptor names it yet. All clients are those
+        of ewe-watch, on this machine.
         """
         port_suffix = f":{self.port:04X}"
         found = {}
         for fields in tcp_lines():
-            local, client, state, inode = fields[1], fields[2], fields[3], fields[9]
+            # An address is IP:PORT in hexadecimal digits
+            local, client, state, inode = (fields[index] for index in TCP_COLUMNS)
             if local.endswith(port_suffix) and state in (ESTABLISHED, CLOSE_WAIT) and inode != "0":
-                found[int(inode)] = f"127.0.0.1:{int(client.rpartition(':')[2], 16)}"
+                client_port = int(client.rpartition(":")[2], 16)
+                found[int(inode)] = f"127.0.0.1:{client_port}"
         return found
 
     def holders(self, peers: dict[int, str]) -> Iterator[tuple[str, tuple[str, bool]]]:
-        """Yield each thread that is in a read or a write: worker, (connection, whether it writes).
+        """Yield each thread that is in a read or a write of a connection, and which connection it holds.
 
-        A process, a thread or a descriptor may end while it is looked at: it is left out then.
+        peers: from connections(). A pair is (worker, (connection, whether the thread writes)). A process, a thread
+        or a descriptor may end while it is looked at: it is left out then.
         """
-        left = MOST_THREADS
+        threads_left = MOST_THREADS
         for pid in [self.pid, *descendants(self.pid)]:
             with suppress(OSError):
-                for thread in os.listdir(f"/proc/{pid}/task")[:left]:
-                    left -= 1
+                for thread in os.listdir(f"/proc/{pid}/task")[:threads_left]:
+                    threads_left -= 1
                     with suppress(OSError, ValueError):
-                        # "running" in place of a number: the thread is in no system call
+                        # The number of the system call, then its arguments in hexadecimal digits; or "running", if
+                        # the thread is in no system call
                         call, *arguments = (
                             Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
                         )

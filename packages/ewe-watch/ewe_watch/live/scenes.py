@@ -98,7 +98,7 @@ class WatchScene:
     users: int = 0
 
 
-def folder() -> dict[str, Path]:
+def scene_files() -> dict[str, Path]:
     """Return the files of the scenes that come with ewe-watch, by name."""
     with resources.as_file(resources.files("ewe_watch").joinpath("scenes")) as directory:
         return {path.stem: path for path in sorted(directory.glob("*.toml"))}
@@ -106,7 +106,7 @@ def folder() -> dict[str, Path]:
 
 def find_scene(name: str) -> WatchScene:
     """Return a scene by its name, or by the path of its file, which ends with .toml. Raises SceneError."""
-    known = folder()
+    known = scene_files()
     path = Path(name) if name.endswith(".toml") else known.get(name)
     if path is None:
         raise SceneError(f"there is no scene {name!r}{nearest(name, known)}; there are {', '.join(known)}")
@@ -115,13 +115,13 @@ def find_scene(name: str) -> WatchScene:
     except (OSError, UnicodeDecodeError) as reason:
         raise SceneError(f"cannot read the scene {path}: {getattr(reason, 'strerror', reason)}") from None
     try:
-        return made(path.stem, tomllib.loads(text))
+        return scene_of(path.stem, tomllib.loads(text))
     # OverflowError: a number of clients that is infinite
     except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError) as reason:
         raise SceneError(f"{path}: {reason}") from None
 
 
-def made(name: str, table: dict[str, Any]) -> WatchScene:
+def scene_of(name: str, table: dict[str, Any]) -> WatchScene:
     """Return the scene that a TOML file describes. name: of the file. Raises ValueError, ConfigError."""
     if missing := {"title", "text", "models", "step"} - table.keys():
         raise ValueError(f"{min(missing)} is missing")
@@ -272,7 +272,7 @@ class SceneChooser:
         self.director = director
         self.lock = threading.Lock()
         self.before: list[Choice] = []
-        found = [find_scene(name) for name in folder()]
+        found = [find_scene(name) for name in scene_files()]
         director.scenes = [
             {"name": each.name, "title": each.title, "text": each.text, "lacks": lacks_users(each, director)}
             for each in found
@@ -283,7 +283,7 @@ class SceneChooser:
 
     def start(self, name: str) -> None:
         """Show a scene instead of the models of now. Raises ActionError, SceneError, StartFailure."""
-        known = folder()
+        known = scene_files()
         if name not in known:  # a page names no file of this computer
             raise ActionError(f"there is no scene {name!r}{nearest(name, known)}")
         scene = find_scene(name)

@@ -45,7 +45,7 @@ def response_to(head: bytes, root: str, files: Files) -> tuple[bytes, bool]:
         except (OSError, ValueError):
             raise BadRequest(404) from None
     except BadRequest as refused:
-        return refusal(refused.status), False
+        return refusal(refused.status, head.startswith(b"HEAD ")), False
     status = outcome(fields, file.etag, file.changed)
     # --- solution
     lines = [

@@ -150,13 +150,19 @@ static struct response encode(int status, size_t size, bool keeps_open, bool has
     return made;
 }
 
-struct response refusal(int status)
+/* Return the response that refuses a request. has_body: as in encode(). */
+static struct response refuse(int status, bool has_body)
 {
     char text[64], *where;
     int size = snprintf(text, sizeof text, "%d %s\n", status, reason(status));
-    struct response made = encode(status, (size_t)size, false, true, &where);
+    struct response made = encode(status, (size_t)size, false, has_body, &where);
     memcpy(where, text, (size_t)size);
     return made;
+}
+
+struct response refusal(int status)
+{
+    return refuse(status, true);
 }
 
 struct response response_to(const char *head, size_t size, const char *root)
@@ -170,7 +176,7 @@ struct response response_to(const char *head, size_t size, const char *root)
         return refusal(405);
     int file = open_below(root, request.path);
     if (file < 0)
-        return refusal(404);
+        return refuse(404, !is_head);
     struct stat about;
     fstat(file, &about);
     char *where;
@@ -186,7 +192,7 @@ struct response response_to(const char *head, size_t size, const char *root)
     close(file);
     if (left > 0) {
         free(made.data);
-        return refusal(404);
+        return refuse(404, !is_head);
     }
     return made;
 }

@@ -121,17 +121,23 @@ func ResponseTo(head []byte, root string) ([]byte, bool) {
 	if method != "GET" && method != "HEAD" {
 		return Refusal(405), false
 	}
+	isHead := method == "HEAD"
 	body, err := Find(root, path)
 	if err != nil {
-		return Refusal(404), false
+		return refuse(404, isHead), false
 	}
 	keepsOpen := fields["version"] == "HTTP/1.1" && !strings.EqualFold(fields["connection"], "close")
-	return encode(200, body, keepsOpen, method == "HEAD"), keepsOpen
+	return encode(200, body, keepsOpen, isHead), keepsOpen
 }
 
 // Refusal returns the response that refuses a request.
 func Refusal(status int) []byte {
-	return encode(status, []byte(fmt.Sprintf("%d %s\n", status, reasons[status])), false, false)
+	return refuse(status, false)
+}
+
+// refuse returns the response that refuses a request. isHead: as in encode.
+func refuse(status int, isHead bool) []byte {
+	return encode(status, []byte(fmt.Sprintf("%d %s\n", status, reasons[status])), false, isHead)
 }
 
 // encode returns a response as bytes. isHead: leave out the body, because the method was HEAD.

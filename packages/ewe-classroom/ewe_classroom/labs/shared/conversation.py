@@ -45,7 +45,10 @@ def split_head(buffer: bytes) -> tuple[bytes | None, bytes]:
 
 
 def parse(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Return the method, the path and the header fields (names in lower case). Raises BadRequest(400)."""
+    """Return the method, the path and the header fields (names in lower case). Raises BadRequest(400).
+
+    fields["version"] is the version of the request line: "HTTP/1.1" or "HTTP/1.0".
+    """
     # --- solution
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
@@ -96,7 +99,7 @@ def response_to(head: bytes, root: str) -> tuple[bytes, bool]:
             raise BadRequest(405)
         return encode(200, find(root, path), keeps_open, method == "HEAD"), keeps_open
     except BadRequest as refused:
-        return refusal(refused.status), False
+        return refusal(refused.status, head.startswith(b"HEAD ")), False
     # --- starter
     # # Catch BadRequest, which has the status of the response. Does this code ever keep the connection open?
     # method, path, fields = parse(head)
@@ -111,9 +114,12 @@ def encode(status: int, body: bytes, keeps_open: bool, is_head: bool) -> bytes:
     return head.encode() + (b"" if is_head else body)
 
 
-def refusal(status: int) -> bytes:
-    """Return the response that refuses a request, as bytes. It announces the close of the connection."""
-    return encode(status, f"{status} {REASONS[status]}\n".encode(), False, False)
+def refusal(status: int, is_head: bool = False) -> bytes:
+    """Return the response that refuses a request, as bytes. It announces the close of the connection.
+
+    is_head: as in encode().
+    """
+    return encode(status, f"{status} {REASONS[status]}\n".encode(), False, is_head)
 
 
 def converse(connection: socket.socket, root: str) -> None:
