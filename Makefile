@@ -39,7 +39,7 @@ ELSEWHERE = $(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin --
 
 HELLO_C = $(patsubst %.c,%-c,$(wildcard cgi-bin/hello.c))
 
-.PHONY: help serve test packages quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab claims java libcgi docs pictures links counts where-tested clean
+.PHONY: help serve test packages quick lint format pytest pytest-versions test-all gigabyte applications zoo bench lab claims verdicts java libcgi docs pictures links counts where-tested clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # lint before pytest, one installation at a time
 
@@ -110,6 +110,9 @@ lab: $(VENV)/.lab ## comparisons and experiments; ARGS="compare -f -t" is the co
 ROWS ?=
 claims: $(VENV)/.lab ## measure claims of the papers on a quiet machine, and write their page; ARGS="--minutes 40"
 	$(VENV)/bin/ewe-lab renew $(ROWS) $(ARGS) --page packages/ewe-lab/docs/claims.md --reports packages/ewe-lab/reports
+
+verdicts: $(VENV)/.lab ## judge the kept reports again after a change of the rules, and write the page of claims
+	$(VENV)/bin/ewe-lab claims packages/ewe-lab/reports/*.json --page packages/ewe-lab/docs/claims.md
 
 java: $(VENV)/.serve ## the Java engine of X-Switch, and the lab's servlets (needs Maven, a JDK, and the network once)
 	$(VENV)/bin/ewe-xswitch java

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from ewe import __version__
 from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
-from ewe.config.feature_table import COMMANDS
+from ewe.config.feature_table import COMMANDS, MANUAL
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
@@ -36,7 +36,6 @@ LIST_SETTINGS = tuple(setting.key for setting in SETTINGS.values() if isinstance
 
 
 MAX_DEFAULT_CHARS = 50  # characters of a default in the help; --print-config shows all
-MANUAL = "/docs=ewe.features.markdown.manual:Manual"  # a mount of the sample site
 DIRECTORY = "the directory of the command line"  # the origin of a document root from the command line
 
 

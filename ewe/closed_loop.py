@@ -1,4 +1,6 @@
-"""A closed loop of clients in one thread: each asks, waits for the whole answer, and asks again.
+"""For the packages that measure servers, not for the server: a closed loop of clients in one thread.
+
+Each client asks, waits for the whole answer, and asks again:
 
     client 1   ask ▸▬▬▬▬▬ answered   ask ▸▬▬▬▬ answered   ask ▸ …
     client 2   ask ▸▬▬▬▬▬▬▬ answered   ask ▸▬▬▬▬▬ answered   …
@@ -9,9 +11,10 @@ connection, since not every server keeps connections open. One thread and poll(2
 clients take little of the processors that the server needs.
 
 The loop ends after a time or after a number of requests. It carries bytes, and knows nothing of HTTP: an
-AnswerReader, made for each request, says when the answer is whole and whether it is right. No part of the server
-uses the loop. The programs that measure and compare servers do, and this is the one package that all of them
-import.
+AnswerReader, made for each request, says when the answer is whole and whether it is right.
+
+No part of the server uses the loop. The lab and the grader do. Each is a package by itself, and neither needs the
+other: the server's package is the only one that both import.
 
 Possible failure: a connection that the client closes first stays in TIME_WAIT, and a port of the client is taken
 for a minute. A long run needs several addresses (`source`).

@@ -60,6 +60,7 @@ from ewe.http.status import HTTPError
 from ewe.response_writer import fault, log, send_response
 from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.descriptors import EXHAUSTED
+from ewe.timeouts import count_partial_head
 
 if TYPE_CHECKING:
     from ewe.site import Site
@@ -244,6 +245,7 @@ async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, 
             if not timed:  # the deadline is for the whole head, and not for each piece
                 stream.set_deadline(timeout)
                 timed = True
+                count_partial_head(1)
             data = await stream.receive()
             if not data:
                 if not pending:
@@ -257,6 +259,9 @@ async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, 
         raise RefusedHead(late, pending) from None
     except HTTPError as error:
         raise RefusedHead(error, pending) from None
+    finally:
+        if timed:
+            count_partial_head(-1)
     return pending[: end + 4], pending[end + 4 :]
 
 

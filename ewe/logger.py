@@ -292,7 +292,7 @@ class AccessLog:
             # A pipe takes at most PIPE_BUF bytes at once (each character of `line` is one byte), so LogFile cuts a
             # longer line off. The rest would not be JSON.
             if len(line) > PIPE_BUF and self.file.may_block:
-                line = json_line(exchange, self.notes, SHORT_VALUE_CHARS)
+                line = json_line(exchange, self.notes, max_chars=SHORT_VALUE_CHARS)
             self.file.write(line)
             return
         request = exchange.request
@@ -411,8 +411,8 @@ def field_of_response(name: str) -> Getter:
     return lambda exchange: escaped(exchange.response.get(lower) or "-")
 
 
-def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], most: int | None = None) -> str:
-    """Return one line of JSON. Values from the client are truncated to `most` characters.
+def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], max_chars: int | None = None) -> str:
+    """Return one line of JSON. Values from the client are truncated to `max_chars` characters; None: no limit.
 
     notes: the values of %{name}n in the format, such as the name of the worker.
     """
@@ -421,7 +421,7 @@ def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], most: int | No
     request, response = exchange.request, exchange.response
 
     def shortened(text: str | None) -> str | None:
-        return text[:most] if text else None
+        return text[:max_chars] if text else None
 
     return (
         dumps(
@@ -429,8 +429,8 @@ def json_line(exchange: AccessLogEntry, notes: Mapping[str, str], most: int | No
                 "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "client": exchange.client,
                 "user": shortened(exchange.user.encode().decode("latin-1")),
-                "method": request.method[:most],
-                "target": request.target[:most],
+                "method": request.method[:max_chars],
+                "target": request.target[:max_chars],
                 "protocol": request.protocol,
                 "status": response.status,
                 "bytes": exchange.sent,

@@ -39,12 +39,17 @@ from ewe.timeouts import KINDS
 NUMBER_BYTES = 8
 ROWS = 1024  # processes that can count at once; more of them share the last row, and their sums are not exact
 # The columns. BUSY: requests that are being answered. QUEUE: conversations that wait for a worker. WORKERS: threads
-# of a pool; 1 for a process of another model.
-PID, CONNECTIONS, BUSY, QUEUE, WORKERS, ACCEPTED, REFUSED, REQUESTS, BYTES, ABORTED, MICROS = range(11)
-GAUGES = (CONNECTIONS, BUSY, QUEUE, WORKERS)  # true only while the process lives
+# of a pool; 1 for a process of another model. READING: heads that have come in part. BEGAN: the time.time() at
+# which the process took the row. The last three: a PERIOD_S, its requests, and those of the one before.
+(
+    PID, CONNECTIONS, BUSY, QUEUE, WORKERS, READING, BEGAN, ACCEPTED, REFUSED, REQUESTS, BYTES, ABORTED, MICROS,
+    CPU_MICROS, PERIOD, IN_PERIOD, IN_LAST_PERIOD,
+) = range(17)  # fmt: skip
+GAUGES = (CONNECTIONS, BUSY, QUEUE, WORKERS, READING)  # true only while the process lives
+PERIOD_S = 10  # the rate is that of the last ten seconds
 # Upper bounds of the histogram of durations, in seconds; a last bucket has the rest
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-HISTOGRAM = MICROS + 1
+HISTOGRAM = IN_LAST_PERIOD + 1
 TIMEOUTS = HISTOGRAM + len(BUCKETS_S) + 1  # a column for each of ewe.timeouts.KINDS
 MATRIX = TIMEOUTS + len(KINDS)
 
@@ -85,6 +90,7 @@ class Scoreboard:
         self.row_number = -1
         self.steps: deque[Step] = deque()
         self.lock = allocate_lock()
+        self.cpu_micros = 0  # the CPU time of this process that is counted already
 
     def take_row(self) -> memoryview[int]:
         """Take a free row for this process, clear its gauges, and return it.
@@ -103,7 +109,7 @@ class Scoreboard:
         row = self.row_of(number)
         for gauge in GAUGES:
             row[gauge] = 0
-        row[PID] = os.getpid()
+        row[PID], row[BEGAN] = os.getpid(), int(time.time())
         self.row_number = number
         self.row = row
         return row
@@ -123,6 +129,12 @@ class Scoreboard:
             finally:
                 self.lock.release()
 
+    def add_cpu(self, row: memoryview[int]) -> None:
+        """Count the CPU time that this process has used since the last call."""
+        micros = time.process_time_ns() // 1000
+        row[CPU_MICROS] += micros - self.cpu_micros
+        self.cpu_micros = micros
+
     def column_of(self, feature: str, status: int) -> int:
         """Return the column that counts the responses of a feature with one status.
 
@@ -136,7 +148,7 @@ class Scoreboard:
     # For readers
 
     def refresh(self) -> None:
-        """Write the gauges of this process. Those of others are of their last accepted or closed connection."""
+        """Write the gauges of this process. The others have written theirs when they last changed."""
         self.count(self.gauges)
 
     def rows(self) -> Iterator[tuple[bool, list[int]]]:
@@ -172,6 +184,36 @@ class Scoreboard:
 def add_up(rows: Iterable[list[int]]) -> list[int]:
     """Return the sum of each column of some rows, of which there is one at least."""
     return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def count_recent(row: memoryview[int], now: float) -> None:
+    """Count a request for the rate of now. now: the time.monotonic()."""
+    period = int(now / PERIOD_S)
+    if period != row[PERIOD]:
+        row[IN_LAST_PERIOD] = row[IN_PERIOD] if period == row[PERIOD] + 1 else 0
+        row[PERIOD], row[IN_PERIOD] = period, 0
+    row[IN_PERIOD] += 1
+
+
+def rate_of(row: Sequence[int], now: float) -> float:
+    """Return how many requests a second a process had in the last PERIOD_S. now: the time.monotonic().
+
+    Of the period that is only in part within this time, the same part of its requests counts.
+    """
+    age = now / PERIOD_S - row[PERIOD]  # in periods; below 1: the row's period is not over
+    if age < 1:
+        return (row[IN_PERIOD] + row[IN_LAST_PERIOD] * (1 - age)) / PERIOD_S
+    return row[IN_PERIOD] * max(2 - age, 0) / PERIOD_S
+
+
+def states_of(row: Sequence[int]) -> dict[str, int]:
+    """Return the open connections of a process by state. A conversation in the queue has no other state."""
+    left = row[CONNECTIONS]
+    states = {}
+    for state, column in (("queued", QUEUE), ("answering", BUSY), ("reading", READING)):
+        states[state] = min(row[column], left)
+        left -= states[state]
+    return states | {"waiting": left}
 
 
 @cache

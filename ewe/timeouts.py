@@ -11,6 +11,8 @@
 A head that came in part gets a response, so ewe.server.counted sees it. In all other cases the code that gives up
 calls count_timeout(). No other code pays for it: a request without a timeout calls nothing here.
 Without the setting `status` the call does nothing.
+
+A head that has come in part may become such a timeout: count_partial_head() counts those that are being read.
 """
 
 from __future__ import annotations
@@ -21,19 +23,25 @@ from typing import Protocol
 KINDS = ("head", "body", "write", "keep-alive", "program", "upstream", "queue")
 
 
-def ignore(kind: str) -> None:
+def ignore(event: object) -> None:
     """Count nothing."""
 
 
 class TimeoutCounter:
-    """Where timeouts are counted in this process."""
+    """Where timeouts, and heads that have come in part, are counted in this process."""
 
     count: Callable[[str], None] = staticmethod(ignore)
+    count_partial_head: Callable[[int], None] = staticmethod(ignore)
 
 
 def count_timeout(kind: str) -> None:
     """Count a timeout. kind: one of KINDS."""
     TimeoutCounter.count(kind)
+
+
+def count_partial_head(change: int) -> None:
+    """Count a head of which only a part has come (1), or its end (-1)."""
+    TimeoutCounter.count_partial_head(change)
 
 
 class IdleStream(Protocol):
@@ -54,6 +62,7 @@ def counted_if_empty(stream: IdleStream, data: bytes) -> bytes:
     return data
 
 
-def count_with(count: Callable[[str], None]) -> None:
-    """Have timeouts counted by this function from now on."""
+def count_with(count: Callable[[str], None], partial_head: Callable[[int], None]) -> None:
+    """Have timeouts, and heads that have come in part, counted by these functions from now on."""
     TimeoutCounter.count = staticmethod(count)
+    TimeoutCounter.count_partial_head = staticmethod(partial_head)

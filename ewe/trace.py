@@ -16,7 +16,8 @@ is the process and the thread, as the kernel numbers them: PID/TID. The events:
     model       a process begins to serve           the model's name, and its description
     stops       a process ends
     workers     a pool has more threads, or fewer   how many
-    refused     a connection is not accepted        the client, and the setting whose limit was reached
+    refused     a connection is not accepted        the client, and the setting whose limit was reached;
+                                                    overload: its request was dropped from the queue
     lost        events could not be written         how many of all processes, up to now
 
     accepted    the server has a new connection     the client's address and port
@@ -84,7 +85,9 @@ counted. It may also take the beginning of a line. That part stays, as a separat
 Another program that writes to the same file inherits the descriptor (`fd://N`), so that it needs no right to open
 the file, and no reader of a pipe at its start.
 
-The file belongs to the account that starts the server, and no other account may read it (mode 0600).
+The file belongs to the account that starts the server, and no other account may read it (mode 0600). Root follows
+no symbolic link that another account may have made (ewe.log_files.followed). A file that has events already gets a
+warning: they and the new ones would be one picture.
 
 Without the setting `trace` no part of the server calls this module.
 """
@@ -100,6 +103,8 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
+
+from ewe.log_files import APPEND_FLAGS, followed
 
 MAX_BYTES = 256 * 1024 * 1024  # the size at which a trace file takes no more events
 MAX_TEXT_CHARS = 430  # of one event: its line has at most 500
@@ -153,9 +158,11 @@ class Trace:
             self.file = int(number) if is_number else -1
             os.set_inheritable(self.file, False)  # raises OSError if there is no such descriptor
         else:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-            self.file = os.open(path, flags, 0o600)
-        self.is_file = stat.S_ISREG(os.fstat(self.file).st_mode)
+            target, flag = followed(path)
+            self.file = os.open(target, APPEND_FLAGS | flag, 0o600)
+        about = os.fstat(self.file)
+        self.is_file = stat.S_ISREG(about.st_mode)
+        self.had_events = self.is_file and about.st_size > 0 and not path.startswith(INHERITED)
         self.threads = Threads()
         shared = memoryview(mmap.mmap(-1, 16)).cast("Q")  # two numbers, shared with forked children
         self.lost, self.cut = shared[:1], shared[1:]  # how many events; whether the last line has no end
@@ -265,6 +272,17 @@ def why_not(path: str, reason: OSError) -> str:
     """Return the line for an error of trace_at()."""
     why = "no program reads this pipe" if reason.errno == errno.ENXIO else reason.strerror
     return f"cannot write {path!r}: {why} (trace)"
+
+
+def follows_others(path: str) -> str:
+    """Return a warning if the file had events when it was opened, else "". Only the first call returns it."""
+    trace = trace_at(path)
+    if not trace.had_events:
+        return ""
+    trace.had_events = False
+    return (
+        f"trace: {path} has events of an earlier run, and the new ones follow them; remove it before a start"
+    )
 
 
 def exposed(path: str) -> str:

@@ -112,10 +112,11 @@ COUNT_RANGE: Kind[CountRange] = Kind("N|N..M", "a whole number from 1, or a rang
 
 
 def read_workers(raw: object) -> CountRange | None:
-    """Return the number of workers; None for ``default``, the model's own number. Raises ValueError."""
+    """Return the range of the number of workers; None for ``default``: the model chooses. Raises ValueError."""
     if raw is None or raw == "default":
         return None
     if raw == "auto":
+        # Only this value needs the module, and a fork is faster without it.
         from ewe.config.cores import usable_cores
 
         return CoreCount(usable_cores())

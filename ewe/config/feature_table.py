@@ -1,6 +1,6 @@
 """The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
-No file outside of ewe.features imports a feature by its name. A module of the table ends in FEATURE, its
+No other file outside of ewe.features names a feature's module. A module of the table ends in FEATURE, its
 declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies
 the memory of its parent.
 """
@@ -100,6 +100,12 @@ COMMANDS = (
         "ewe.xswitch.tools.libcgi:build_all",
     ),
 )
+# A mount of the sample site: ewe's own documentation
+MANUAL = "/docs=ewe.features.markdown.manual:Manual"
+# The processes beside the server. The database daemon is forked, and this module serves in the child. X-Switch is
+# started as a program: python -m
+DAEMON = "ewe.database.inherited"
+XSWITCH = "ewe.xswitch"
 # Around the whole server: the setting that switches it on; the outermost is the last
 SERVER = {
     "status": "ewe.features.status",

@@ -84,23 +84,24 @@ def _largest_unit(value: int, units: dict[str, int]) -> str:
     return f"{value // units[unit]}{unit}"
 
 
-_TIMES = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES = {"": 1, "k": K, "m": M, "g": G}
+# Each unit that a text may have. "": a number without a unit counts seconds, or bytes.
+_TIME_UNITS_MS = {"": 1000, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_UNITS_BYTES = {"": 1, "k": K, "m": M, "g": G}
 
 
 def duration(low: float) -> Kind[float]:
     """Return the kind of times, in seconds with three decimals. low: 0, or 0.001 if a time of 0 makes no sense."""
 
     def read(raw: object) -> float:
-        number, unit_ms = _scaled(raw, _TIMES, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+        number, unit_ms = _scaled(raw, _TIME_UNITS_MS, r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
         seconds = round(float(number) * unit_ms) / 1000
         if not low <= seconds <= MAX_DAYS * 86_400:
             raise ValueError(raw)
         return seconds
 
     def show(seconds: float) -> str:
-        units = {unit: size for unit, size in _TIMES.items() if unit}
-        return _largest_unit(round(seconds * 1000), units) if seconds else "0s"
+        named_units_ms = {unit: size for unit, size in _TIME_UNITS_MS.items() if unit}
+        return _largest_unit(round(seconds * 1000), named_units_ms) if seconds else "0s"
 
     above = " above 0" if low else ""
     return Kind("TIME", f"a time{above} such as 500ms, 30s or 5m, at most {MAX_DAYS}d", read, show)
@@ -110,13 +111,15 @@ def size(low: int) -> Kind[int]:
     """Return the kind of sizes, in bytes, from low."""
 
     def read(raw: object) -> int:
-        number, unit_bytes = _scaled(raw, _SIZES, r"[0-9]{1,19}")
+        number, unit_bytes = _scaled(raw, _SIZE_UNITS_BYTES, r"[0-9]{1,19}")
         if not low <= (count := int(number) * unit_bytes) < 1 << 63:
             raise ValueError(raw)
         return count
 
     expected = f"a size in bytes{' above 0' if low else ''} such as 512, 64k, 2m or 1g"
-    return Kind("SIZE", expected, read, lambda count: _largest_unit(count, _SIZES) if count else "0")
+    return Kind(
+        "SIZE", expected, read, lambda count: _largest_unit(count, _SIZE_UNITS_BYTES) if count else "0"
+    )
 
 
 def _matched(pattern: str, text: str, flags: int = 0) -> re.Match[str]:

@@ -332,9 +332,10 @@ class Config:
     ) -> Self:
         """Read the defaults, a file, the environment and the command line; a later source is stronger.
 
-        options: the command line's settings, as (key, value). environ: the environment; None: os.environ. file: the
-        settings file; None: EWE_CONFIG names it, else it is ``ewe.toml`` or ``[tool.ewe]`` of ``pyproject.toml`` in
-        the current directory. A file that is named must exist. Raises ConfigError.
+        options: the command line's settings, as (key, value). environ: the environment, with the variables of a
+        platform (PORT, WEB_CONCURRENCY) and ewe's own, which are stronger; None: os.environ. file: the settings
+        file; None: EWE_CONFIG names it, else it is ``ewe.toml`` or ``[tool.ewe]`` of ``pyproject.toml`` in the
+        current directory. A file that is named must exist. Raises ConfigError.
         """
         environ = os.environ if environ is None else environ
         config = cls()

@@ -42,6 +42,7 @@ LINE = re.compile(
 ESCAPE = re.compile(r"\\(?:([\"\\])|x([2-7][0-9A-Fa-f]))")
 # Characters; servers allow less for a request line, a referrer and an agent together
 MAX_LINE_CHARS = 64 * 1024
+MAX_INTEGER = (1 << 63) - 1  # the largest integer of SQLite
 
 Row = tuple[str, str, str, str, int, int, str, str]
 
@@ -73,9 +74,10 @@ def rows_of(lines: Iterable[str]) -> Iterator[Row | None]:
         if match is None:
             yield None
             continue
+        # referrer and agent: None in the common format
         address, user, time, request, status, size, referrer, agent = match.groups()
-        # SQLite has integers of 64 bits: 19 digits at most
-        size_bytes = 0 if size == "-" else min(int(size[:19]), (1 << 63) - 1)
+        # int() refuses thousands of digits. 20 digits are a number above MAX_INTEGER
+        size_bytes = 0 if size == "-" else min(int(size[:20]), MAX_INTEGER)
         user, request, referrer, agent = (unescaped(text or "-") for text in (user, request, referrer, agent))
         yield address, user, time, request, int(status), size_bytes, referrer, agent
 

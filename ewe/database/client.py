@@ -25,7 +25,10 @@ class Client:
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
-        """Connect. address: see transports.py. Raises DatabaseError("UNAVAILABLE"), ValueError."""
+        """Connect. Raises DatabaseError("UNAVAILABLE"); ValueError for a malformed address.
+
+        address: see transports.py. timeout_s: to connect, and later for each call that sends or receives.
+        """
         self.decoder = FrameDecoder()
         try:
             self.socket = connect_to_daemon(address, timeout_s)

@@ -332,7 +332,10 @@ class Daemon:
             gateway.has_left = True
 
     def gateway_left(self, gateway: Gateway) -> None:
-        """Note that a gateway has left while its request waits or runs: cancel_expired_statements() reads that."""
+        """Note that a gateway has left while its request waits or runs.
+
+        A waiting request leaves the queue. cancel_expired_statements() cancels a running one.
+        """
         gateway.has_left = True
         for queued in [queued for queued in self.queue if queued.gateway is gateway]:
             self.queue.remove(queued)
@@ -532,13 +535,16 @@ class Daemon:
         return True
 
     def replace_process(self, process: StatementProcess) -> None:
-        """Replace a statement process that has ended: report the loss to the gateways that it served."""
+        """Replace a statement process that has ended: report the loss to the gateways that it served.
+
+        A process that has run for less than MIN_LIFE_S is replaced only after MIN_LIFE_S, any other at once.
+        """
+        # Some of its workers may have reported the end of their jobs: these jobs are not lost
         self.take_back_workers()
         lost = [(worker, self.running.pop(worker)) for worker in process.workers if worker.job is not None]
-        is_young = time.monotonic() - process.started_at < MIN_LIFE_S
-        self.pending_starts.append(
-            (time.monotonic() + (MIN_LIFE_S if is_young else 0.0), len(process.workers))
-        )
+        now = time.monotonic()
+        start_at = now + MIN_LIFE_S if now - process.started_at < MIN_LIFE_S else now
+        self.pending_starts.append((start_at, len(process.workers)))
         self.end_process(process)
         event = (
             "was killed, since a statement did not end" if process.stuck_worker is not None else "has ended"

@@ -204,10 +204,14 @@ class QueueToDaemon:
             except BlockingIOError:
                 self.wait_for_message(deadline)
                 continue
-            if message[:SECRET_BYTES] == self.secret:  # any account may write to the queue
+            if message[:SECRET_BYTES] == self.secret:
                 self.unread = message[SECRET_BYTES:]
                 if not self.unread:
                     return b""  # a message without data: the daemon has closed the connection
+            elif (
+                time.monotonic() > deadline
+            ):  # an account that writes here without end must not prolong the wait
+                raise TimeoutError(f"no answer within {self.timeout_s:g} s")
         data, self.unread = self.unread[:size], self.unread[size:]
         return data
 

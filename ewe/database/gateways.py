@@ -68,15 +68,16 @@ class Gateway:
         return self.uid, self.is_authenticated
 
     def feed(self, data: bytes, settings: Settings) -> None:
-        """Read the bytes that have arrived. Raises ProtocolError.
+        """Take the bytes that have arrived. Raises ProtocolError.
 
-        If the peer's account is not known, a long request must begin with a right key: is_authenticated notes that.
+        A peer whose account is not known must begin a long request with a right key (is_authenticated). If no key
+        is among the first MAX_UNPROVEN_BYTES of the request, the peer is refused.
         """
         self.last_received_at = time.monotonic()
         self.decoder.feed(data)
         length = self.decoder.first_frame_length()
         if not self.is_authenticated and length is not None and length > MAX_UNPROVEN_BYTES:
-            database, key = database_and_key(self.decoder.data)
+            database, key = database_and_key(self.decoder.data)  # "": it has not arrived
             database_settings = settings.databases.get(database)
             if database_settings is not None and self.has_key(database_settings, key):
                 self.is_authenticated = True
@@ -186,16 +187,14 @@ class Gateways:
 
 
 def max_descriptors(process_count: int) -> int:
-    """Return how many descriptors connections may have: those of this process, less its own.
+    """Return how many descriptors all connections together may have: this process's limit, less its own needs.
 
-    Its own are RESERVED_DESCRIPTORS, and one for each of `process_count` statement processes.
+    It needs RESERVED_DESCRIPTORS, and one descriptor for each of `process_count` statement processes.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        max(MIN_DESCRIPTORS, soft - RESERVED_DESCRIPTORS - process_count)
-        if soft != resource.RLIM_INFINITY
-        else MAX_DESCRIPTORS
-    )
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft_limit == resource.RLIM_INFINITY:
+        return MAX_DESCRIPTORS
+    return max(MIN_DESCRIPTORS, soft_limit - RESERVED_DESCRIPTORS - process_count)
 
 
 class LogRateLimit:

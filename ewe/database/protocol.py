@@ -244,9 +244,10 @@ class FrameDecoder:
 
 
 def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
-    """Return the database and the key of an incomplete frame.
+    """Return the database and the key of a frame that is still arriving; "" for each that is not complete yet.
 
-    "" for each that is not complete. Both must be the first fields.
+    They are the fields D and K, which must come before all others. The daemon can thus check the key before it
+    reads a long request. data: of the frame, with its length.
     """
     contents: dict[bytes, bytes] = {}  # letter of a field -> its content
     position = LENGTH.size
@@ -254,7 +255,7 @@ def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
         letter, length = FIELD.unpack_from(data, position)
         position += FIELD.size
         if letter not in b"DK" or length > len(data) - position:
-            break
+            break  # another field, or the content is not complete
         contents[letter] = bytes(data[position : position + length])
         position += length
     try:

@@ -67,9 +67,8 @@ REOPEN_LOG = "log"  # the order to open the log again
 class Channel:
     """One end of the socket between the regulating process and a statement process.
 
-    The socket carries objects and descriptors, in order.
-
-    Both ends are processes of one program and one account, so pickle is safe here.
+    The socket carries objects and descriptors, in order. It blocks: in the regulating process for ORDER_TIMEOUT_S
+    at most. Both ends are processes of one program and one account, so pickle is safe here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -88,7 +87,10 @@ class Channel:
             self.socket.sendall(data)
 
     def receive(self) -> list[Any]:
-        """Return the objects that have arrived. Raises EOFError at the end, BlockingIOError."""
+        """Wait for bytes, and return the objects that are complete now. Raises EOFError at the end, OSError.
+
+        Descriptors that arrive with the bytes are appended to `descriptors`.
+        """
         data, descriptors, _, _ = socket.recv_fds(
             self.socket, RECEIVE_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
@@ -341,13 +343,18 @@ class OrderExecutor:
                 match message:
                     case str(order) if order == REOPEN_LOG:
                         reopen(self.log)
+                    # From RemoteWorker.cancel(): the kind and the text of the error for the gateway
                     case (int(number), str(kind), str(text)):
                         self.workers[number].cancel(DatabaseError(kind, text))
-                    case (int(number), packed_connection, job):
+                    # From RemoteWorker.start()
+                    case (int(number), tuple(packed_connection), Job() as job):
                         self.start(number, packed_connection, job)
 
     def start(self, number: int, packed_connection: tuple[Any, ...], job: Job) -> None:
-        """Make a worker answer a request."""
+        """Make a worker answer a request. number, packed_connection, job: see RemoteWorker.start().
+
+        The descriptor of the gateway's connection has arrived with this order, or before it.
+        """
         gateway_connection = unpack_connection([self.channel.descriptors.popleft()], packed_connection)
         self.gateway_connections[number] = gateway_connection
         worker = self.workers.get(number)

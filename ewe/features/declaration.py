@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GROUP = "ewe.features"  # the entry-point group in which other packages register their features
+# The parts that the declaration of a mounted feature may have
+PARTS_OF_MOUNTED = ("make", "protected", "needs", "notes")
 
 
 class StepKey(Key):
@@ -104,6 +106,11 @@ class Feature:
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     late: modules that a request may import; a server that gives up root imports them before.
+    preload: load other files, such as a library, which a process without root may be unable to read. A server that
+    gives up root calls it before.
+
+    A feature that the setting `mount` names has `make`, and may have `protected`, `needs` and `notes`. The other
+    parts need a row of the feature table: ewe refuses a mounted feature with one of them.
     """
 
     def __init__(
@@ -129,6 +136,7 @@ class Feature:
         start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
         measures: Callable[[Config], MeasuredProcess | None] | None = None,
         late: Iterable[str] = (),
+        preload: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self.settings = tuple(settings)
@@ -139,18 +147,21 @@ class Feature:
         self.gateway, self.answer, self.make = gateway, answer, make
         self.ends_processes, self.measures = ends_processes, measures
         self.needs, self.notes, self.start_warnings = needs, notes, start_warnings
-        self.late = tuple(late)
+        self.late, self.preload = tuple(late), preload
+
+    def parts(self) -> list[str]:
+        """Return the names of the parts that this declaration has, without the name."""
+        return [name for name, part in vars(self).items() if part and name != "name"]
 
 
 class UnknownFeature(ValueError):
     """No feature has this name, or it cannot be loaded. The text is one line."""
 
 
-def make(name: str, config: Config, path: str) -> Handler:
-    """Return the handler that the setting `mount` names: module:Class, or a name that a package has registered.
+def named(name: str) -> Any:
+    """Return the Feature or the class of handlers that the setting `mount` names. Raises UnknownFeature.
 
-    A class, or the `make` of a Feature, is called with config and path. path: the path at which the handler is
-    mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    name: module:FEATURE, module:Class, or a name that a package has registered.
     """
     try:
         found = load(name) if ":" in name else entry_points(GROUP)[name].load()
@@ -165,11 +176,28 @@ def make(name: str, config: Config, path: str) -> Handler:
     if isinstance(found, Feature):
         if found.make is None:
             raise UnknownFeature(f"feature {name!r} has no make=, which makes the handler for a path (mount)")
-        found = found.make
+        for part in found.parts():
+            if part not in PARTS_OF_MOUNTED:
+                possible = ", ".join(f"{each}=" for each in PARTS_OF_MOUNTED)
+                raise UnknownFeature(
+                    f"feature {name!r} has {part}=; a mounted feature can have only {possible} (mount)"
+                )
     elif not (isinstance(found, type) and callable(getattr(found, "respond", None))):
         raise UnknownFeature(f"feature {name!r} is not a class with a method respond() (mount)")
+    return found
+
+
+def make(name: str, config: Config, path: str) -> Handler:
+    """Return the handler of the feature that the setting `mount` names.
+
+    A class, or the `make` of a Feature, is called with config and path. path: the path at which the handler is
+    mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    """
+    found = named(name)
+    maker: Callable[[Config, str], Handler] | None = found.make if isinstance(found, Feature) else found
+    assert maker is not None, "named() refuses a Feature without make="
     try:
-        made: Handler = found(config, path)
+        made = maker(config, path)
     except ValueError:  # the feature's own message about the settings
         raise
     except Exception as reason:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.gateway.protected_sources import ProtectedSources
 
+# Modules that a worker may import later, for a change of settings or for a request (ewe.server.run)
+LATE_OF_FILES = ("ewe.features.languages", "ewe.features.indexes")
+
 
 def static_files(
     config: Config,

@@ -160,22 +160,23 @@ class Homes(Middleware):
         return handler
 
     def settings_of(self, home: Home) -> HomeSettings:
-        """Return a user's settings. They are at most FILE_CHECK_S old."""
+        """Return a user's settings, at most FILE_CHECK_S old. Apply `index` and `indexes` to the user's files.
+
+        Raises OSError if the server has no descriptor left.
+        """
         settings = self.settings_by_user.get(home.name)
         now = time.monotonic()
         if settings is None or now - settings.checked_at > FILE_CHECK_S:
-            read_settings = self.read(home, settings)
-            if read_settings is not settings:
-                read_settings.handler = self.chain(read_settings)
-                self.settings_by_user[home.name] = read_settings
-            read_settings.checked_at = now
-            settings = read_settings
+            cached, settings = settings, self.read(home, settings)
+            if settings is not cached:  # the user's files have changed, or were not read before
+                settings.handler = self.chain(settings)
+                self.settings_by_user[home.name] = settings
+            settings.checked_at = now
         index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
             home.pages.index_names = index_names
-            home.static.cache.clear()  # the cache maps directories to their index files
-            home.static.used_bytes = 0
+            home.static.forget_all()  # the cache maps directories to their index files
         lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists
         return settings

@@ -36,6 +36,7 @@ from ewe.config.defaults import PRIVATE_DIRECTORIES
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
 from ewe.http.conditional import status_by_conditions
+from ewe.http.dates import FIRST_SECOND, LAST_SECOND
 from ewe.http.error_pages import error_page, html_escape
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -73,7 +74,6 @@ WEIGHT = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")  # RFC 9110 section 12
 # are shown as �, so that "evil\u202etxt.exe" does not look like the name of a text file.
 CONTROLS = {code: 0x2400 + code for code in range(32)} | {127: 0x2421}
 CONTROLS |= dict.fromkeys((0x85, 0x2028, *range(0x2029, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
-DATES = range(-62135596800, 253402300800)  # seconds since 1970: the years 1 to 9999
 FIELDS = (
     ("Cache-Control", "no-cache"),
     ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"),
@@ -451,8 +451,11 @@ def size_for_people(size: int) -> str:
 
 
 def date(seconds: int) -> str | None:
-    """Return a time in the form of ISO 8601, in UTC; None if its year does not have four digits."""
-    if seconds not in DATES:
+    """Return a time in the form of ISO 8601, in UTC; None if its year does not have four digits.
+
+    seconds: since 1970.
+    """
+    if not FIRST_SECOND <= seconds <= LAST_SECOND:
         return None
     year, month, day, hour, minute, second, *_ = time.gmtime(seconds)
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"

@@ -1,32 +1,93 @@
-"""Mounted features: those of other packages, and your own, each below a path (setting `mount`). They come first."""
+"""Mounted features: those of other packages, and your own, each below a path (setting `mount`). They come first.
+
+A mounted class has a handler and nothing else. A mounted Feature may also protect sources (`protected`), name the
+reasons why the server cannot start (`needs`), and add lines to `ewe --check-config` (`notes`). The feature `mount`
+passes these on, as if they were its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_mount
 from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
-from ewe.features.declaration import Feature, make
+from ewe.features.declaration import Feature, UnknownFeature, make, named
 from ewe.features.plan import sources_of_applications
+from ewe.registry import in_words
 
 if TYPE_CHECKING:
+    from ewe.config.settings import Config
     from ewe.features.plan import Plan
 
 
+def declared(config: Config) -> Iterator[tuple[str, Feature]]:
+    """Yield the name and the declaration of each mounted feature that has one. Raises UnknownFeature."""
+    for _, name in map(parse_mount, config.mount):
+        feature = named(name)
+        if isinstance(feature, Feature):
+            yield name, feature
+
+
+def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[Any]:
+    """Return all that a function of a declaration yields; [] if the declaration does not have it.
+
+    part: "protected", "needs" or "notes". arguments: of the function. Raises ValueError of the function, and
+    UnknownFeature for any other exception of it.
+    """
+    function = getattr(feature, part)
+    try:
+        return list(function(*arguments)) if function is not None else []
+    except ValueError:  # the feature's own message
+        raise
+    except Exception as reason:  # a user's function may raise any exception
+        raise UnknownFeature(f"feature {name!r}: its {part}= fails: {in_words(reason)} (mount)") from None
+
+
+def in_one_line(name: str, text: object) -> str:
+    """Return what a feature says in one line that names the feature and the setting."""
+    return f"feature {name!r}: {' '.join(str(text).split())} (mount)"
+
+
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
-    """Yield the source directories of the mounted features."""
-    return sources_of_applications(name for _, name in map(parse_mount, plan.config.mount) if ":" in name)
+    """Yield the source directories of the mounted features, and the sources that their declarations name.
+
+    Raises UnknownFeature, ValueError. Only CGI protects executables, since ewe protects those of one directory.
+    """
+    yield from sources_of_applications(name for _, name in map(parse_mount, plan.config.mount) if ":" in name)
+    for name, feature in declared(plan.config):
+        for source in yielded(name, feature, "protected", plan, root):
+            if not isinstance(source, ProtectedSource) or source.executables:
+                fault = "its protected= must yield a ProtectedSource without executables"
+                raise UnknownFeature(in_one_line(name, fault))
+            yield source
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the features in the order of the setting. Raises UnknownFeature, ValueError.
 
     A middleware is put around all handlers after it (ewe.sites.routes.Offer), and is not inside the content cache.
+    Each [[site]] may mount features, so their needs are asked here, where each site is built.
     """
+    for name, feature in declared(plan.config):
+        for reason in yielded(name, feature, "needs", plan.config):
+            raise UnknownFeature(in_one_line(name, reason))
     for path, name in map(parse_mount, plan.config.mount):
         handler = make(name, plan.config, path)
         yield Mount(path, Mounted(handler, path), bare=isinstance(handler, Middleware))
 
 
-FEATURE = Feature("mount", settings=("mount",), protected=protected, mounts=mounts)
+def notes(config: Config) -> Iterator[str]:
+    """Yield the notes of the mounted features, and the reason if the notes of one cannot be had."""
+    try:
+        features = list(declared(config))
+    except UnknownFeature:  # the site is not made either: that failure has the reason
+        return
+    for name, feature in features:
+        try:
+            yield from (in_one_line(name, line) for line in yielded(name, feature, "notes", config))
+        except ValueError as reason:
+            yield str(reason)
+
+
+FEATURE = Feature("mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes)

@@ -409,7 +409,9 @@ class PageRequest:
 
         The rows are those of the page, and one more if there is a next page.
         """
-        request = await self.daemon_request(query, sql, values, layout="ROWS", max_rows=query.rows + 1)
+        request = await self.daemon_request(
+            query, sql, values, layout="ROWS", max_rows=query.rows_per_page + 1
+        )
         columns, rows, _ = await self.pages.databases.rows(request, self.io)
         return columns, rows
 

@@ -567,8 +567,7 @@ class Static:
         if path in self.cache:
             self.forget(path)
         if self.used_bytes + entry.cost > self.room:
-            self.cache.clear()
-            self.used_bytes = 0
+            self.forget_all()
         self.cache[path] = entry
         self.used_bytes += entry.cost
         if file.opened is not None:
@@ -585,8 +584,7 @@ class Static:
         if entry is None or entry.file is not file or entry.cost + cost > self.room:
             return False
         if self.used_bytes + cost > self.room:
-            self.cache.clear()
-            self.used_bytes = 0
+            self.forget_all()
             return False
         entry.cost += cost
         self.used_bytes += cost
@@ -597,6 +595,11 @@ class Static:
         known = self.cache.pop(path, None)
         if known is not None:
             self.used_bytes -= known.cost
+
+    def forget_all(self) -> None:
+        """Drop all entries."""
+        self.cache.clear()
+        self.used_bytes = 0
 
     def revalidate(self, path: str, known: CacheEntry) -> bool:
         """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check.

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ewe import __version__, logger, scoreboard
@@ -43,7 +44,7 @@ from ewe.timeouts import KINDS
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.features.base import Handler
+    from ewe.features.base import Explanation, Handler
     from ewe.features.plan import HasProxies, Plan
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
@@ -73,6 +74,7 @@ OF_SERVER = {
 }
 OF_PROCESS = {
     "pid": scoreboard.PID,
+    "began": scoreboard.BEGAN,
     **{name: OF_SERVER[name] for name in ("connections", "busy", "queue", "workers", "requests", "bytes")},
 }
 
@@ -113,8 +115,7 @@ class Status(Middleware):
             refused = foreign(request, self.names)
             if refused is not None:
                 return refused
-        if request.method not in ("GET", "HEAD"):
-            raise HTTPError(405, f"{request.method} to the status", (("Allow", "GET, HEAD"),))
+        refuse_method(request)
         numbers = self.numbers()
         seconds = ASK_S / max(len(self.measured), 1)
         for each in self.measured:
@@ -125,15 +126,35 @@ class Status(Middleware):
             return Response(200, JSON, json.dumps(numbers, indent=2).encode() + b"\n")
         return Response(200, HTML, page(numbers, self.path).encode())
 
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the status, or the inner handler's lines. Raises HTTPError(405).
+
+        The question names no client, so the line does not say whether status-allow admits the client.
+        """
+        if request.path not in self.paths:
+            return (yield from super().explain(request, io))
+        refuse_method(request)
+        yield "  answer    the status of the server, for the addresses in status-allow   (status)"
+        return True
+
     def numbers(self) -> dict[str, Any]:
-        """Return all numbers of the server. Durations are in seconds, sizes in bytes."""
+        """Return all numbers of the server. Durations are in seconds, sizes in bytes, the rate per second."""
         board = self.board
         board.refresh()  # so this process has a row
         rows = list(board.rows())
+        now = time.monotonic()
         sums = scoreboard.add_up(row for _, row in rows)
         processes = [
-            {name: row[column] for name, column in OF_PROCESS.items()} for alive, row in rows if alive
+            {
+                **{name: row[column] for name, column in OF_PROCESS.items()},
+                "cpu": row[scoreboard.CPU_MICROS] / 1e6,
+            }
+            for alive, row in rows
+            if alive
         ]
+        states = Counter[str]()
+        for _, row in rows:
+            states.update(scoreboard.states_of(row))
         by_feature: dict[str, dict[str, int]] = {}
         for (feature, status), column in board.matrix.items():
             if sums[column]:
@@ -144,6 +165,9 @@ class Status(Middleware):
             "pid": os.getpid(),
             "uptime": round(time.time() - board.began, 3),
             **{name: sums[column] for name, column in OF_SERVER.items()},
+            "states": states,
+            "rate": round(sum(scoreboard.rate_of(row, now) for _, row in rows), 2),
+            "cpu": sums[scoreboard.CPU_MICROS] / 1e6,
             "lost_log_lines": logger.lost_lines(),
             "timeouts": dict(zip(KINDS, sums[scoreboard.TIMEOUTS : scoreboard.MATRIX], strict=True)),
             "duration": {
@@ -167,6 +191,12 @@ async def measured(process: MeasuredProcess, request: Request, io: Stream, secon
     except Timeout:
         error = f"silent for {seconds:g} s"
     return {"up": False, "error": error}
+
+
+def refuse_method(request: Request) -> None:
+    """Raise HTTPError(405) for a method that does not read."""
+    if request.method not in ("GET", "HEAD"):
+        raise HTTPError(405, f"{request.method} to the status", (("Allow", "GET, HEAD"),))
 
 
 def begun(row: memoryview[int]) -> None:

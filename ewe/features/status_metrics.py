@@ -8,8 +8,8 @@ from typing import Any
 from ewe import __version__
 
 OF_SERVER = {
-    "connections": ("connections", "Open connections of clients."),
     "busy": ("busy", "Requests that are being answered."),
+    "cpu": ("cpu_seconds_total", "CPU time of the processes, without that of programs."),
     "queue": ("queue", "Conversations that wait for a worker of the pool."),
     "workers": ("workers", "Processes that have served and live; of a pool, its threads."),
     "accepted": ("connections_accepted_total", "Accepted connections."),
@@ -40,6 +40,9 @@ def metrics(numbers: dict[str, Any]) -> Iterator[str]:
     yield f'ewe_info{{version="{__version__}",model="{escaped(numbers["model"])}"}} 1\n'
     yield from family("ewe_uptime_seconds", "gauge", "Seconds since the start.")
     yield f"ewe_uptime_seconds {numbers['uptime']}\n"
+    yield from family("ewe_connections", "gauge", "Open connections of clients, by state.")
+    for state, count in numbers["states"].items():
+        yield f'ewe_connections{{state="{state}"}} {count}\n'
     yield from singles("ewe", OF_SERVER, numbers)
     yield from family("ewe_processes", "gauge", "Processes that have served a connection, and live.")
     yield f"ewe_processes {len(numbers['processes'])}\n"

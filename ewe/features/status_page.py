@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,11 +59,15 @@ def page(numbers: dict[str, Any], path: str) -> str:
     """Return the page. numbers: those of ewe.features.status. path: of the page itself."""
     tiles = [
         ("open connections", count(numbers["connections"])),
+        ("wait for a request", count(numbers["states"]["waiting"])),
+        ("send a request's head", count(numbers["states"]["reading"])),
         ("requests in progress", count(numbers["busy"])),
         ("wait for a worker", count(numbers["queue"])),
         ("workers", count(numbers["workers"])),
         ("requests", count(numbers["requests"])),
         ("mean rate", f"{numbers['requests'] / max(numbers['uptime'], 0.001):.1f} /s"),
+        ("rate of the last 10 s", f"{numbers['rate']:.1f} /s"),
+        ("CPU time", cpu_time(numbers["cpu"])),
         ("bytes sent", size(numbers["bytes"])),
         ("connections accepted", count(numbers["accepted"])),
         ("connections refused", count(numbers["refused"])),
@@ -80,7 +85,7 @@ def page(numbers: dict[str, Any], path: str) -> str:
         timeouts=timeouts(numbers["timeouts"]),
         process_sections=process_sections(numbers),
         durations=durations(numbers["duration"]),
-        processes=processes(numbers["processes"]),
+        processes=processes(numbers["processes"], time.time()),
     )
 
 
@@ -186,11 +191,13 @@ def durations(duration: dict[str, Any]) -> str:
     return table(("duration", "requests", ""), rows) + f"<p>Mean: {seconds(mean)}."
 
 
-def processes(rows: list[dict[str, int]]) -> str:
-    """Return the table of processes."""
+def processes(rows: list[dict[str, Any]], now: float) -> str:
+    """Return the table of processes. now: the time.time()."""
     columns = ("connections", "busy", "queue", "workers", "requests", "bytes")
     heads = (
         "process",
+        "up",
+        "CPU time",
         "open connections",
         "in progress",
         "wait for a worker",
@@ -199,7 +206,14 @@ def processes(rows: list[dict[str, int]]) -> str:
         "bytes sent",
     )
     cells = [
-        (str(row["pid"]), *(count(row[name]) for name in columns[:-1]), size(row["bytes"])) for row in rows
+        (
+            str(row["pid"]),
+            interval(max(now - row["began"], 0)),
+            cpu_time(row["cpu"]),
+            *(count(row[name]) for name in columns[:-1]),
+            size(row["bytes"]),
+        )
+        for row in rows
     ]
     return table(heads, cells)
 
@@ -228,6 +242,11 @@ def size(number: float) -> str:
 def seconds(value: float) -> str:
     """Return a duration of less than a minute."""
     return f"{value:g} s" if value >= 0.9995 else f"{value * 1000:.3g} ms"  # not "1e+03 ms"
+
+
+def cpu_time(value: float) -> str:
+    """Return a number of seconds of CPU time."""
+    return f"{value:.1f} s" if value < 60 else interval(value)
 
 
 def interval(value: float) -> str:

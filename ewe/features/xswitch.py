@@ -29,6 +29,7 @@ from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.features.plan import LocationPlan, Plan
     from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
@@ -74,6 +75,13 @@ class XSwitch:
             return await self.answer(request, io, Script("", XSWITCH_STATUS_PATH, ""), body, "")
         finally:
             body.close()
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the page /xswitch-status."""
+        is_status = request.path == XSWITCH_STATUS_PATH
+        if is_status:
+            yield "  answer    the status page of X-Switch, for clients on this machine   (xswitch-status)"
+        return is_status
 
     async def answer(
         self,

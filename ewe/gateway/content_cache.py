@@ -356,7 +356,8 @@ class ContentCache:
     def store(self, copy: Copy) -> bool:
         """Keep a copy in place of the one that the same fields select; return whether it is small enough.
 
-        The least recently used copies make room.
+        To make room, the oldest copies of the same URL are dropped, then all copies of the URLs that were least
+        recently used.
         """
         if copy.cost > self.max_copy_bytes:
             return False
@@ -366,6 +367,9 @@ class ContentCache:
             old = self.copies.pop(url, [])
             copies = [copy, *(each for each in old if (each.key, each.names, each.values) != same)]
             del copies[MAX_COPIES:]
+            # Otherwise the loop below would drop all copies of this URL, the new one among them.
+            while sum(each.cost for each in copies) > self.room:
+                copies.pop()
             self.copies[url] = copies
             self.used_bytes += sum(each.cost for each in copies) - sum(each.cost for each in old)
             self.not_kept.forget(copy.key)

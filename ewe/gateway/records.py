@@ -199,9 +199,9 @@ class Responder:
         self.reply = b""
         self.id = 0  # of the request that runs, 0 if none does
         self.keep = False
-        self.params: list[bytes] | None = None  # while they come; None: before and after
+        self.params: list[bytes] | None = None  # pieces of the parameters; None: none are expected now
         self.params_length = 0
-        self.input_open = False
+        self.input_open = False  # a request runs, and its STDIN has not ended
 
     def feed(self, data: bytes) -> list[Began | Input | Aborted]:
         """Return the events in these bytes. Raises FastCGIError.
@@ -266,11 +266,11 @@ class Responder:
         return Began(params, self.keep)
 
     def check_input(self) -> None:
-        """Raise FastCGIError if STDIN may not come now."""
-        if self.params is not None or not self.input_open:
-            raise FastCGIError(
-                "STDIN " + ("after its end" if self.params is None else "before the parameters")
-            )
+        """Raise FastCGIError if STDIN comes before the end of the parameters, or after its own end."""
+        if self.params is not None:  # add_params() still collects them
+            raise FastCGIError("STDIN before the parameters")
+        if not self.input_open:
+            raise FastCGIError("STDIN after its end")
 
     def manage(self, kind: int, content: bytes) -> None:
         """Add the answer to a management record to `reply`: section 4. Raises FastCGIError for malformed pairs.

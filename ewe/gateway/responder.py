@@ -230,16 +230,20 @@ class ResponderSource(GatewaySource):
                 self.end_response(event)
 
     def end_response(self, event: Ended) -> None:
-        """End the request. Its connection is free for another request if this one was sent completely."""
+        """Handle the end of the request, as the responder reports it.
+
+        The connection is kept for another request if all bytes of this request were sent; otherwise it is closed.
+        Raises HTTPError(502) if the responder refuses the request.
+        """
         if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
-            self.refused = True
+            self.refused = True  # receive() then asks another address
             return
         if event.protocol_status != fastcgi.REQUEST_COMPLETE:
             raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
         self.finished = True
         self.status = event.app_status
         if self.upstream is not None and self.input_over and not self.outgoing:
-            # Bytes after the end belong to no request: the connection is then closed.
+            # Bytes in the buffer have come after the end, and belong to no request. Close such a connection.
             reusable = self.connections.keeps and not self.requester.decoder.buffer
             self.connections.release(self.upstream, reusable=reusable)
             self.upstream = None

@@ -52,6 +52,8 @@ def allows_keep_alive(connection: str | None, version: tuple[int, int]) -> bool:
     """Return whether the client allows the connection to stay open: RFC 9112 section 9.3."""
     if connection is None:
         return version == (1, 1)
+    if connection == "keep-alive":  # of most browsers
+        return True
     options = {option.strip(" \t").lower() for option in connection.split(",")}
     if "close" in options:
         return False

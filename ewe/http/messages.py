@@ -277,7 +277,8 @@ class Response:
         """Return the response with other fields. If its body is bytes, return a copy, since it may be sent many
         times.
 
-        Any other response is for one request. It is changed, not copied, since its class may override close().
+        Any other response is for one request. It is changed, not copied: its class may be a subclass with another
+        close().
         """
         if type(self.body) is not bytes:
             self.fields = tuple(fields)
@@ -286,7 +287,7 @@ class Response:
         other = Response.__new__(Response)
         other.status = self.status
         other.fields = tuple(fields)
-        other.cached_head = (other.fields, b"")
+        other.cached_head = (other.fields, b"")  # no head was made of these fields
         other.body = self.body
         other.reason = self.reason
         other.cause = self.cause

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+from ewe.bounded import BoundedDict
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 
 # uri-host [":" port]: RFC 9112 section 3.2. Sub-delimiters are legal in a reg-name, but no real host has them. They
 # are refused, since a comma could turn one host into two.
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(?:[0-9A-Za-z._~-]++|%[0-9A-Fa-f]{2})+)(?::([0-9]{0,5}))?")
+# Hosts that were checked before: a server has few names. Longer ones are not cached.
+MAX_CACHED_HOSTS = 256
+MAX_CACHED_HOST_CHARS = 256
+checked_hosts: BoundedDict[str, str] = BoundedDict(MAX_CACHED_HOSTS)
 H16 = re.compile(r"[0-9A-Fa-f]{1,4}")  # h16 and IPv4address: RFC 3986 section 3.2.2
 IPV4 = re.compile(r"(?:(?:[0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])(?:\.(?!$)|$)){4}")
 ABSOLUTE = re.compile(r"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
@@ -36,7 +41,7 @@ def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: t
             raise HTTPError(400, "there is no Host field")
         return ""
     try:
-        return checked_host(host)
+        return checked_hosts.get(host) or checked_host(host)
     except HTTPError:
         # The values of several fields are joined by a comma, which no host contains: only then they are counted.
         if [name for name, _ in fields].count("host") != 1:
@@ -45,10 +50,12 @@ def parse_host(host: str | None, fields: tuple[tuple[str, str], ...], version: t
 
 
 def checked_host(host: str) -> str:
-    """Return `host`; raise HTTPError(400) if it is malformed."""
+    """Return `host`; raise HTTPError(400) if it is malformed. Cache it if it is short."""
     match = HOST.fullmatch(host)
     if match is None or (match[2] and int(match[2]) > 65535) or (match[1] and not is_ipv6(match[1])):
         raise HTTPError(400, f"the host is malformed: {host[:80]!r}")
+    if len(host) <= MAX_CACHED_HOST_CHARS:
+        checked_hosts[host] = host
     return host
 
 

@@ -75,11 +75,17 @@ def build() -> Path:
     return target
 
 
-def build_library(source: Path) -> Path:
-    """Build the library of one C file, beside it; return its path. Raises BuildError."""
-    target = source.with_suffix(".so")
-    compile_c(target, (source,), ("-shared", f"-I{DIRECTORY}"))
-    return target
+def compiler_command(variable: str, default_compiler: str) -> list[str]:
+    """Return the program and the options that an environment variable names, separated as a shell does.
+
+    If the variable is not set, or blank, return the default compiler. Raises BuildError if a quote has no end.
+    """
+    import shlex
+
+    try:
+        return shlex.split(os.environ.get(variable, "")) or [default_compiler]
+    except ValueError as reason:
+        raise BuildError(f"the environment variable {variable} names no compiler: {reason}") from None
 
 
 def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -> None:
@@ -87,15 +93,13 @@ def compile_c(target: Path, sources: Iterable[Path], options: tuple[str, ...]) -
 
     The environment variable CC names another compiler, as for make.
     """
-    import shlex
     import shutil
     import tempfile
 
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    if not compiler or shutil.which(compiler[0]) is None:
-        name = compiler[0] if compiler else "cc"
+    compiler = compiler_command("CC", "cc")
+    if shutil.which(compiler[0]) is None:
         raise BuildError(
-            f"there is no C compiler {name!r}: install gcc and libc6-dev, or name one (CC=clang)"
+            f"there is no C compiler {compiler[0]!r}: install gcc and libc6-dev, or name one (CC=clang)"
         )
     try:
         target.parent.mkdir(exist_ok=True)

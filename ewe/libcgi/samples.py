@@ -6,15 +6,13 @@ sources of its language are skipped, with one line of output. Exit status: 0 not
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from ewe.libcgi.build import DIRECTORY, BuildError, run
+from ewe.libcgi.build import DIRECTORY, BuildError, compiler_command, run
 
 DATABASE = DIRECTORY.parent / "database"  # of ewe_db.h
 C_LIKE = ("-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{DIRECTORY}", f"-I{DATABASE}")
@@ -35,15 +33,13 @@ def main(arguments: list[str]) -> int:
         if source.suffix not in COMPILERS or is_built(source):
             continue
         variable, default_compiler, _ = COMPILERS[source.suffix]
-        compiler = shlex.split(os.environ.get(variable) or default_compiler)  # a program and its options
-        if not is_working(compiler):
-            program = compiler[0]
-            if program not in missing_compilers:
-                print(f"{directory}/*{source.suffix}: left out, {program} is not installed")
-            missing_compilers.add(program)
-            continue
         try:
-            build(source, compiler)
+            compiler = compiler_command(variable, default_compiler)
+            if is_working(compiler):
+                build(source, compiler)
+            elif compiler[0] not in missing_compilers:
+                print(f"{directory}/*{source.suffix}: left out, {compiler[0]} is not installed")
+                missing_compilers.add(compiler[0])
         except (BuildError, OSError) as error:
             has_failed = True
             print(f"{source}: {error}", file=sys.stderr)
@@ -51,7 +47,10 @@ def main(arguments: list[str]) -> int:
 
 
 def is_working(compiler: list[str]) -> bool:
-    """Return whether a compiler works. A program of this name may only be a stub, as those of rustup are."""
+    """Return whether a compiler works. A program of this name may only be a stub, as those of rustup are.
+
+    compiler: see build.compiler_command(). Raises OSError.
+    """
     if shutil.which(compiler[0]) is None:
         return False
     command = [*compiler, "--version"]

@@ -130,6 +130,10 @@ class Accounts:
             return False
         return not self.conversations.is_trusted(client)
 
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room: below the connection limit that is the pool's queue."""
+        return "queue" if self.waiting() and len(self.live) < self.connection_limit else "connections"
+
     def next_connection(self, listener: Listener, seconds: float = -1) -> Accepted | None:
         """Return the next connection; None if the wait was ended, or if the connection was refused.
 
@@ -147,7 +151,7 @@ class Accounts:
         if self.has_too_many(accepted.client[0]):
             self.refuse(accepted, "connections-per-client")
         elif not self.has_room():
-            self.refuse(accepted, "connections")
+            self.refuse(accepted, self.limit_reached())
         else:
             return accepted
         return None

@@ -139,7 +139,7 @@ class Pool(Processor):
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
                 elif refuses and not self.has_room():
-                    self.refuse(each, "connections, queue")
+                    self.refuse(each, self.limit_reached())
                 else:
                     self.begin(each)
             now = time.monotonic()

@@ -143,7 +143,7 @@ class ScheduledPool(Pool):
         task.conversation.close()
         if task.watched:
             self.listener.unwatch(task.descriptor)
-        self.refuse(Accepted(stream.socket, stream.client, stream.server), "queue")
+        self.refuse(Accepted(stream.socket, stream.client, stream.server), "overload")
         self.served += stream.requests
         self.forget(stream)
 

@@ -65,11 +65,14 @@ def prepare_imports() -> None:
 
 
 def finder(directory: str) -> PathEntryFinder:
-    """Return the finder for a directory's modules. Raises ImportError for a directory of installed packages."""
-    at = os.path.realpath(directory) + "/"
-    if at.startswith(foreign_directories()) or not INSTALLED.isdisjoint(at.split("/")):
+    """Return a finder that imports a directory's sources by SourceLoader. Python calls it for each directory.
+
+    Raises ImportError for a directory of Python, ewe or installed packages: Python then asks its own finder.
+    """
+    path = os.path.realpath(directory) + "/"
+    if path.startswith(foreign_directories()) or not INSTALLED.isdisjoint(path.split("/")):
         raise ImportError(directory)
-    return find_in(directory)
+    return finder_of_program(directory)
 
 
 class SourceLoader(SourceFileLoader):
@@ -88,7 +91,7 @@ class SourceLoader(SourceFileLoader):
             super().set_data(path, data, **how)
 
 
-find_in = FileFinder.path_hook(
+finder_of_program = FileFinder.path_hook(
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (SourceLoader, SOURCE_SUFFIXES),
     (SourcelessFileLoader, BYTECODE_SUFFIXES),

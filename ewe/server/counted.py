@@ -5,6 +5,9 @@ contains a line about the counters, and a server without them runs the model's o
 
 Each process has a row of counters on the board. board.count(step) calls step(row) with this process's row.
 
+Each change of a gauge writes the row, since any process may read it at any time. The queue's length changes where a
+CountedQueue is filled and emptied.
+
 The process that serves also has the access log's writer count the requests (ewe.logger.count_with). The supervisor
 does not: after a reload that fails, its next workers count or do not count as the configuration says that stays.
 
@@ -13,6 +16,7 @@ Read next: ewe.scoreboard.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger, scoreboard, timeouts
@@ -22,7 +26,7 @@ from ewe.scoreboard import ACCEPTED, CONNECTIONS, QUEUE, REFUSED, WORKERS, Score
 if TYPE_CHECKING:
     from ewe.logger import AccessLogEntry
     from ewe.streams.base import Stream
-    from ewe.streams.listener import Listener
+    from ewe.streams.listener import Accepted, Listener
 
 
 def counted(model: type[Processor]) -> type[Processor]:
@@ -35,13 +39,23 @@ class Counted(Processor):
 
     board: Scoreboard
 
+    def make_queue(self) -> CountedQueue:
+        """Return the queue of the pool, which writes its length into the row."""
+        return CountedQueue(super().make_queue(), self.board)  # type: ignore[misc]
+
     def serve(self, listener: Listener) -> None:
         """Serve as the model does, after the writer of this process's row was started."""
         self.board.gauges = self.write_gauges
         self.board.refresh()
         logger.count_with(count)
-        timeouts.count_with(count_timeout)
+        timeouts.count_with(count_timeout, count_partial_head)
         super().serve(listener)
+
+    def next_connection(self, listener: Listener, seconds: float = -1) -> Accepted | None:
+        """Return the model's next connection; count CPU time, since a process that forks registers no stream."""
+        accepted = super().next_connection(listener, seconds)
+        self.board.count(self.board.add_cpu)
+        return accepted
 
     def register(self, stream: Any) -> Any:
         """Register a stream, and count an accepted connection; return the stream."""
@@ -70,10 +84,39 @@ class Counted(Processor):
         self.write_gauges(row)
 
     def write_gauges(self, row: memoryview[int]) -> None:
-        """Write the connections and the workers of this process, and how many conversations wait for a worker."""
+        """Write the connections and the workers of this process, how many wait for one, and the CPU time."""
         row[CONNECTIONS] = len(self.live)
         row[QUEUE] = self.waiting()
         row[WORKERS] = self.workers_now()
+        self.board.add_cpu(row)
+
+
+class CountedQueue:
+    """Stands before a pool's queue, and writes its length into the row of this process when it changes."""
+
+    def __init__(self, queue: Any, board: Scoreboard) -> None:
+        self.queue = queue
+        self.board = board
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the queue behind this one."""
+        return getattr(self.queue, name)
+
+    def put(self, entry: Any) -> Any:
+        """Put an entry into the queue; return what the queue returns."""
+        dropped = self.queue.put(entry)
+        self.board.count(self.write_length)
+        return dropped
+
+    def get(self) -> Any:
+        """Wait for an entry, and return it."""
+        entry = self.queue.get()
+        self.board.count(self.write_length)
+        return entry
+
+    def write_length(self, row: memoryview[int]) -> None:
+        """Write the length of the queue."""
+        row[QUEUE] = self.queue.qsize()
 
 
 def refuse(row: memoryview[int]) -> None:
@@ -89,6 +132,16 @@ def count_timeout(kind: str) -> None:
         row[column] += 1
 
     shared().count(add_one)
+
+
+def count_partial_head(change: int) -> None:
+    """Count a head of which only a part has come (1), or its end (-1)."""
+
+    def add_change(row: memoryview[int]) -> None:
+        # A column cannot hold a negative number
+        row[scoreboard.READING] = max(row[scoreboard.READING] + change, 0)
+
+    shared().count(add_change)
 
 
 def count(entry: AccessLogEntry, feature: str) -> None:
@@ -108,6 +161,8 @@ def count(entry: AccessLogEntry, feature: str) -> None:
         row[scoreboard.MICROS] += entry.micros
         row[bucket] += 1
         row[column] += 1
+        scoreboard.count_recent(row, time.monotonic())
+        board.add_cpu(row)
 
     if not feature and entry.response.status == 408:  # only a head that came in part ends like this
         count_timeout("head")

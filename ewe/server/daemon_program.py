@@ -20,14 +20,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ewe.config.feature_table import DAEMON
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
 from ewe.server.kept_programs import Forked, KeptProgram, ProcessHandle
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-
-DAEMON = "ewe.database.inherited"
 
 
 class DaemonProgram(KeptProgram):

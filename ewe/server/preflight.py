@@ -69,8 +69,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += htaccess_warnings(config)
-    for each in features(config):
-        notes += each.notes(config) if each.notes is not None else ()
+    notes += notes_of_features(config)
     try:
         look_up(config.user, config.group)
         account, group = account_of_workers(config), config.group
@@ -91,6 +90,19 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         else:
             notes += [f"{note} ({setting})"] if note else []
     return failures, notes
+
+
+def notes_of_features(config: Config) -> list[str]:
+    """Return the notes of the features of all sites. A feature is asked once for equal settings."""
+    asked: set[tuple[object, ...]] = set()
+    found: list[str] = []
+    for site_config in config.each_site():
+        for each in features(site_config):
+            key = (each.name, *(getattr(site_config, name) for name in each.settings))
+            if each.notes is not None and key not in asked:
+                asked.add(key)
+                found += each.notes(site_config)
+    return list(dict.fromkeys(found))
 
 
 def account_of_workers(config: Config) -> str | None:

@@ -298,13 +298,13 @@ def open_trace(path: str | None) -> None:
     """Open the trace, before the server gives up root. Raises StartError."""
     if path is None:
         return
-    from ewe.trace import exposed, trace_at, why_not
+    from ewe.trace import exposed, follows_others, trace_at, why_not
 
     try:
         trace_at(path)
     except OSError as reason:
         raise StartError(why_not(path, reason)) from None
-    if warning := exposed(path):
+    for warning in filter(None, (exposed(path), follows_others(path))):
         logger.errors.warning(warning)
 
 

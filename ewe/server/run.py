@@ -26,6 +26,7 @@ from ewe.config.feature_table import feature, modules
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
+from ewe.features.files import LATE_OF_FILES
 from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner, followed, is_same
 from ewe.processors.base import UnknownModel, model_named
@@ -48,9 +49,8 @@ __all__ = ["StartError", "UnknownModel", "serve"]
 
 MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .htaccess files
 # Modules that a worker may import later, for a request or after a change of settings, in addition to those of the
-# features (tests/house/test_late_imports.py)
+# features and of the files (tests/house/test_late_imports.py)
 LATER = (
-    "ewe.features.languages", "ewe.features.indexes", "ewe.features.encoded_slashes",
     "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
     "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_protection",
     "ewe.server.applications", "ewe.server.sources", "ewe.server.counted", "ewe.server.trace", "ewe.streams.tls",
@@ -180,15 +180,15 @@ def start_programs(factory: ProcessorFactory) -> None:
 
 
 def late_modules() -> Iterator[str]:
-    """Yield the modules that a worker may import later: the features, the modules they need, and LATER."""
+    """Yield the modules that a worker may import later: the features, the modules they need, and all others."""
     for module in modules():
         yield module
         yield from feature(module).late
-    yield from LATER
+    yield from (*LATE_OF_FILES, *LATER)
 
 
 def load_all() -> None:
-    """Load the late modules and LibCGI's shim now: without root, their directories may not be readable.
+    """Load the late modules and the files that features preload now: without root, they may not be readable.
 
     Applications are not loaded here: the workers import them after they have given up root.
     """
@@ -198,7 +198,10 @@ def load_all() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     logger.load_traceback()
-    importlib.import_module("ewe.libcgi.build").preload()
+    for module in modules():
+        preload = feature(module).preload
+        if preload is not None:
+            preload()
     importlib.import_module("ewe.server.sources").foreign_directories()
 
 

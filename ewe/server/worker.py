@@ -90,8 +90,8 @@ class Worker:
         self.began = time.monotonic()
         self.interrupts = 0
         self.stopping = self.aborted = False
-        # After abort(), an alarm before this time is the late alarm of `grace`, and on_alarm() ignores it.
-        self.last_moment = 0.0
+        # The time.monotonic() from which an alarm ends the process. An earlier alarm is that of `grace`.
+        self.exit_from = 0.0
         logger.access.name_worker(self.processor.name, name)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
@@ -135,7 +135,7 @@ class Worker:
         self.interrupts += number == signal.SIGINT
         if self.interrupts > 1:
             self.on_quit(number, frame)
-        elif not self.stopping:
+        elif not self.stopping and not self.aborted:
             self.stopping = True
             if not self.supervised:
                 systemd.notify("STOPPING=1")
@@ -150,27 +150,32 @@ class Worker:
                 )
 
     def on_quit(self, number: int, frame: object) -> None:
-        """QUIT, second INT: abort all requests now. If the process still runs after ABORT_TIMEOUT_S, end it."""
+        """QUIT, second INT: abort all requests now. If the process still runs after ABORT_TIMEOUT_S, end it.
+
+        A further signal sets no other alarm: it would give a process that hangs more time.
+        """
+        if self.aborted:
+            self.processor.abort()
+            return
         self.aborted = True
-        self.last_moment = time.monotonic() + ABORT_TIMEOUT_S / 2
+        self.exit_from = time.monotonic() + ABORT_TIMEOUT_S / 2
         self.processor.abort()
         signal.setitimer(signal.ITIMER_REAL, ABORT_TIMEOUT_S)
 
     def on_alarm(self, number: int, frame: object) -> None:
         """ALRM: abort after `grace`, or end the process ABORT_TIMEOUT_S after abort(). Ignore it before a stop."""
-        if not self.stopping and not self.aborted:
-            return
-        if not self.aborted:
+        if self.aborted:
+            # The alarm of `grace` may come together with QUIT, and on_quit() run first. The alarm that on_quit()
+            # has set comes later.
+            if time.monotonic() >= self.exit_from:
+                kill_programs()
+                os._exit(ABORTED)
+        elif self.stopping:
             grace = self.factory.config.grace
             logger.errors.warning(
                 f"{self.processor.unfinished()} requests did not end in {grace:g} s (grace)"
             )
             self.on_quit(number, frame)
-            return
-        if time.monotonic() < self.last_moment:
-            return  # the alarm of `grace` came together with QUIT, and on_quit() ran first
-        kill_programs()
-        os._exit(ABORTED)
 
     def on_reopen(self, number: int, frame: object) -> None:
         """USR1: reopen the logs."""

@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 
+from ewe.config.feature_table import XSWITCH
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.scratch import Scratch
 from ewe.streams.listener import StartError
 
 BACKLOG = 1024  # connections that wait for X-Switch, also while it is started again
-XSWITCH = sys.executable, "-m", "ewe.xswitch"
+COMMAND = sys.executable, "-m", XSWITCH
 
 
 class XSwitchProcess:
@@ -77,7 +78,7 @@ class XSwitchProcess:
                 # The workers serve the page of engines, and ask X-Switch in the name of its visitors.
                 defaults["managers"] = self.user
         command = [
-            *XSWITCH, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
+            *COMMAND, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),
             "--log", config.logfile, "--log-level", config.loglevel,
         ]  # fmt: skip
         for root in roots_of(config):
@@ -127,7 +128,7 @@ def roots_of(config: Config) -> list[str]:
 def check_settings(config: Config) -> None:
     """Run X-Switch to check its settings file. Raises ConfigError."""
     if config.xswitch_config is not None:
-        command = [*XSWITCH, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
+        command = [*COMMAND, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise ConfigError(done.stderr.strip().rpartition("\n")[2].removeprefix("ewe-xswitch: "))

@@ -55,15 +55,15 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
     yield f"{request.method} {scheme}://{request.host}{target}"
     if request.path != target.partition("?")[0]:
         yield f"  path      {request.path}   (decoded, without dot segments and double slashes)"
-    handler, built = site.root, site.built
+    built = site.built
     if not built:
         yield "  site      the only one: the settings have no [[site]]"
     else:
         chosen = VirtualHosts([(each.host, each) for each in built]).choose(request.host, server)
-        handler = chosen.handler
         yield from of_site(chosen, built, request)
     try:
-        yield from explained(handler, request, io)  # type: ignore[arg-type]
+        # From the root, since a middleware around all sites may answer, too
+        yield from explained(site.root, request, io)  # type: ignore[arg-type]
     except HTTPError as refused:
         yield f"  answer    {refused.status}: {refused.cause}"
 

@@ -91,9 +91,17 @@ class Offer:
         return True
 
     def proxy_at(self, path: str) -> object | None:
-        """Return the proxy that answers for a path; None if another feature comes before it."""
+        """Return the proxy that answers for a path; None if another feature comes before it.
+
+        A mounted middleware is a part of the result: one reading of a path may be inside of it, and one outside.
+        """
         for prefix, handler in self.routes:
             if path.startswith(prefix):
+                if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
+                    if not handler.covers(path):
+                        continue
+                    inner = proxy_of(handler.handler, path)
+                    return None if inner is None else (handler, inner)
                 proxy_at = getattr(handler, "proxy_at", None)
                 if proxy_at is None:
                     return None
@@ -304,3 +312,7 @@ class Hosts:
         # Behind a proxy, io.server is the proxy's address: take this server's own one.
         server = io.server if io.connected is None else io.connected.server
         return await self.hosts.choose(request.host, server).respond(request, io)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the site that the request asks for (ewe.sites.explain names it, and the reason)."""
+        return (yield from explained(self.hosts.choose(request.host, io.server), request, io))

@@ -90,12 +90,12 @@ class Statement:
 class Query(Statement):
     """A statement that reads.
 
-    rows: the number on one page. sort: columns by which a visitor may sort, each with True for descending first.
-    needed_parameter: run the query only if this parameter is given. empty_status: the status of the page if the
-    query finds no row; 0: the usual page.
+    rows_per_page: the rows that one page shows at most. sort: columns by which a visitor may sort, each with True
+    for descending first. needed_parameter: run the query only if this parameter is given. empty_status: the status
+    of the page if the query finds no row; 0: the usual page.
     """
 
-    rows: int = DEFAULT_ROWS
+    rows_per_page: int = DEFAULT_ROWS
     sort: tuple[tuple[str, bool], ...] = ()
     needed_parameter: str = ""
     empty_status: int = 0
@@ -241,7 +241,7 @@ class DeclarationParser:
         # len(): MAX_ROWS is shorter, and int() refuses thousands of digits
         if not rest.isdecimal() or len(rest) > 9 or not 1 <= int(rest) <= MAX_ROWS:
             raise PageError(self.line, f"rows is a number from 1 to {MAX_ROWS}")
-        query.rows = int(rest)
+        query.rows_per_page = int(rest)
 
     def query_sort(self, query: Query, rest: str) -> None:
         """Set the columns by which a visitor may sort: `-- sort: title, year desc`. Raises PageError."""

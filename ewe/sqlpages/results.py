@@ -20,6 +20,7 @@ from markupsafe import Markup
 from ewe.database.protocol import Value
 from ewe.sqlpages import charts
 from ewe.sqlpages.declarations import Declarations, Query
+from ewe.sqlpages.templates import check_can_be_shown
 from ewe.sqlpages.values import TYPES
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
@@ -35,7 +36,7 @@ class Choice:
     __slots__ = ("column", "descending", "page")
 
     def __init__(self, query: Query, prefix: str, given: Mapping[str, str]) -> None:
-        """prefix: begins the query's names in the URL. given: the URL's fields."""
+        """prefix: begins the query's names in the URL ("loans."). given: the URL's fields."""
         sort_field = given.get(f"{prefix}sort", "")
         name = sort_field.removeprefix("-")
         is_declared = any(name == column for column, _ in query.sort)
@@ -65,8 +66,9 @@ def select_statement(query: Query, choice: Choice, *, whole: bool = False) -> st
         )
         parts.append(f"ORDER BY {', '.join(columns)}")
     if not whole:
+        rows_before = (choice.page - 1) * query.rows_per_page
         # One row more than the page has: it shows that there is another page
-        parts.append(f"LIMIT {query.rows + 1} OFFSET {(choice.page - 1) * query.rows}")
+        parts.append(f"LIMIT {query.rows_per_page + 1} OFFSET {rows_before}")
     return " ".join(parts)
 
 
@@ -107,15 +109,18 @@ class QueryResult:
         columns: list[str],
         rows: list[list[Value]],
     ) -> None:
-        """prefix: begins the query's names in the URL. rows: those of the page, and one more if there are more."""
+        """page: of the template, to which the links lead. prefix: begins the query's names in the URL ("loans.").
+
+        rows: those that `choice.page` shows, and one more if there is another page.
+        """
         self._page = page
         self._query = query
         self._choice = choice
         self._prefix = prefix
         self.asked = True
         self.columns = columns
-        self.cut = len(rows) > query.rows
-        self._rows = rows[: query.rows]
+        self.cut = len(rows) > query.rows_per_page
+        self._rows = rows[: query.rows_per_page]
         self.number = choice.page
 
     def __iter__(self) -> Iterator[Row]:
@@ -164,7 +169,8 @@ class QueryResult:
         one. labels: column -> heading; None: the columns' own names. empty: the text without rows.
         """
         links, labels = links or {}, labels or {}
-        # A template chooses the method get() of other objects, and no budget bounds a call from here.
+        # A namespace of the template may have a macro as its get(). A call of that macro from here would escape the
+        # budget of the template (templates.py)
         if not (isinstance(links, dict) and isinstance(labels, dict)):
             raise TypeError("links and labels must be dictionaries")
         if not self.asked:
@@ -174,18 +180,20 @@ class QueryResult:
         # A set: with two lists, the time would be the product of their lengths
         hidden = {hide} if isinstance(hide, str) else {name for name in hide if isinstance(name, str)}
         shown = [(index, name) for index, name in enumerate(self.columns) if name not in hidden]
-        if len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
+        # PostgreSQL may give many columns one name, and they then have the same label
+        head_chars = sum(len(labels.get(name, name)) for _, name in shown)
+        if head_chars + len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
             raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
         heads = "".join(self._head(index, name, labels.get(name, name)) for index, name in shown)
         patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
         if any(patterns) or len(shown) < len(self.columns):
-            rows, size = [], 0
+            rows, row_chars = [], 0
             for row in self._rows:
                 rows.append(self._row(row, shown, patterns))
-                size += len(rows[-1])
-                if size > MAX_TABLE_CHARS:
+                row_chars += len(rows[-1])
+                if row_chars > MAX_TABLE_CHARS:  # links may be much longer than the values
                     raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
-        else:
+        else:  # most tables: faster than _row()
             rows = [f"<tr>{''.join([html_cell(value) for value in row])}\n" for row in self._rows]
         body = f"<thead><tr>{heads}\n<tbody>\n{''.join(rows)}"
         return Markup(f'<div class="scroll"><table>\n{body}</table></div>\n') + self.pages()
@@ -235,7 +243,7 @@ class QueryResult:
         if number > 1:
             url = self._page.here(**{name: None if number == 2 else number - 1})
             links.append(f'<a rel="prev" href="{escape(url)}">← Previous</a>')
-        first = (number - 1) * self._query.rows + 1
+        first = (number - 1) * self._query.rows_per_page + 1
         more = "; there are more" if self.cut else ""
         links.append(f"Rows {first:,} to {first + rows - 1:,}{more}" if rows else "No more rows")
         if self.cut:
@@ -264,6 +272,7 @@ class QueryResult:
         for name in names:
             if name not in self.columns:
                 existing = ", ".join(self.columns) or "none, since the query was not run"
+                check_can_be_shown(name)
                 raise KeyError(f"{self._query.name} has no column {str(name)[:40]!r}; there are: {existing}")
             indexes.append(self.columns.index(name))
         return names, [[row[index] for row in self._rows] for index in indexes]
@@ -311,6 +320,20 @@ def fill_placeholders(pattern: str, values: Mapping[str, Value]) -> str:
     return PLACEHOLDER.sub(value_of, pattern)
 
 
+def check_url_length(parameters: Mapping[str, Value]) -> None:
+    """Raise ValueError if the parameters of a URL have more than MAX_URL_CHARS characters.
+
+    A template may give one long text to thousands of parameters: the URL would take gigabytes before its size is
+    counted (templates.py). Raises SecurityError for a namespace.
+    """
+    remaining_chars = MAX_URL_CHARS
+    for name, value in parameters.items():
+        check_can_be_shown(value)
+        remaining_chars -= len(name) + len(value if isinstance(value, str | bytes) else str(value))
+        if remaining_chars < 0:
+            raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")
+
+
 class Page:
     """The page as its template sees it: `page`."""
 
@@ -346,12 +369,21 @@ class Page:
         return f"chart-{self._chart_count}"
 
     def here(self, **changes: Value) -> str:
-        """Return the query of this page's URL with changed values; None removes a value. It begins with "?"."""
+        """Return the query of this page's URL with changed values; None removes a value. It begins with "?".
+
+        Raises ValueError for changes that are longer than MAX_URL_CHARS together.
+        """
+        check_url_length(changes)
         fields: dict[str, Value] = {**self._url_fields, **changes}
         return "?" + urlencode({name: value for name, value in fields.items() if value is not None})
 
     def url(self, path: str, /, **parameters: Value) -> str:
-        """Return the URL of another page with these parameters; None omits a parameter."""
+        """Return the URL of another page with these parameters; None omits a parameter.
+
+        Raises ValueError for parameters that are longer than MAX_URL_CHARS together.
+        """
+        check_can_be_shown(path)
+        check_url_length(parameters)
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
         return f"{path}?{query}" if query else path
 

@@ -242,6 +242,11 @@ class Environment(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return obj[argument]: jinja2 calls this. Raises SecurityError, since an error would show the argument."""
+        check_can_be_shown(argument)
+        return super().getitem(obj, argument)
+
     # The names are jinja2's. The underscores keep them apart from the names of the keyword arguments in `kwargs`.
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call __obj, a function or method, for a template, and return its result; jinja2 calls this.
@@ -318,6 +323,8 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
     # The argument of default() may be long: it takes the value's place, and is not searched for
     if name in ("default", "d"):
         return value
+    for argument in arguments:
+        check_can_be_shown(argument)  # map(x) shows x in an error if there is no filter x
     check_search_texts(arguments)
     if name in SELECTING_FILTERS:
         return check_each_round(value) if value else value
@@ -359,7 +366,8 @@ def check_number(value: Any) -> None:
 def check_can_be_shown(value: Any) -> None:
     """Raise SecurityError if a value is a namespace or an imported file.
 
-    The sizes of their contents are not counted, so they must not become texts.
+    The sizes of their contents are not counted, so they must not become texts. A namespace may hold another one
+    twice, and so on: str() of forty of them would not end, and no check of the clock stands within it.
     """
     if isinstance(value, UNCOUNTED_TYPES):
         kind = "an imported file" if isinstance(value, TemplateModule) else "a namespace"
@@ -457,7 +465,11 @@ def text_to_insert(value: Any) -> Any:
 
 
 def concatenate(parts: list[Any]) -> str:
-    """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML."""
+    """Return the result of a ~ b ~ c: the joined texts, escaped if one of them is HTML.
+
+    Raises SecurityError if a part may not be shown, or if the result is too long; BudgetExceeded if the page has
+    made too many long texts.
+    """
     texts, length = [], 0
     for part in parts:
         check_can_be_shown(part)
@@ -471,7 +483,7 @@ def concatenate(parts: list[Any]) -> str:
 
 
 def join(values: Iterable[Any], separator: str = "") -> str:
-    """Return the values as one text, with `separator` between them: jinja2's filter with a limit."""
+    """Return the values as one text, with `separator` between them: jinja2's filter with the limits of `~`."""
     parts = [part for value in check_each_round(values) for part in (separator, value)]
     return concatenate(parts[1:])  # without the separator before the first value
 

@@ -426,7 +426,8 @@ class Stream:
     def abort(self) -> None:
         """End the connection and kill its programs now. Any thread may call this.
 
-        The call in which the conversation waits raises Disconnected.
+        The call in which the conversation waits raises Disconnected. next_request() may also return b"", as at a
+        stop.
         """
         raise NotImplementedError
 

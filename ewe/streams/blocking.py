@@ -237,6 +237,7 @@ class BlockingStream(Stream):
 
     def abort(self) -> None:
         """End both directions of the connection, which ends a wait in recv(2) or send(2), and kill its programs."""
+        # finishing, stopping: the conversation also begins no further exchange.
         self.aborted = self.finishing = self.stopping = True
         self.shutdown(socket.SHUT_RDWR)
         self.kill_programs()

@@ -312,7 +312,8 @@ class Listener:
         now = time.monotonic() if accept_from else 0.0
         if now < accept_from:
             max_accepts = 0
-            seconds = accept_from - now
+            pause = accept_from - now
+            seconds = pause if seconds < 0 else min(seconds, pause)
         elif accept_from:
             self.accept_from = 0.0
         self.watch_sockets(max_accepts > 0 and not self.closed)

@@ -307,19 +307,20 @@ async def run_unless_given_up(work: Coroutine[Any, Any, None], given_up: Flag) -
 async def wait_for_task(task: asyncio.Future[Any], seconds: float, given_up: Flag) -> None:
     """Wait until a task has ended, `seconds` have passed, or `given_up` is raised."""
     loop = asyncio.get_running_loop()
-    asked_to_stop = loop.create_future()
+    raised = loop.create_future()
 
-    def tell() -> None:
-        loop.call_soon_threadsafe(resolve, asked_to_stop)
+    def end_wait() -> None:
+        loop.call_soon_threadsafe(resolve, raised)
 
     expires = time.monotonic() + seconds
-    given_up.watchers.append(tell)
+    given_up.watchers.append(end_wait)
     try:
         while not given_up.raised and not task.done() and (left := expires - time.monotonic()) > 0:
-            both = (task, asked_to_stop)
-            await asyncio.wait(both, timeout=min(left, LOOK_S), return_when=asyncio.FIRST_COMPLETED)
+            # end_wait() may run in a signal handler just before the loop begins to wait: see LOOK_S.
+            left = min(left, LOOK_S)
+            await asyncio.wait((task, raised), timeout=left, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        given_up.watchers.remove(tell)
+        given_up.watchers.remove(end_wait)
 
 
 def resolve(future: asyncio.Future[None]) -> None:

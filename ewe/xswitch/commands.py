@@ -120,7 +120,7 @@ def ending_function(name: str) -> Callable[[str, Namespace], int]:
         ):
             print("nothing is done")
             return 1
-        answer = ask_action(address, name.encode(), choice_of(options))
+        answer = ask_action(address, name.encode(), engine_parameters(options))
         participle = "restarted" if name == "restart" else "ended"
         # The pid 0 is that of an engine whose process is still being started
         for pid in answer["ended"]:
@@ -137,8 +137,11 @@ def ending_function(name: str) -> Callable[[str, Namespace], int]:
     return end_engines
 
 
-def choice_of(options: Namespace) -> dict[bytes, str]:
-    """Return the parameters that name the engines of a command's options (control.py); "" names no restriction."""
+def engine_parameters(options: Namespace) -> dict[bytes, str]:
+    """Return the parameters (control.py) that restrict an action to the engines which the options name.
+
+    options: of the command `restart` or `drain`. A parameter "" restricts nothing: ask_action() leaves it out.
+    """
     return {
         b"XSWITCH_PIDS": " ".join(map(str, options.pid)),
         b"XSWITCH_USER": options.user,
@@ -148,7 +151,7 @@ def choice_of(options: Namespace) -> dict[bytes, str]:
 
 def is_confirmed(name: str, address: str, options: Namespace) -> bool:
     """Ask the person at the terminal whether to end the chosen engines; return the answer. Raises Failure."""
-    engines = ask_action(address, b"list", choice_of(options))["engines"]
+    engines = ask_action(address, b"list", engine_parameters(options))["engines"]
     users = {engine["user"] for engine in engines}
     has_java = any(engine["language"] == "java" for engine in engines)
     loss = "; sessions of Java applications are lost" if has_java else ""
@@ -176,17 +179,21 @@ def ask_action(address: str, action: bytes, arguments: Mapping[bytes, str]) -> d
 
 
 def ask_status_page(address: str, params_of_page: Mapping[bytes, bytes]) -> str:
-    """Ask X-Switch for its status page, with these parameters; return the body of the answer. Raises Failure."""
+    """Ask X-Switch for its status page; return the body of the answer. Raises Failure.
+
+    params_of_page: QUERY_STRING, or the parameters of an action (control.py).
+    """
     from ewe.gateway.records import FastCGIError
     from ewe.xswitch.tools.client import FastCGIClient
 
+    # XSWITCH_STATUS: a program asks over X-Switch's own socket, and not a web server's client (status.py)
     params = {b"SCRIPT_NAME": XSWITCH_STATUS_PATH.encode(), b"XSWITCH_STATUS": b"1", **params_of_page}
     try:
         with FastCGIClient(address, STATUS_TIMEOUT_S) as client:
             answer = client.ask(params)
     except FastCGIError as error:
         raise Failure(f"{address}: no X-Switch: {error}") from None
-    except (OSError, ValueError) as reason:
+    except (OSError, ValueError) as reason:  # ValueError: a malformed address
         text = getattr(reason, "strerror", None) or str(reason) or "it does not answer"
         raise Failure(f"{address}: {text}") from None
     _head, _, body = answer.decode("utf-8", "backslashreplace").partition("\r\n\r\n")

@@ -341,14 +341,20 @@ class Packages:
             os.utime(os.path.join(self.scripts, name))
 
     def links(self) -> dict[str, str]:
-        """Return the applications that serve: {name: version}."""
-        versions = {}
+        """Return the applications that serve: {name: version}. Raises OSError.
+
+        An application is a link NAME -> VERSIONS/NAME/version. Other links beside it are not of packages.
+        """
+        versions: dict[str, str] = {}
+        names: list[str] = []
         with suppress(FileNotFoundError):
-            for entry in os.scandir(self.scripts):
-                if entry.is_symlink():
-                    parts = os.readlink(entry.path).split("/")
-                    if parts[:-1] == [VERSIONS, entry.name]:
-                        versions[entry.name] = parts[-1]
+            names = os.listdir(self.scripts)
+        for name in names:
+            with suppress(FileNotFoundError):  # the link was removed in the meantime
+                path = os.path.join(self.scripts, name)
+                parts = os.readlink(path).split("/") if os.path.islink(path) else []
+                if parts[:-1] == [VERSIONS, name]:
+                    versions[name] = parts[-1]
         return versions
 
     def remove_old(self) -> None:

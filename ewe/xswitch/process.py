@@ -97,6 +97,9 @@ def start(
 def prepare_process(descriptors: Mapping[int, int]) -> None:
     """Lead a new session, with these descriptors and no others, and with the default signal actions.
 
+    descriptors: {new number: present number}. The new numbers must be 0, 1, 2 ... without a gap: a descriptor in a
+    gap would stay open.
+
     The scheduling policy is SCHED_BATCH: the process gets as much CPU time, but does not preempt the process that
     wakes it. The main process can then hand out all pending requests before engines run, which halves the number of
     context switches.

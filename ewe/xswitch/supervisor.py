@@ -151,10 +151,10 @@ class Supervisor:
         self.uid, self.gid = main_process_ids(settings)
         checked_settings = read_certificates(settings)
         # Only now: if a certificate were refused afterwards, nothing would remove a copy of the engine programs
-        self.programs = public_engines_directory()
-        self.settings = with_engines_in(checked_settings, self.programs)
+        self.programs_directory = public_engines_directory()
+        self.settings = with_engines_in(checked_settings, self.programs_directory)
         self.reload: Callable[[], Settings] = lambda: read_certificates(
-            with_engines_in(reload(), self.programs)
+            with_engines_in(reload(), self.programs_directory)
         )
         self.log = log
         self.log_file = log_file
@@ -215,15 +215,15 @@ class Supervisor:
         Raises OSError.
         """
         # Each child keeps its own ends; `with` closes this process's copies of them
-        orders, suexecme_end = channel.pair()
-        with orders:
-            with suexecme_end:
+        main_end, to_main = channel.pair()
+        with main_end:
+            with to_main:
                 self.to_suexecme.close()
-                self.to_suexecme, supervisor = channel.pair()
+                self.to_suexecme, to_supervisor = channel.pair()
                 self.to_suexecme.setblocking(False)
-                with supervisor:
-                    self.suexecme = self.fork(lambda: self.run_suexecme(suexecme_end, supervisor, orders))
-            self.main = self.fork(lambda: self.run_main(orders))
+                with to_supervisor:
+                    self.suexecme = self.fork(lambda: self.run_suexecme(to_main, to_supervisor, main_end))
+            self.main = self.fork(lambda: self.run_main(main_end))
 
     def fork(self, run_child: Callable[[], int]) -> int:
         """Fork a child that calls `run_child` and exits with its result; return the child's pid.
@@ -241,23 +241,29 @@ class Supervisor:
         finally:
             os._exit(status)
 
-    def run_suexecme(self, orders: socket.socket, supervisor: socket.socket, main_end: socket.socket) -> int:
-        """Run suexecme. It ends when the main process does, and has killed all engines by then."""
+    def run_suexecme(
+        self, to_main: socket.socket, to_supervisor: socket.socket, main_end: socket.socket
+    ) -> int:
+        """Run suexecme in this new process; return its exit status.
+
+        suexecme ends when the main process does, after it has killed all engines. to_main, to_supervisor: its ends
+        of the channels to these processes. main_end: the other end of `to_main`, which the main process needs.
+        """
         main_end.close()
         self.to_suexecme.close()
         for listener in self.listeners:
             listener.close()
         if self.trace is not None:  # no engine may get it
             os.close(self.trace.file)
-        suexecme = Suexecme(orders, supervisor, self.settings, self.log)
+        suexecme = Suexecme(to_main, to_supervisor, self.settings, self.log)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # suexecme has handlers for them by now
         suexecme.run()
-        if os.getppid() != self.pid:  # the supervisor was killed, and cannot remove them
-            self.remove_programs()
+        if os.getppid() != self.pid:  # the supervisor was killed: remove the copies in its place
+            self.remove_program_copies()
         return 0
 
     def run_main(self, orders: socket.socket) -> int:
-        """Run the main process, as the configured user."""
+        """Run the main process, as the configured user; return its exit status. orders: its channel to suexecme."""
         # Import before root is dropped: the user may not be allowed to read Python's directories.
         from ewe.xswitch.switch.main import serve
 
@@ -418,12 +424,12 @@ class Supervisor:
                     os.rmdir(directory)
             listener.close()
         remove_empty(base_directory(self.pid))
-        self.remove_programs()
+        self.remove_program_copies()
 
-    def remove_programs(self) -> None:
+    def remove_program_copies(self) -> None:
         """Remove the copies of the engine programs, if there are any."""
-        if self.programs != ENGINES:
-            shutil.rmtree(self.programs, ignore_errors=True)
+        if self.programs_directory != ENGINES:
+            shutil.rmtree(self.programs_directory, ignore_errors=True)
 
 
 def redirect_standard_error(path: str) -> None:

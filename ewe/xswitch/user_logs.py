@@ -18,7 +18,10 @@ MAX_OPEN_LOGS = 1000  # users whose file the main process keeps open
 
 
 def directory_fault(directory: str) -> str:
-    """Return why a directory is unfit for logs, "" if it is fit: only root, or this user, may write there."""
+    """Return why a directory is unfit for logs, "" if it is fit.
+
+    Only root and this process's own account may be able to replace a log, or a directory above it.
+    """
     path = os.path.realpath(directory)
     if not directory.startswith("/") or not os.path.isdir(path):
         return f"there is no directory {directory}"

@@ -226,6 +226,17 @@ def test_a_queue_cannot_be_used_in_anothers_name(daemon: Daemons) -> None:
     end.close()
 
 
+def test_a_stranger_who_writes_to_the_reply_queue_does_not_prolong_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queue is never empty, and no message begins with the secret."""
+    end = QueueToDaemon.__new__(QueueToDaemon)
+    end.timeout_s, end.secret, end.unread, end.reply_queue = 0.1, b"s" * 16, b"", None
+    monkeypatch.setattr("ewe.database.dialing.receive_message", lambda queue: b"junk of a stranger")
+    with pytest.raises(TimeoutError):
+        end.recv(1)
+
+
 def test_notes_that_are_none_are_left_out(daemon: Daemons) -> None:
     directory = Path(daemon.at["fifo"][5:])
     (directory / ("a" * 32 + ".request")).write_text("no pipe")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -394,9 +395,9 @@ def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, sch
     rows = Rows(["rowid", EVIL], [[1, EVIL]], False)
     listing = listing._replace(rows=rows, facets=[facet], labels={EVIL: {EVIL: EVIL}})
     no_markup_of_others(pages.table_page(place, listing))
-    known = pages.Known(EVIL, schema, {EVIL: 1})
-    no_markup_of_others(pages.databases_page(place, [known]))
-    no_markup_of_others(pages.database_page(place, known, {EVIL: EVIL}, True, EVIL))
+    overview = pages.DatabaseOverview(EVIL, schema, {EVIL: 1})
+    no_markup_of_others(pages.databases_page(place, [overview]))
+    no_markup_of_others(pages.database_page(place, overview, {EVIL: EVIL}, True, EVIL))
     statement = statements.row_of(schema, table, [1])
     row = dict(zip(rows.columns, rows.rows[0], strict=True))
     no_markup_of_others(
@@ -440,6 +441,15 @@ def test_cells_lead_along_foreign_keys_and_the_key_to_its_row(
     listing = listing_of(database, schema, schema.tables["stock"], View())
     text = pages.table_page(PageTrail("/-/databases/", "shop", "stock"), listing)
     assert 'href="/-/databases/shop/stock/row?key=%5B1%5D&amp;key=barn"' in text
+
+
+def test_the_form_of_a_page_sends_all_its_filters_again(schema: Schema) -> None:
+    """Its last line is empty. The row id is a column of the page, but not of the table."""
+    table = schema.tables["notes"]
+    view = View((*[Filter("_rowid_", "gt", "0")] * 19, Filter("text", "eq", "first")))
+    form = pages.filter_form("/", table, view)
+    assert re.findall(r'<option value="(\w*)" selected>', form) == ["_rowid_", "gt"] * 19 + ["text", "eq", ""]
+    assert view_of(table, view.query()[1:] + "&column=&op=eq&value=") == view
 
 
 def test_the_label_of_a_column_with_two_foreign_keys_belongs_to_its_link(

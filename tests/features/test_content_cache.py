@@ -694,6 +694,15 @@ def test_memory_is_bounded() -> None:
     assert len(place.cache.not_kept) <= 1024
 
 
+def test_the_newest_copies_of_one_url_stay_when_all_of_them_are_too_large() -> None:
+    place = Place(room=64 * 1024)
+    place.says = lambda request: page("max-age=60", ("Vary", "X"), body=b"x" * 2500)
+    for number in range(30):
+        assert "stored" in place.ask("GET /", f"X: {number}")[0]
+        assert place.ask("GET /", f"X: {number}")[0].startswith("hit")
+    assert [place.ask("GET /", f"X: {number}")[0][:3] for number in (29, 28, 27, 0)] == ["hit"] * 3 + ["fwd"]
+
+
 def test_compressed_copies_are_kept_beside_the_copy(place: Place) -> None:
     compression = Compression(Config(compress="public"))
     place.says = page(body=b"sheep " * 500)

@@ -479,6 +479,30 @@ def test_log_in(guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert log_in(guard, "bob", "secret") == 500
 
 
+def test_a_file_that_is_too_long_is_read_once_for_many_requests(
+    guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Asked(monkeypatch)
+    file, by = tmp_path / "htpasswd", guard.by
+    assert isinstance(by, htpasswd.Htpasswd)
+    load, loads = by.load, [0]
+
+    def counted() -> tuple[tuple[int, ...], bytes]:
+        loads[0] += 1
+        return load()
+
+    monkeypatch.setattr(by, "load", counted)
+    monkeypatch.setattr(htpasswd, "CHECK_EVERY_S", 3600.0)
+    by.bounds = htpasswd.Bounds(100)
+    file.write_text(f"bob:{HASHES['sha1']}\n" + "#" * 100)
+    by.checked_at -= 7200
+    assert [log_in(guard, "bob", "secret") for _ in range(3)] == [500] * 3 and loads == [1]
+    file.write_text(f"bob:{HASHES['sha1']}\n")
+    assert log_in(guard, "bob", "secret") == 500 and loads == [1]  # until the next check
+    by.checked_at -= 7200
+    assert log_in(guard, "bob", "secret") == log_in(guard, "bob", "secret") == 0 and loads == [2]
+
+
 def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:
     Asked(monkeypatch)
     request = Request("GET", "/", (1, 1), (("authorization", "Basic YWRhOnNlY3JldA=="), ("accept", "a")))

@@ -21,7 +21,8 @@ from support.examples import some
 from support.memory import MemoryStream
 from support.server import MODELS, ROOT, Start, wait_until
 
-from ewe.cli import MANUAL, with_manual
+from ewe.cli import with_manual
+from ewe.config.feature_table import MANUAL
 from ewe.config.settings import Config
 from ewe.features.markdown import book as books
 from ewe.features.markdown.convert import convert, leaves
@@ -337,6 +338,18 @@ def test_much_text(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, README="[a](a0.md)", **{f"a{number}": "# a\n" * 500 for number in range(20)})
     book = found(root)
     assert book.is_cut and 4 < len(book.pages) < 8
+
+
+def test_large_files_count_the_same_at_each_reading(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a book would lose pages at its next reading, although no file has changed."""
+    monkeypatch.setattr(books, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(books, "MAX_BYTES", 1_000)
+    write(root, README="[a](a.md)", a="# A", **{f"b{number}": "x" * 200 for number in range(30)})
+    reader = books.Books(Static(Config(documentroot=str(root))), lambda path: None)
+    first = reader.read_and_cache(("/", None), None)
+    again = reader.read_and_cache(("/", None), first)
+    assert first is not None and again is not None and not again.is_cut
+    assert again.pages == first.pages and len(again.pages) == 32
 
 
 def test_a_document_is_bounded(start: Start) -> None:

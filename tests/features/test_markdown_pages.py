@@ -18,6 +18,7 @@ from ewe.config.settings import Config
 from ewe.features.markdown import convert, pages
 from ewe.features.markdown.book import MAX_FILE_BYTES
 from ewe.features.markdown.convert import EXTENSIONS, HEADING, LIBRARY, TAG, TooSlow, bounded
+from ewe.features.markdown.layout import PRINT_STYLE, STYLE
 from ewe.features.markdown.pages import MarkdownPages
 from ewe.features.static import Static
 
@@ -53,6 +54,13 @@ def test_the_cached_pages_are_bounded_by_their_sizes(tmp_path: Path, monkeypatch
         handler.convert_file(f"/{name}.md", file.stat(), file.read_bytes())
         kept.append(len(handler.cached_pages))
     assert kept == [1, 2, 1]
+
+
+def test_a_box_that_scrolls_has_a_shadow_where_more_follows() -> None:
+    """A table that the edge of a narrow screen cuts would look whole. Paper does not scroll."""
+    rule = STYLE.partition("pre, .table, main > table {")[2].partition("}")[0]
+    assert rule.count(" local ") == rule.count(" scroll ") == rule.count("var(--shade)") == 2
+    assert "pre, .table, main > table { background: var(--cover) }" in PRINT_STYLE
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -72,7 +72,7 @@ def test_a_page_is_taken_apart() -> None:
     }
     books = found.queries["books"]
     assert books.parameters == ("q", "year")
-    assert (books.rows, books.time_limit_s, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
+    assert (books.rows_per_page, books.time_limit_s, books.needed_parameter, books.line) == (20, 1.5, "q", 17)
     assert books.sort == (("title", False), ('a "b', False), ("year", True))
     assert books.sql.endswith("q2 = :q") and books.sql.startswith("-- what it finds\nSELECT")
     assert found.posts["add"].redirect == "books.sql.html?id={id}"
@@ -222,7 +222,7 @@ def test_a_query_that_cannot_be_read_is_refused(query: str) -> None:
         fields_of(query)
 
 
-BOOKS = Query("books", 1, "SELECT a -- all", rows=10, sort=(("title", False), ("year", True)))
+BOOKS = Query("books", 1, "SELECT a -- all", rows_per_page=10, sort=(("title", False), ("year", True)))
 
 
 def statement(**given: str) -> str:
@@ -529,6 +529,47 @@ def test_what_jinja_puts_together_is_counted_as_text(text: str, monkeypatch: pyt
     page = Page(Declarations(), "/a.sql.html", {}, "")
     with pytest.raises(PageError, match="a list that is too large"):
         render(text, x="x" * 300, number=1 << 4000, page=page)
+
+
+NESTED = "{% set n = namespace() %}" + "{% set n = namespace(a=n, b=n) %}" * 40
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "{{ [][n] }}",
+        "{{ page[n] }}",
+        "{{ page|attr(n) }}",
+        "{{ [1]|map(n)|list }}",
+        "{{ [1]|select(n)|list }}",
+        "{{ page.url(n) }}",
+        "{{ page.url('a', b=n) }}",
+        "{{ page.here(b=n) }}",
+        "{{ x.bars(n, 'a') }}",
+        "{{ x.lines('a', n) }}",
+    ],
+)
+def test_no_error_and_no_link_shows_a_namespace(use: str) -> None:
+    """The text of one that holds others has 2 ** 40 parts, and no check of the clock ends str()."""
+    page = Page(Declarations(), "/a.sql.html", {}, "")
+    with pytest.raises(PageError, match="a namespace cannot be shown"):
+        render(NESTED + use, page=page, x=result(["a"], [[1]]))
+
+
+@pytest.mark.parametrize("function", ["url('a', ", "here("])
+def test_a_link_has_no_long_parameters(function: str) -> None:
+    """A template of 32 KB has room for thousands of them, each with a text of a megabyte."""
+    page = Page(Declarations(), "/a.sql.html", {"q": "x" * 9000}, "")
+    parameters = ", ".join(f"a{number}=x" for number in range(100))
+    with pytest.raises(PageError, match="a link longer than 8192 characters"):
+        render(f"{{% set x = 'x' * 1000 %}}{{{{ page.{function}{parameters}) }}}}", page=page)
+    assert page.here(page=2).endswith("x&page=2")  # the fields of a visitor are not counted
+
+
+def test_the_heads_of_a_table_are_no_longer_than_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "MAX_TABLE_CHARS", 50_000)
+    with pytest.raises(ValueError, match="a table longer than"):
+        result(["a"] * 100, [[1] * 100]).table(labels={"a": "x" * 1000})
 
 
 def test_a_concatenation_ends_with_the_part_that_is_too_long() -> None:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.server import ROOT, Server, Start, wait_until, write_program
 
+from ewe.config.settings import Config
 from ewe.features.status_page import seconds
+from ewe.processors.pool import Pool
+from ewe.processors.scheduled_pool import ScheduledPool
 from ewe.scoreboard import (
     BUCKETS_S,
+    BUSY,
     CONNECTIONS,
+    CPU_MICROS,
     HISTOGRAM,
+    MATRIX,
     PID,
+    QUEUE,
+    READING,
     REQUESTS,
     ROWS,
     WORKERS,
     Scoreboard,
     bucket_of,
+    count_recent,
+    rate_of,
+    states_of,
 )
+from ewe.server.counted import CountedQueue, counted
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LOST = b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -81,12 +97,39 @@ def test_every_process_and_thread_counts(start: Start, variant: str) -> None:
 
 def test_connections_by_state(start: Start, way_to_wait: str) -> None:
     server = start(way_to_wait, "--status", "/ewe-status")
-    idle = [server.connect() for _ in range(3)]
+    open_ones = [server.connect() for _ in range(3)]
     wait_until(lambda: numbers(server)["connections"] == 4, 20)
     assert numbers(server)["busy"] == 1  # the one that asks
-    for sock in idle:
+    open_ones[0].sendall(GET[:20])
+    wait_until(lambda: states(server) == {"waiting": 2, "reading": 1, "answering": 1, "queued": 0}, 20)
+    open_ones[0].sendall(GET[20:].replace(b"close", b"keep-alive"))
+    assert open_ones[0].recv(10)
+    wait_until(lambda: states(server) == {"waiting": 3, "reading": 0, "answering": 1, "queued": 0}, 20)
+    for sock in open_ones:
         sock.close()
-    wait_until(lambda: numbers(server)["connections"] == 1, 20)
+    wait_until(lambda: states(server) == {"waiting": 0, "reading": 0, "answering": 1, "queued": 0}, 20)
+
+
+def states(server: Server) -> dict[str, int]:
+    found = numbers(server)
+    assert sum(found["states"].values()) == found["connections"]
+    assert isinstance(found["states"], dict)
+    return found["states"]
+
+
+def test_a_process_that_does_not_answer_has_written_its_numbers(start: Start) -> None:
+    """Each child of fork has one connection, and another child answers the status."""
+    server = start("fork", "--status", "/ewe-status")
+    with server.connect() as kept, server.connect() as partial:
+        kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept.recv(10)
+        partial.sendall(GET[:20])
+        wait_until(lambda: states(server) == {"waiting": 1, "reading": 1, "answering": 1, "queued": 0}, 20)
+        found = numbers(server)
+    assert 0 < found["rate"] <= found["requests"] / 10
+    assert found["cpu"] > 0 and all(each["cpu"] > 0 for each in found["processes"])
+    began = [each["began"] for each in found["processes"]]
+    assert max(began) - min(began) < 60 and abs(time.time() - began[0]) < 60
 
 
 def test_a_visitor_in_the_queue_of_the_pool(start: Start) -> None:
@@ -98,6 +141,7 @@ def test_a_visitor_in_the_queue_of_the_pool(start: Start) -> None:
     waiting[1].sendall(b"GET /ewe-status?json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     found = json.loads(read_to_end(waiting[1]).partition(b"\r\n\r\n")[2])
     assert found["connections"] == 3 and found["queue"] == 1
+    assert found["states"] == {"waiting": 1, "reading": 0, "answering": 1, "queued": 1}
     for sock in (silent[1], *waiting):
         sock.close()
 
@@ -186,6 +230,9 @@ def test_prometheus_reads_the_metrics(start: Start, way_to_wait: str) -> None:
     counts = [sample.value for sample in histogram.samples if sample.name.endswith("_bucket")]
     assert counts == sorted(counts) and len(counts) == len(BUCKETS_S) + 1 and counts[-1] == 3
     assert families["ewe_connections_accepted"].samples[0].value == 4
+    by_state = {sample.labels["state"]: sample.value for sample in families["ewe_connections"].samples}
+    assert by_state == {"waiting": 0, "reading": 0, "answering": 1, "queued": 0}
+    assert families["ewe_cpu_seconds"].type == "counter" and families["ewe_cpu_seconds"].samples[0].value > 0
     assert all(each.documentation for each in families.values())
 
 
@@ -196,6 +243,8 @@ def test_a_page_for_people(start: Start) -> None:
     assert b"No request was answered yet" in body
     page = status(server, "").decode()
     assert "<td>status<td>1" in page and 'href="/ewe-status/metrics"' in page
+    assert "<dt>wait for a request<dd>0" in page and "<dt>rate of the last 10 s<dd>0." in page
+    assert re.search(r"<tr><td>\d+<td>\d+ s<td>\d+\.\d s<td>1<td>1<td>0<td>\d+<td>1<td>", page)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +381,65 @@ def test_the_process_id_of_an_ended_process_may_belong_to_another_program() -> N
     sums = board.sums()
     assert (sums[CONNECTIONS], sums[WORKERS], sums[REQUESTS]) == (0, 0, 7)
     assert sum(alive for alive, _ in board.rows()) == 1
+
+
+def test_the_row_has_the_length_of_the_queue_after_each_change() -> None:
+    board = Scoreboard(("other",), (0,))
+    queue = CountedQueue(SimpleQueue(), board)
+    lengths = []
+    for change in (lambda: queue.put(1), lambda: queue.put(2), queue.get, queue.get):
+        change()
+        lengths.append(board.sums()[QUEUE])
+    assert lengths == [1, 2, 1, 0] and queue.qsize() == 0
+
+
+@pytest.mark.parametrize("pool", [Pool, ScheduledPool])
+def test_each_pool_has_such_a_queue(pool: type[Pool]) -> None:
+    site: Any = SimpleNamespace(tls=None)
+    made = counted(pool)(site, Config())
+    assert isinstance(made, Pool) and isinstance(made.queue, CountedQueue)
+    assert made.parking.queue is made.queue
+
+
+def test_cpu_time_is_counted_once() -> None:
+    board = Scoreboard(("other",), (0,))
+    began = time.process_time()
+    while time.process_time() - began < 0.02:
+        pass
+    for _ in range(3):
+        board.count(board.add_cpu)
+    assert 20_000 <= board.sums()[CPU_MICROS] <= time.process_time() * 1e6
+
+
+@pytest.mark.parametrize(
+    ("now", "rate"),
+    [(101, 2.0), (105, 2.0), (109.9, 2.0), (115, 1.0), (119.9, 0.02), (125, 0.0), (1000, 0.0)],
+)
+def test_the_rate_is_that_of_the_last_ten_seconds(now: float, rate: float) -> None:
+    row = memoryview(bytearray(8 * MATRIX)).cast("Q")
+    for request in range(20):
+        count_recent(row, 100 + request / 20)
+    assert rate_of(row, now) == pytest.approx(rate)
+
+
+def test_a_part_of_the_period_before_counts_for_the_rate() -> None:
+    row = memoryview(bytearray(8 * MATRIX)).cast("Q")
+    for now in (95, 101, 112, 113):
+        count_recent(row, now)
+    assert rate_of(row, 114) == pytest.approx((2 + 0.6 * 1) / 10)
+    count_recent(row, 155)  # the periods in between had no request
+    assert rate_of(row, 155) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("queue", "busy", "reading", "states"),
+    [(0, 0, 0, [5, 0, 0, 0]), (1, 2, 1, [1, 1, 2, 1]), (3, 5, 1, [0, 0, 2, 3]), (9, 9, 9, [0, 0, 0, 5])],
+)
+def test_each_connection_has_one_state(queue: int, busy: int, reading: int, states: list[int]) -> None:
+    row = [0] * MATRIX
+    row[CONNECTIONS], row[QUEUE], row[BUSY], row[READING] = 5, queue, busy, reading
+    found = states_of(row)
+    assert [found[state] for state in ("waiting", "reading", "answering", "queued")] == states
 
 
 def test_a_duration_belongs_to_one_bucket() -> None:

@@ -14,8 +14,9 @@ from support.server import ROOT, Start
 
 from ewe.config.feature_table import FEATURES, feature
 from ewe.config.settings import Config
-from ewe.features.declaration import UnknownFeature, make
+from ewe.features.declaration import Feature, UnknownFeature, make
 from ewe.http.messages import Response
+from ewe.server.preflight import notes_of_features
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 
@@ -157,6 +158,149 @@ def test_explain_names_a_middleware(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         explain(make_site(config), "http://x/a/b", ("", 80))
     )
     assert not any("Outer" in line for line in explain(make_site(config), "http://x/b", ("", 80)))
+
+
+@pytest.mark.parametrize(
+    ("mount", "answer"),
+    [
+        ("/=through:Through", "the next server of /app"),
+        ("/app=through:Through", "the next server of /app"),
+        ("/app/a/b=through:Through", "404: "),  # only one reading of the path is inside of it
+        ("/app/ab=through:Through", "the next server of /app"),
+        ("/=through:Rules", "404: "),
+        ("/app/a=through:Rules", "404: "),
+        ("/app/ab=through:Rules", "the next server of /app"),
+        ("/app/a=through:Answers", "404: "),
+    ],
+)
+def test_an_encoded_slash_passes_a_middleware_without_rules_for_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: str, answer: str
+) -> None:
+    """`Rules` may refuse /app/a/b, and would not see it in /app/a%2Fb. `Answers` may answer without a proxy."""
+    rules = "\n\nclass Rules(Middleware):\n    __init__ = Through.__init__\n"
+    answers = "\n\nclass Answers(Through):\n    def proxy_at(self, path):\n        return None\n"
+    (tmp_path / "through.py").write_text(of_the_docs("write-a-feature.md", "Through") + rules + answers)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config(documentroot=str(tmp_path), mount=[mount], proxy=["/app=http://127.0.0.1:1"])
+    lines = list(explain(make_site(config), "http://x/app/a%2Fb", ("", 80)))
+    assert lines[-1].startswith(f"  answer    {answer}"), lines
+
+
+DECLARED = """
+from ewe.features.base import ProtectedSource
+from ewe.features.declaration import Feature
+
+class Hello:
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return None
+
+def protected(plan, root):
+    yield ProtectedSource(extension=".secret")
+    yield ProtectedSource(directory=root + "/private")
+
+def needs(config):
+    if config.development:
+        yield "the package\\n hello is missing"
+
+def notes(config):
+    yield "few are greeted"
+
+def fails(*arguments):
+    yield {}["wool"]
+
+def executables(plan, root):
+    yield ProtectedSource(executables=root)
+
+FEATURE = Feature("hello", make=Hello, protected=protected, needs=needs, notes=notes)
+FAILS = Feature("hello", make=Hello, PART=fails)
+EXECUTABLES = Feature("hello", make=Hello, protected=executables)
+"""
+MOUNTED = 'documentroot = "."\ncgi-path = "none"\n'
+
+
+def settings_with(directory: Path, tables: str, fails: str = "needs") -> Config:
+    """Write the module `declared`, and return a configuration with these tables. fails: the part of FAILS."""
+    (directory / "declared.py").write_text(DECLARED.replace("PART", fails))
+    (directory / "ewe.toml").write_text(MOUNTED + tables)
+    return Config.load(environ={}, file=str(directory / "ewe.toml"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the current directory, in which each test has its own module `declared`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "declared", raising=False)
+    return tmp_path
+
+
+TABLES = ["", "[[site]]\n"]
+MOUNT = 'mount = "/hello=declared:FEATURE"\n'
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_mounted_declaration_protects_its_sources(here: Path, table: str) -> None:
+    (here / "private").mkdir()
+    for name in ("a.secret", "private/b.txt", "c.txt"):
+        (here / name).touch()
+    site = make_site(settings_with(here, table + MOUNT))
+    found = [
+        list(explain(site, f"http://x/{name}", ("", 80)))[-1]
+        for name in ("a.secret", "private/b.txt", "c.txt")
+    ]
+    assert ["the file " in line for line in found] == [False, False, True], found
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_mounted_declaration_has_needs_and_notes(here: Path, table: str) -> None:
+    config = settings_with(here, table + MOUNT)
+    make_site(config)
+    assert [line for line in notes_of_features(config) if "(mount)" in line] == [
+        "feature 'declared:FEATURE': few are greeted (mount)"
+    ]
+    with pytest.raises(UnknownFeature) as caught:
+        make_site(settings_with(here, f"{table}{MOUNT}development = true\n"))
+    assert str(caught.value) == "feature 'declared:FEATURE': the package hello is missing (mount)"
+
+
+@pytest.mark.parametrize("part", ["protected", "needs", "notes"])
+def test_a_mounted_declaration_that_fails_is_one_line(here: Path, part: str) -> None:
+    config = settings_with(here, 'mount = "/=declared:FAILS"\n', part)
+    try:
+        make_site(config)
+        said = " ".join(line for line in notes_of_features(config) if "FAILS" in line)
+    except UnknownFeature as reason:
+        said = str(reason)
+    assert said.startswith(f"feature 'declared:FAILS': its {part}= fails: KeyError: 'wool', in ")
+    assert said.endswith(" (mount)") and "\n" not in said
+
+
+def test_only_cgi_protects_executables(here: Path) -> None:
+    """ewe protects those of one directory: a second one would take the place of CGI's."""
+    config = settings_with(here, 'mount = "/=declared:EXECUTABLES"\n')
+    with pytest.raises(UnknownFeature, match="must yield a ProtectedSource without executables"):
+        make_site(config)
+
+
+@pytest.mark.parametrize("part", [
+    "settings", "provide", "mounts", "once", "wrap", "files", "around", "server", "keys", "gateway", "answer",
+    "ends_processes", "start_warnings", "measures", "late", "preload",
+])  # fmt: skip
+def test_a_mounted_declaration_with_another_part_is_refused(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """It would be ignored: ewe asks only the features of its table for such parts."""
+    declared = Feature("x", make=lambda config, path: pytest.fail("it is refused before"))
+    setattr(declared, part, ("wool",))
+    monkeypatch.setattr("ewe.features.mounted.FEATURE", declared)
+    with pytest.raises(UnknownFeature) as caught:
+        make("ewe.features.mounted:FEATURE", Config(), "/")
+    assert f" has {part}=; a mounted feature can have only make=, protected=, needs=, notes= (mount)" in str(
+        caught.value
+    )
 
 
 def test_a_make_that_returns_no_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

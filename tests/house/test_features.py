@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
+from support.rooms import ROOT
 
 from ewe.config.feature_table import FEATURES, STEPS, feature, modules
 from ewe.config.settings import SETTINGS
@@ -45,3 +48,20 @@ def test_a_feature_does_something(module: str) -> None:
     found = feature(module)
     parts = (found.provide, found.mounts, found.wrap, found.around, found.server, found.gateway, found.answer)
     assert any(part is not None for part in parts)
+
+
+def test_each_handler_explains_itself() -> None:
+    """In place of an explanation, `ewe --explain` shows the name of a class, and ends there.
+
+    A middleware passes the question on to the handler inside it, and First to each of its handlers.
+    """
+    silent = []
+    for path in (ROOT / "ewe" / "features").rglob("*.py"):
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.ClassDef) and not {"Middleware", "First", "Protocol"} & {
+                ast.unparse(base) for base in each.bases
+            }:
+                methods = {getattr(line, "name", "") for line in each.body}
+                if "respond" in methods and "explain" not in methods:
+                    silent.append(f"{path.name}: {each.name}")
+    assert not silent

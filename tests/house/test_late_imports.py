@@ -1,8 +1,9 @@
 """What a worker may come to import, it has imported before root is given up.
 
 ewe imports some modules only when they are first needed. A process that has become another user may no longer be
-allowed to read the directories of ewe and of Python; so ewe.server.run.LATER lists these modules, and a server that
-changes its user imports them before. This test finds them in the source.
+allowed to read the directories of ewe and of Python. A server that changes its user therefore imports these modules
+before. The declaration of a feature lists those that the feature imports (Feature.late), ewe.server.run.LATER the
+others. This test finds them in the source.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support.documents import statements
 
+from ewe.server import run
 from ewe.server.run import IF_INSTALLED, late_modules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +83,17 @@ def test_all_late_imports_are_known() -> None:
                 found.setdefault(module, set()).add(str(path.relative_to(ROOT)))
     unknown = found.keys() - {*late_modules(), *IF_INSTALLED} - EARLIER.keys()
     assert not unknown, {module: found[module] for module in unknown}
+
+
+def test_the_shim_of_libcgi_is_loaded_with_the_late_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a file, which no import loads."""
+    loaded: list[str] = []
+    monkeypatch.setattr("ewe.libcgi.build.preload", lambda: loaded.append("shim"))
+    monkeypatch.setattr("ewe.server.sources.foreign_directories", lambda: loaded.append("directories"))
+    monkeypatch.setattr(run, "late_modules", lambda: ())
+    monkeypatch.setattr(run, "IF_INSTALLED", ())
+    run.load_all()
+    assert loaded == ["shim", "directories"]
 
 
 ALWAYS_LOADED = {"utf_8"}  # Python needs it for the names of files

@@ -27,7 +27,7 @@ SHARED = {
     "State": "a state of a state table",
     "Supervisor": "the process that starts others and replaces them: of ewe, of X-Switch",
     "Thread": "the processor by its model's name; threading.Thread of the explorer",
-    "XSwitch": "the model by its name; the feature, whose name `ewe --explain` prints",
+    "XSwitch": "the model by its name; the connections of the feature to an X-Switch",
 }
 
 

@@ -134,27 +134,64 @@ def test_a_warm_request_for_a_file_makes_few_calls(
     assert len({file for file, _ in made}) <= most_files, made
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Return the modules of ewe that a file imports, at any point."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ewe":
-            for name in node.names:
-                yield f"{node.module}.{name.name}".removeprefix("ewe.")
+MODULE = re.compile(r"\bewe\.(\w+(?:\.\w+)*)")
 
 
-def test_no_core_file_imports_a_feature() -> None:
+def names(source: str) -> Iterator[str]:
+    """Yield the modules of ewe that a source imports, at any point, or names in a string that is no docstring."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        named: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            named = [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            named = [each.name for each in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            named = [node.value]
+        yield from (module for text in named for module in MODULE.findall(text))
+
+
+def features_in(source: str) -> set[str]:
+    """Return the features, and the rooms of APART, whose modules a source names."""
+    found = set()
+    for module in names(source):
+        room, *rest = module.split(".")
+        if room in APART:
+            found.add(room)
+        elif room == "features" and rest and rest[0] not in INTERFACE:
+            found.add(f"features.{rest[0]}")
+    return found
+
+
+def test_no_core_file_names_a_feature() -> None:
     found: dict[str, set[str]] = {}
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
-        if name.split("/")[0] in ("features", *APART):
+        if name.split("/")[0] in ("features", *APART) or name == "config/feature_table.py":
             continue
-        for module in imports(path):
-            room, *rest = module.split(".")
-            if room in APART:
-                found.setdefault(name, set()).add(room)
-            elif room == "features" and rest[0] not in INTERFACE:
-                found.setdefault(name, set()).add(f"features.{rest[0]}")
-    assert not found, "only ewe.config.feature_table names features, as strings"
+        if features := features_in(path.read_text(encoding="utf-8")):
+            found[name] = features
+    assert not found, "only ewe.config.feature_table names features"
+
+
+@pytest.mark.parametrize(
+    ("source", "feature"),
+    [
+        ("from ewe.features.cgi import programs", "features.cgi"),
+        ("from ewe.features import cgi", "features.cgi"),
+        ("def late():\n    import ewe.features.cgi", "features.cgi"),
+        ("from ewe import xswitch", "xswitch"),
+        ("import_module('ewe.libcgi.build').preload()", "libcgi"),
+        ("DAEMON = 'ewe.database.inherited'", "database"),
+        ("MANUAL = '/docs=ewe.features.markdown.manual:Manual'", "features.markdown"),
+        ("command = f'{python} -m ewe.xswitch'", "xswitch"),
+        ("from ewe.features.static import Static", ""),
+        ("def late():\n    'See ewe.features.cgi.'", ""),
+    ],
+)
+def test_each_way_to_name_a_feature_is_found(source: str, feature: str) -> None:
+    assert features_in(source) == ({feature} if feature else set())
 
 
 def modules_loaded(program: str, *arguments: str) -> set[str]:

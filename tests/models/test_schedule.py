@@ -168,6 +168,7 @@ def test_the_request_that_a_full_queue_drops(
         left = [sock for sock in clients if sock not in dropped]
     assert statuses(left) == [200, 200]
     assert len([each for each in events(tmp_path, "ended") if each[1:] == ["dropped"]]) == 2
+    assert events(tmp_path, "refused") == [["-", "127.0.0.1", "overload"]] * 2
     wait_until(lambda: len(events(tmp_path, "closed")) == 5, 20)
     assert server.stop() == 0, server.log()
 

@@ -21,6 +21,7 @@ from support.wire import read_response
 from ewe.config.settings import Config
 from ewe.processors.fork import Fork
 from ewe.server.supervisor import Supervisor
+from ewe.server.worker import ABORT_TIMEOUT_S, Worker
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 IN_PROGRESS = "1 request is in progress, and may end within "
@@ -227,6 +228,23 @@ def test_a_stop_between_a_childs_end_and_its_removal() -> None:
     parent.children = {child: "127.0.0.1"}
     parent.signal_children(signal.SIGTERM)
     assert child in parent.children  # reap(), which has read the status, removes it
+
+
+def test_a_further_signal_gives_a_process_that_hangs_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = object.__new__(Worker)
+    aborts: list[int] = []
+    alarms: list[float] = []
+    processor: Any = SimpleNamespace(abort=lambda: aborts.append(1))
+    worker.processor = processor
+    worker.stopping = worker.aborted = False
+    worker.interrupts, worker.exit_from = 0, 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "setitimer", lambda timer, seconds: alarms.append(seconds))
+        worker.on_quit(signal.SIGQUIT, None)
+        exit_from = worker.exit_from
+        worker.on_quit(signal.SIGQUIT, None)
+        worker.on_stop(signal.SIGTERM, None)
+    assert alarms == [ABORT_TIMEOUT_S] and worker.exit_from == exit_from > 0 and len(aborts) == 2
 
 
 @pytest.mark.parametrize("name", ["thread", "pool", "pool --parking never"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import resource
 import signal
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support import trace_cost
 from support.memory import MemoryStream
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 
 from ewe.streams.blocking import run
 from ewe.streams.traced import TracedStream
-from ewe.trace import MAX_TEXT_CHARS, Trace
+from ewe.trace import MAX_TEXT_CHARS, Trace, follows_others, trace_at
 
 LINE = re.compile(r"(\d+\.\d{6}) ([a-z-]+) (-|\d+\.\d+) (\d+)/(\d+) (.*)")
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -202,6 +204,24 @@ def test_a_refused_connection(start: Start, model: str, tmp_path: Path) -> None:
     assert refused.text == "127.0.0.1 connections-per-client"
 
 
+@pytest.mark.parametrize("parking", ["never", "idle"])
+def test_a_full_queue_is_named(start: Start, parking: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    options = ("--poolthreads", "1", "--queue", "1", "--overload", "refuse", "--trace", str(path))
+    server = start(f"pool --parking {parking}", *options)
+    with server.connect() as holds:
+        holds.sendall(GET[:10])  # half a head occupies the thread
+        wait_until(lambda: ("waits", "bytes") in {(event.name, event.text) for event in events(path)}, 20)
+        with server.connect() as queued:
+            queued.sendall(GET[:10])
+            wait_until(lambda: names_of_all(path).count("ready") == 2, 20)
+            with server.connect() as refused:
+                assert refused.recv(1000).startswith(b"HTTP/1.1 503")
+    wait_until(lambda: "refused" in names_of_all(path), 20)
+    assert [event.text for event in events(path) if event.name == "refused"] == ["127.0.0.1 queue"]
+    assert "connections are open (queue)" in server.log()
+
+
 def test_how_a_conversation_ends(start: Start, way_to_wait: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
     server = start(way_to_wait, "--trace", str(path), "--head-timeout", "0.5")
@@ -356,6 +376,52 @@ def test_a_reload_begins_a_trace_in_new_workers(start: Start, tmp_path: Path) ->
     os.kill(server.pid, signal.SIGHUP)
     server.wait_for_log("was read again")
     wait_until(lambda: talk(server) or (path.exists() and "closed" in names_of_all(path)), 20)
+
+
+def test_a_trace_that_has_events_already_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    assert follows_others(str(path)) == ""
+    trace_at(str(path)).write("model", "-", "pool")
+    assert follows_others(str(path)) == ""  # they are of this run
+    (tmp_path / "old").write_bytes(path.read_bytes())
+    old = str(tmp_path / "old")
+    assert follows_others(old).startswith(f"trace: {old} has events of an earlier run")
+    assert follows_others(old) == ""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert follows_others(str(tmp_path / "pipe")) == ""
+    os.close(reader)
+
+
+def test_a_start_that_adds_to_a_trace_warns(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    start("thread", "--trace", str(path)).stop()
+    start("thread", "--trace", str(path)).wait_for_log("has events of an earlier run")
+
+
+def test_the_cost_of_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the difference of the medians for the events of a request; runs without and with a trace alternate."""
+    told: list[bool] = []
+    cpu_us = iter((10.0, 21.0, 12.0, 24.0, 11.0, 23.0))
+
+    def measure(model: str, seconds: int, directory: Path, trace: Path | None) -> trace_cost.Run:
+        told.append(trace is not None)
+        return trace_cost.Run(next(cpu_us), 4.0 if trace else 0.0, 0)
+
+    monkeypatch.setattr(trace_cost, "measure", measure)
+    assert " ".join(trace_cost.row("thread", 3, 1).split()) == "thread 11.0 10..12 23.0 4.00 3.00 0"
+    assert told == [False, True] * 3
+
+
+@pytest.mark.needs("root")
+def test_root_writes_no_trace_through_a_link_of_another_account(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("root's\n")
+    tmp_path.chmod(0o1777)
+    (tmp_path / "trace").symlink_to(tmp_path / "victim")
+    os.chown(tmp_path / "trace", pwd.getpwnam("nobody").pw_uid, -1, follow_symlinks=False)
+    with pytest.raises(OSError, match="symbolic link that root has not made"):
+        Trace(str(tmp_path / "trace"))
+    assert (tmp_path / "victim").read_text() == "root's\n"
 
 
 def test_a_line_of_escapes_is_as_short_as_any_other(tmp_path: Path) -> None:

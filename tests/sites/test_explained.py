@@ -192,3 +192,48 @@ def test_an_explanation_is_what_happens(tmp_path: Path, monkeypatch: pytest.Monk
         if difference := differs(site, target):
             wrong.append(f"{text}\n{difference}")
     assert not wrong, f"{len(wrong)} of {QUESTIONS} differ, the first:\n" + "\n\n".join(wrong[:SHOWN])
+
+
+PAGES = """
+documentroot = "one"
+cgi-path = "none"
+libcgi-path = "one"
+libcgi-isolation = "in-place"
+libcgi-status = true
+xswitch = "unix:nowhere"
+xswitch-status = true
+dbd = "unix:nowhere"
+browser = "/db"
+status = "/st"
+"""
+TABLES = '[[site]]\nnames = "b"\n[[site]]\n'
+
+
+@pytest.mark.parametrize("tables", ["", "[[site]]\n", TABLES])
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("/st", "the status of the server, "),
+        ("/st/metrics", "the status of the server, "),
+        ("DELETE /st", "405: DELETE to the status"),
+        ("/sta", "404: "),
+        ("/db", "308, Location: /db/   (browser)"),
+        ("/db/log/t", "the browser of databases, "),
+        ("/dbs", "404: "),
+        ("/xswitch-status", "the status page of X-Switch, "),
+        ("/xswitch-statusfoo", "404: "),
+        ("/libcgi-status", "the libraries of one process, "),
+        ("/libcgi-statusfoo", "404: "),
+    ],
+)
+def test_a_page_of_a_feature_and_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str, question: str, said: str
+) -> None:
+    """A path that only begins like a page goes on to the files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "ewe.toml").write_text(PAGES + tables)
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    lines = list(explain(site, question, SERVER))
+    assert [line for line in lines if line.startswith("  site ")] == lines[1:2]
+    assert lines[-1].startswith(f"  answer    {said}"), lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,6 +91,14 @@ def test_a_failure_of_accept_is_no_endless_loop(
     with socket.create_connection(two[0].getsockname()):
         assert listening.accept(seconds=0) is None
     assert bool(lines) is bool(listening.accept_from) is pauses
+    listening.close_waiting()
+
+
+def test_the_pause_after_a_failure_makes_no_wait_longer(two: list[socket.socket]) -> None:
+    listening = Listener(two)
+    began = time.monotonic()
+    listening.accept_from = began + 20
+    assert listening.accept(seconds=0) is None and time.monotonic() - began < 10
     listening.close_waiting()
 
 

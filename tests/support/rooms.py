@@ -30,7 +30,7 @@ FLOORS = {
     "ewe.short_line": 1,
     "ewe.svg": 1,
     "ewe.timeouts": 0,
-    "ewe.trace": 0,
+    "ewe.trace": 1,
     "ewe.scoreboard": 2,
     "ewe.bounded": 0,
     "ewe.closed_loop": 0,

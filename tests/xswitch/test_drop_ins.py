@@ -7,6 +7,7 @@ import io
 import os
 import resource
 import shutil
+import signal
 import stat
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.accounts import User, two_users
@@ -22,10 +24,12 @@ from support.server import ROOT, wait_until
 from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
 from ewe.config.messages import Failure
-from ewe.xswitch import package_commands, packages
+from ewe.xswitch import channel, package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
 from ewe.xswitch.privileged import drop_ins
+from ewe.xswitch.privileged import suexecme as suexecme_module
 from ewe.xswitch.privileged.drop_ins import CHECK_S, owner_of
+from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account
 from ewe.xswitch.settings import Settings
 
@@ -253,6 +257,26 @@ def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path
     assert sorted(os.listdir(tmp_path)) == ["a.py", "shop.zip"]
 
 
+def test_a_link_that_is_removed_hides_no_other_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ewe-xswitch packages` reads the links without the lock, while an application may end."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).symlink_to(f".packages/{name}/0123")
+    removed: list[str] = []
+    readlink = os.readlink
+
+    def readlink_late(path: str) -> str:
+        if not removed:
+            removed.append(os.path.basename(path))
+            os.unlink(path)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", readlink_late)
+    links = Packages(str(tmp_path), str(tmp_path)).links()
+    assert removed and links == {name: "0123" for name in "abc" if name not in removed}
+
+
 def test_settings() -> None:
     assert parse_settings(b"") == packages.PackageSettings()
     text = b"language = 'python'\nversion = '2'\nentry = ['a']\n[environment]\nA = 'b'\n"
@@ -313,6 +337,51 @@ def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert os.listdir("/proc/self/fd") == used
+
+
+@pytest.mark.starts_processes
+def test_an_installation_is_killed_at_its_deadline_without_a_request() -> None:
+    """Once, and suexecme then waits for its end: it would otherwise use all of a processor until then."""
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.leftovers, suexecme.drop_ins = Mock(is_seeking=lambda: False), drop_ins.DropIns()
+    assert suexecme.pause_ms(7.0) is None
+    account = Account("me", os.geteuid(), os.getegid(), (), "/")
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            suexecme.drop_ins.running[sleeper.pid] = drop_ins.Installation(account, -1, ends_at=7.5)
+            assert suexecme.pause_ms(7.0) == 500
+            suexecme.drop_ins.end_late(7.25)
+            assert sleeper.poll() is None
+            assert suexecme.pause_ms(9.0) == 0
+            suexecme.drop_ins.end_late(9.0)
+            assert suexecme.pause_ms(9.0) is None
+            assert sleeper.wait(20) == -signal.SIGKILL
+        finally:
+            sleeper.kill()
+
+
+def test_suexecme_wakes_at_the_deadline_of_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders, main = channel.pair()
+    settings_end, supervisor = channel.pair()
+    wakeup_reader, wakeup_writer = os.pipe()
+    suexecme = Suexecme.__new__(Suexecme)
+    suexecme.main, suexecme.supervisor, suexecme.wakeup_reader = main, supervisor, wakeup_reader
+    suexecme.leftovers = Mock(is_seeking=lambda: False)
+    monkeypatch.setattr(suexecme_module, "become_subreaper", lambda: None)
+    for name in ("report_limits", "start_preloaded", "end_all"):
+        monkeypatch.setattr(suexecme, name, lambda: None)
+    deadline = time.monotonic() + 0.1
+
+    def end_late(now: float) -> None:
+        if now >= deadline:
+            orders.close()  # which ends run()
+
+    suexecme.drop_ins = Mock(next_deadline=lambda: deadline, end_late=end_late)
+    with orders, main, settings_end, supervisor:
+        suexecme.run()
+    os.close(wakeup_reader)
+    os.close(wakeup_writer)
+    assert time.monotonic() >= deadline
 
 
 # A running X-Switch

@@ -222,6 +222,33 @@ def test_a_directory_that_may_not_be_written_is_one_line(
     assert capsys.readouterr().err.startswith(f"{tmp_path}/a.c: [Errno 13] Permission denied")
 
 
+@pytest.mark.parametrize(
+    ("value", "command", "error"),
+    [
+        (" \t", ["cc"], ""),
+        ("clang -m32", ["clang", "-m32"], ""),
+        ('"clang', None, "the environment variable CC names no compiler: No closing quotation"),
+    ],
+)
+def test_a_compiler_of_the_environment(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    command: list[str] | None,
+    error: str,
+) -> None:
+    """A variable with spaces alone names none, and a quote without its end is one line."""
+    used: list[list[str]] = []
+    (tmp_path / "a.c").touch()
+    monkeypatch.setenv("CC", value)
+    monkeypatch.setattr(samples, "is_working", lambda compiler: True)
+    monkeypatch.setattr(samples, "build", lambda source, compiler: used.append(compiler))
+    assert samples.main([str(tmp_path)]) == bool(error)
+    assert used == ([] if command is None else [command])
+    assert capsys.readouterr().err == (f"{tmp_path}/a.c: {error}\n" if error else "")
+
+
 def test_the_samples(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All samples with a compiler here are built; the others are named. Each answers as its comment says."""
     sources = tmp_path / "libcgi-bin"

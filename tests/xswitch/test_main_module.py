@@ -17,7 +17,7 @@ import pytest
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
-from ewe.gateway.records import Requester, record
+from ewe.gateway.records import PARAMS, Requester, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
@@ -25,7 +25,7 @@ from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
-from ewe.xswitch.switch.far_engine import FarConnection, FarEngine, HostState
+from ewe.xswitch.switch.far_engine import CONNECT_S, SILENT_S, FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.main import Switch
@@ -234,6 +234,20 @@ def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     assert engine.watches_at == 0  # the next tick() connects
 
 
+def test_the_time_for_an_answer_begins_after_the_handshake() -> None:
+    """A handshake over a slow network may take nearly CONNECT_S."""
+    engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
+    watch = engine.watch = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
+    engine.silent_since = engine.pinged_at = 100.0  # as begin_watch() sets them
+    connected_at = 100 + CONNECT_S - 0.1
+    engine.tick(connected_at)
+    watch.handshake = None
+    engine.tick(connected_at + SILENT_S - 0.1)
+    assert not watch.close.called
+    engine.tick(connected_at + SILENT_S + 0.1)
+    assert watch.close.called and engine.state is HostState.DOWN
+
+
 @pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])
 def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
     state: State, is_closed: bool
@@ -288,6 +302,79 @@ def test_a_web_server_that_takes_no_answers_to_its_records_is_closed(
         if connection.state is ConnectionState.CLOSED:
             break
     assert connection.state is ConnectionState.CLOSED
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_an_aborted_request_does_not_begin(
+    connected: tuple[WebServerConnection, socket.socket], keep: bool
+) -> None:
+    """Even if the end of its parameters, or its body, comes together with the abort. It has one end."""
+    connection, other = connected
+    requester = Requester()
+    request = requester.begin([(b"SCRIPT_FILENAME", b"/x.py")], keep)
+    end_of_params = record(PARAMS, 1)
+    assert request.endswith(end_of_params)
+    other.sendall(request.removesuffix(end_of_params) + requester.abort() + end_of_params)
+    connection.on_data()
+    assert connection.exchange is None
+    assert other.recv(1000) == end_records(1, app_status=0)
+    assert connection.state is (ConnectionState.OPEN if keep else ConnectionState.SHUT)
+
+
+def test_an_abort_of_a_request_that_has_just_ended_adds_no_second_end(
+    connected: tuple[WebServerConnection, socket.socket],
+) -> None:
+    """The body is longer than its CONTENT_LENGTH, which ends the request. The abort comes with that body."""
+    connection, other = connected
+    requester = Requester()
+    params = [(b"SCRIPT_FILENAME", b"/x.py"), (b"CONTENT_LENGTH", b"1")]
+    other.sendall(requester.begin(params, keep=True))
+    connection.on_data()
+    assert connection.exchange is not None
+    other.sendall(requester.input(b"too long") + requester.abort())
+    connection.on_data()
+    received = other.recv(10_000)
+    assert b"Status: 400" in received and received.endswith(end_records(1, app_status=0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(("length", "is_accepted"), [(b"4", True), (b"5", False), (b"three", False)])
+def test_a_body_for_the_status_page_counts_however_it_arrives(
+    bench: Bench,
+    connected: tuple[WebServerConnection, socket.socket],
+    length: bytes,
+    is_accepted: bool,
+    count: int,
+) -> None:
+    """Its first records may come together with the parameters. count: of the pieces that come first."""
+    connection, other = connected
+    requester = Requester()
+    params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_STATUS", b"1"), (b"CONTENT_LENGTH", length)]
+    pieces = [requester.begin(params, keep=True), *map(requester.input, (b"ab", b"cd", b""))]
+    for together in (pieces[:count], pieces[count:]):
+        if together:
+            other.sendall(b"".join(together))
+            connection.on_data()
+    assert (connection.exchange is not None) == is_accepted
+    if is_accepted:
+        measure = channel.receive(bench.suexecme)
+        assert measure is not None and measure[0]["order"] == "measure"
+        bench.switch.handle_message({"id": measure[0]["id"], "memory": {}, "limits": ""}, [])
+    received = other.recv(10_000)
+    assert (b"Status: 400" in received) != is_accepted
+    assert received.endswith(end_records(1, app_status=0))
+
+
+def test_an_action_with_a_wrong_body_is_not_carried_out(
+    bench: Bench, connected: tuple[WebServerConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, other = connected
+    monkeypatch.setattr(bench.switch.control, "carry_out", lambda action: pytest.fail(str(action)))
+    requester = Requester()
+    params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_ACTION", b"drain"), (b"CONTENT_LENGTH", b"1")]
+    other.sendall(requester.begin(params, keep=True) + requester.input(b"too long"))
+    connection.on_data()
+    assert connection.exchange is None and b"Status: 400" in other.recv(10_000)
 
 
 def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: Bench) -> None:

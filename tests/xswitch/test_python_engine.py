@@ -26,8 +26,9 @@ from support.server import ROOT, wait_until
 
 from ewe.xswitch import check
 from ewe.xswitch.protocol import MAX_LINES_BYTES, MarkReader, ProtocolError, request_lines
+from ewe.xswitch.tools import driver as driver_module
 from ewe.xswitch.tools.check_scripts import SCRIPTS
-from ewe.xswitch.tools.driver import Driver, ScriptResult
+from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 
 pytestmark = pytest.mark.starts_processes
 THAW = 200  # as in python_state.py
@@ -126,6 +127,51 @@ def test_a_mark_is_a_mark_however_it_comes(data: bytes, cut: int) -> None:
             found = "error"
         outcomes.append(found)
     assert outcomes[0] == outcomes[1]
+
+
+# The driver
+
+
+@pytest.mark.parametrize("body", [b"", b"a body that the engine does not read"])
+def test_an_engine_that_ends_right_after_its_mark_has_a_status(body: bytes) -> None:
+    """The mark and the end of the output are there together. With a body, the end of the output is a reset."""
+    driver = Driver.__new__(Driver)
+    driver.mark_reader, driver.is_ending = MarkReader(), False
+    driver.data, engine_data = socket.socketpair()
+    driver.control, engine_control = socket.socketpair()
+    with driver.data, driver.control:
+        driver.data.sendall(body)
+        engine_data.sendall(b"output")
+        engine_control.sendall(b"\x040\n")
+        engine_data.close()
+        engine_control.close()
+        assert driver.converse(b"", time.monotonic() + 20) == (b"output", 0)
+    assert driver.is_ending
+
+
+def test_an_answer_without_an_end_takes_no_longer_than_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+
+    def transfer(self: ScriptRun, seconds: float) -> bool:
+        assert time.monotonic() < began + 20
+        return True  # there is always more output
+
+    monkeypatch.setattr(ScriptRun, "transfer", transfer)
+    with pytest.raises(TimeoutError, match="its answer has no end"):
+        Driver.__new__(Driver).converse(b"", began + 0.05)
+
+
+def test_output_that_goes_on_after_the_mark_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = iter([b"x"] * 1000)
+    monkeypatch.setattr(driver_module, "is_readable", lambda file, seconds: True)
+    monkeypatch.setattr(driver_module, "receive_bytes", lambda sock: next(pieces))
+    driver = Driver.__new__(Driver)
+    driver.data = socket.socket()
+    with driver.data, pytest.raises(ProtocolError, match="its output goes on after its mark"):
+        driver.drain()
+
+
+# The checker
 
 
 @pytest.mark.parametrize("command", [PYTHON, PERL], ids=["python", "perl"])
@@ -267,6 +313,17 @@ def test_all_is_as_new(lasting: Driver, look: str, tmp_path: Path, spoil: str) -
         for body in bodies:
             assert lasting.ask(look, body=body) == before[body]
         bodies.reverse()
+
+
+def test_a_broken_random_keeps_no_other_module_from_its_reset(tmp_path: Path) -> None:
+    """The reset function of random then removes itself from the list of them; that of threading follows it."""
+    spoils = "import random, threading\nthreading.excepthook = print\ndel random._inst\n"
+    bad = script(tmp_path / "bad.py", f"{spoils}print({HEAD!r})\n")
+    asks = "import threading\nis_reset = threading.excepthook is threading.__excepthook__\n"
+    next_one = script(tmp_path / "next.py", f"{asks}print({HEAD!r}, is_reset)\n")
+    with Driver(PYTHON, isolated("none")) as engine:
+        assert engine.ask(bad).status == 0
+        assert engine.ask(next_one).output.endswith(b"True\n")
 
 
 NEAR = {  # files beside the script

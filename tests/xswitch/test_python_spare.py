@@ -146,6 +146,30 @@ def test_a_zygote_that_cannot_be_forked_ends_no_engine() -> None:
     assert printed_by(code) == "0 True\n"
 
 
+def test_a_zygote_that_is_reaped_among_leftover_processes_is_forgotten() -> None:
+    """Its profile has no zygote from then on, and the socket to it is closed: a child answers the next request."""
+    code = (
+        "import os, python_fork, python_preload as preload\n"
+        "profile = preload.profiles['script'] = preload.ImportProfile(preload.__file__)\n"
+        "used = os.listdir('/proc/self/fd')\n"
+        "profile.zygote_pid, profile.zygote_socket = python_fork.start_server_process(lambda: None)\n"
+        "os.waitid(os.P_PID, profile.zygote_pid, os.WEXITED | os.WNOWAIT)\n"
+        "print(python_fork.script_processes_have_ended(), preload.zygote_pids())\n"
+        "print(os.listdir('/proc/self/fd') == used)\n"
+    )
+    assert printed_by(code) == "True []\nTrue\n"
+
+
+def test_a_request_that_a_reaped_process_has_not_taken_may_go_to_another() -> None:
+    code = (
+        "import os, python_fork\n"
+        "reader, writer = os.pipe()\n"
+        "os.close(reader)\n"
+        "print(python_fork.ask_process(writer, b'lines', 1 << 22))\n"  # a pid that no child has
+    )
+    assert printed_by(code) == "None\n"
+
+
 @pytest.mark.parametrize("isolation", ["auto", "fork"])
 @pytest.mark.parametrize("fault", ["no process", "no file"])
 def test_a_fault_of_the_process_that_forks_leaves_no_body_behind(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
 from ewe.database.protocol import ClientRequest, DatabaseError, Value
-from ewe.features.browser.pages import Facet, Known, Rows
+from ewe.features.browser.pages import DatabaseOverview, Facet, Rows
 from ewe.features.browser.schema import DIALECTS, ForeignKey, Schema, Table, schema_of
 from ewe.features.browser.statements import (
     FACET_VALUES,
@@ -65,7 +65,13 @@ class Asking:
         layout: ROWS, or CSV or JSON for a file. rows: the most rows; None: no limit. seconds: the time limit.
         """
         request = ClientRequest(
-            database, statement.sql, layout, statement.parameters, None, rows, seconds, read_only=True
+            database,
+            statement.sql,
+            layout,
+            statement.parameters,
+            rows=rows,
+            time_limit=seconds,
+            read_only=True,
         )
         return await self.databases.ask(request, io)
 
@@ -97,7 +103,9 @@ class Asking:
 
     async def change(self, database: str, statement: BoundStatement, io: Stream) -> None:
         """Run a statement that changes the database. Raises DatabaseError."""
-        request = ClientRequest(database, statement.sql, "ROWS", statement.parameters, None, 1, ROWS_S)
+        request = ClientRequest(
+            database, statement.sql, "ROWS", statement.parameters, rows=1, time_limit=ROWS_S
+        )
         await self.databases.rows(request, io, writes=True)
         self.counts.clear()
 
@@ -136,7 +144,7 @@ class Asking:
         self.counts[key] = count
         return count
 
-    async def counts_of(self, database: str, schema: Schema, io: Stream) -> Known:
+    async def counts_of(self, database: str, schema: Schema, io: Stream) -> DatabaseOverview:
         """Return a database with the counts of its first tables; without counts if they take too long."""
         tables = [table for table in schema.tables.values() if not table.is_view][:MAX_TABLES]
         counts: dict[str, int] = {}
@@ -144,7 +152,7 @@ class Asking:
             rows = await self.rows_or_none(database, counts_of(tables), io, max_rows=1, seconds=COUNT_S)
             if rows:  # the only row has a column for each table
                 counts = {table.name: int(str(count)) for table, count in zip(tables, rows[0], strict=True)}
-        return Known(database, schema, counts)
+        return DatabaseOverview(database, schema, counts)
 
     async def facet(
         self, database: str, schema: Schema, table: Table, view: View, column: str, io: Stream

@@ -14,13 +14,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
-from ewe.features.browser.pages import Known, PageTrail, StatementResult, TableListing
+from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
@@ -34,6 +35,7 @@ from ewe.http.target import percent_encode
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.base import Explanation
     from ewe.features.databases.asking import Databases
     from ewe.streams.base import Stream
 
@@ -107,6 +109,16 @@ class Browser:
             return self.problem(trail, 404, "There is no such page", error.cause)
         except DatabaseError as error:
             return self.failed(trail, error)
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about a path below the base. Only the daemon knows whether such a table exists."""
+        if request.path == self.path[:-1]:
+            yield f"  answer    308, Location: {self.base}   (browser)"
+            return True
+        if not request.path.startswith(self.path):
+            return False
+        yield f"  answer    the browser of databases, for all paths below {self.path}   (browser)"
+        return True
 
     async def answer(self, request: Request, parts: list[str], io: Stream) -> Response:
         """Return the answer for the parts of a path. Raises HTTPError, DatabaseError."""
@@ -189,24 +201,22 @@ class Browser:
 
     async def databases(self, io: Stream) -> str:
         """Return the page of all databases."""
-        known = []
+        overviews = []
         for name in self.names:
-            try:
+            schema: Schema | None = None
+            with suppress(DatabaseError):  # the daemon's log contains the reason
                 schema = await self.asking.schema(name, io)
-            except DatabaseError:  # the daemon's log contains the reason
-                known.append(Known(name, None, {}))
-            else:
-                known.append(Known(name, schema, {}))
-        return pages.databases_page(PageTrail(self.base), known)
+            overviews.append(DatabaseOverview(name, schema, {}))
+        return pages.databases_page(PageTrail(self.base), overviews)
 
     async def database(self, request: Request, trail: PageTrail, io: Stream) -> Response:
         """Return the page of one database."""
         schema = await self.asking.schema(trail.database, io)
-        known = await self.asking.counts_of(trail.database, schema, io)
+        overview = await self.asking.counts_of(trail.database, schema, io)
         first = next(iter(schema.tables), "")
         sql = f"SELECT *\nFROM {quote(first)}\nLIMIT 20" if first else "SELECT 1"
         saved = self.saved.get(trail.database, {})
-        return self.reply(request, pages.database_page(trail, known, saved, self.editor, sql))
+        return self.reply(request, pages.database_page(trail, overview, saved, self.editor, sql))
 
     async def table(self, request: Request, trail: PageTrail, name: str, suffix: str, io: Stream) -> Response:
         """Return the rows of a table: a page of them, or all of them as a file.

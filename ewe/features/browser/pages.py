@@ -121,15 +121,19 @@ def number(count: int | None, word: str = "row") -> str:
 # All databases, one database
 
 
-class Known(NamedTuple):
-    """A database on the page of all databases. schema: None if it is not available. counts: table -> rows."""
+class DatabaseOverview(NamedTuple):
+    """A database, for its own page and for the page of all databases.
+
+    schema: None if the database does not answer; its own page needs one. counts: table -> rows, on its own page
+    only.
+    """
 
     name: str
     schema: Schema | None
     counts: dict[str, int]
 
 
-def databases_page(trail: PageTrail, databases: Iterable[Known]) -> str:
+def databases_page(trail: PageTrail, databases: Iterable[DatabaseOverview]) -> str:
     """Return the page of all databases."""
     cards = []
     for database in databases:
@@ -159,9 +163,11 @@ def tables_in_words(schema: Schema) -> str:
     )
 
 
-def database_page(trail: PageTrail, known: Known, saved: dict[str, str], editor: bool, sql: str) -> str:
+def database_page(
+    trail: PageTrail, overview: DatabaseOverview, saved: dict[str, str], editor: bool, sql: str
+) -> str:
     """Return the page of a database. saved: statements by name. editor: show a field for SQL, with `sql` in it."""
-    schema = known.schema
+    _, schema, counts = overview
     assert schema is not None
     tables = [table for table in schema.tables.values() if not table.is_view]
     views = [table for table in schema.tables.values() if table.is_view]
@@ -171,7 +177,7 @@ def database_page(trail: PageTrail, known: Known, saved: dict[str, str], editor:
     for title, some in (("", tables), ("Views", views)):
         if some:
             body += [f"<h2>{title}</h2>"] if title else []
-            body += ['<ul class="cards">', *(table_card(trail, each, known.counts) for each in some), "</ul>"]
+            body += ['<ul class="cards">', *(table_card(trail, each, counts) for each in some), "</ul>"]
     if saved:
         body += ["<h2>Saved queries</h2>", '<ul class="cards">']
         for name, statement in saved.items():
@@ -261,6 +267,8 @@ def chips(url: str, view: View) -> str:
 def filter_form(url: str, table: Table, view: View) -> str:
     """Return the form to search and to filter, with a line for each filter in use, and an empty line."""
     kind = "full-text search" if table.search else "search"
+    # A filter may also name the row id, which is the key of its table but not a column.
+    columns = dict.fromkeys((*table.columns, *table.key))
     parts = [
         f'<form action="{url}"><fieldset class="filters">',
         f'<div class="search"><input type="search" name="search" value="{shown(view.search)}"'
@@ -268,7 +276,7 @@ def filter_form(url: str, table: Table, view: View) -> str:
     ]
     for each in (*view.filters, None):
         column, op, value = (each.column, each.op, each.value) if each else ("", "", "")
-        names = options([("", "column …"), *((name, name) for name in table.columns)], column)
+        names = options([("", "column …"), *((name, name) for name in columns)], column)
         operators = options([(key, words) for key, (words, _) in OPERATORS.items()], op)
         last = "<button>Apply</button>" if each is None else ""
         parts.append(
@@ -443,14 +451,15 @@ def link_to_rows(
 
 def head(url: str, table: Table, view: View, name: str) -> str:
     """Return the head of a column: a link that sorts by it, or reverses the order."""
-    column = table.columns.get(name)
-    kind = shown(column.type.lower()) if column else "row id"
-    arrow, state, down = "", "", False
+    # columns_of() puts the row id before the columns of a table without a primary key.
+    kind = shown(table.columns[name].type.lower()) if name in table.columns else "row id"
+    arrow, state, link_descends = "", "", False
     if name == view.sort:
-        arrow, state, down = (" ↓", "descending", False) if view.descending else (" ↑", "ascending", True)
-        state = f' aria-sort="{state}"'
+        link_descends = not view.descending
+        arrow, order = (" ↓", "descending") if view.descending else (" ↑", "ascending")
+        state = f' aria-sort="{order}"'
     mark = ' class="n"' if is_number(table, name) else ""
-    link = html_escape(view.sorted(name, down).query())
+    link = html_escape(view.sorted(name, link_descends).query())
     return f'<th scope="col"{state}{mark}><a href="{url}{link}">{shown(name)}{arrow}</a><small>{kind}</small>'
 
 
@@ -636,11 +645,14 @@ def plan(rows: Rows) -> str:
 
 
 def plain_table(rows: Rows) -> str:
-    """Return the table of a result that belongs to no table of the schema."""
-    classes = [
-        class_attribute(all(isinstance(row[index], int | float) for row in rows.rows), rows.rows, index)
-        for index in range(len(rows.columns))
-    ]
+    """Return the table of a statement's result. A column holds numbers if all its values are numbers.
+
+    The schema does not tell the types of these columns: a statement may compute them.
+    """
+    classes = []
+    for index in range(len(rows.columns)):
+        are_numbers = all(isinstance(row[index], int | float) for row in rows.rows)
+        classes.append(class_attribute(are_numbers, rows.rows, index))
     named = zip(classes, rows.columns, strict=True)
     heads = "".join(f'<th scope="col"{attribute}>{shown(name)}' for attribute, name in named)
     lines = [

@@ -196,7 +196,8 @@ def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
     columns, operators, values = lists["column"], lists["op"], lists["value"]
     if not len(columns) == len(operators) == len(values):
         raise BadRequest("A filter is column, op and value, in this order; one of them is missing.")
-    if len(columns) > MAX_FILTERS:
+    # The form also sends an empty line, which is no filter.
+    if sum(map(bool, columns)) > MAX_FILTERS:
         raise BadRequest(f"These are more than {MAX_FILTERS} filters.")
     count = 0  # values of the operator “in” so far
     for column, op, value in zip(columns, operators, values, strict=True):

@@ -183,6 +183,7 @@ class Htpasswd:
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
         self.use(read(data, refuse, bounds.cost))
         self.checked_at = time.monotonic()
+        self.fault = ""  # the reason why the last check could not read the file
 
     def load(self) -> tuple[tuple[int, ...], bytes]:
         """Return file_version() of the file, and its bytes. Raises OSError, also for a file above bounds.size."""
@@ -208,23 +209,24 @@ class Htpasswd:
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed; check that at most once in CHECK_EVERY_S.
 
-        Raises HTTPError(500) if the file cannot be read. The next request then tries again.
+        Raises HTTPError(500) if the last check could not read the file: no user can log in until the next check.
         """
         now = time.monotonic()
-        if now - self.checked_at < CHECK_EVERY_S:
-            return
-        try:
-            if file_version(os.stat(self.path)) != self.file_version:
-                self.file_version, data = self.load()
-                self.bad_lines = 0
-                self.use(read(data, self.log_bad_line, self.bounds.cost))
-        except OSError as reason:
-            if reason.errno in EXHAUSTED:  # the file is not at fault: the client gets a 503
-                raise
-            raise HTTPError(
-                500, f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
-            ) from None
-        self.checked_at = now
+        if now - self.checked_at >= CHECK_EVERY_S:
+            fault = ""
+            try:
+                if file_version(os.stat(self.path)) != self.file_version:
+                    self.file_version, data = self.load()
+                    self.bad_lines = 0
+                    self.use(read(data, self.log_bad_line, self.bounds.cost))
+            except OSError as reason:
+                # The file is not at fault: the client gets a 503, and the next request checks again.
+                if reason.errno in EXHAUSTED:
+                    raise
+                fault = f"auth: cannot read {self.path}: {reason.strerror}; no user can log in"
+            self.fault, self.checked_at = fault, now
+        if self.fault:
+            raise HTTPError(500, self.fault)
 
     def log_bad_line(self, number: int, reason: str) -> None:
         """Write to the error log that a line cannot be used; of many lines only the first MAX_LOGGED_LINES."""

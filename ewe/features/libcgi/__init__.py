@@ -100,6 +100,13 @@ def notes(config: Config) -> Iterator[str]:
             yield hindrance
 
 
+def preload() -> None:
+    """Load the shim between libraries and Python, if it is built."""
+    from ewe.libcgi.build import preload as load_shim
+
+    load_shim()
+
+
 FEATURE = Feature(
     "libcgi",
     settings=("libcgi_path", "libcgi_isolation", "libcgi_status", "libcgi_max_output", "libcgi_timeout"),
@@ -116,4 +123,5 @@ FEATURE = Feature(
             for name in ("in_process", "process", "status", "libraries", "output", "shim")
         ),
     ),
+    preload=preload,
 )

@@ -18,6 +18,7 @@ from ewe.http.messages import Request, Response
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from ewe.features.base import Explanation
     from ewe.features.libcgi.in_process import LibCGI
     from ewe.features.libcgi.libraries import LibraryState
     from ewe.streams.base import Stream
@@ -50,6 +51,13 @@ class LibCGIStatus:
             kind, text = "text/plain; charset=utf-8", as_text(rows)
         fields = (("Content-Type", kind), ("Cache-Control", "no-store"))
         return Response(200, fields, text.encode("utf-8", "backslashreplace"))
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the page. `ewe --explain` asks as a client on this machine."""
+        is_status = request.path == PATH and is_local(io.client[0])
+        if is_status:
+            yield "  answer    the libraries of one process, for clients on this machine   (libcgi-status)"
+        return is_status
 
 
 def describe(file: str, state: LibraryState) -> dict[str, Any]:

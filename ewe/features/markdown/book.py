@@ -152,7 +152,8 @@ class BookReader:
         self.directory = directory
         self.zone = zone
         self.before = before.pages if before is not None else {}
-        self.bytes = self.opened = 0
+        self.text_bytes = 0  # of the book's pages so far
+        self.opened = 0  # files that were opened for pages, also those that the server may not send
 
     def book(self) -> Book | None:
         """Return the book; None if there are no contents, or no other page that they link."""
@@ -172,11 +173,14 @@ class BookReader:
         return Book(self.directory, order, pages, modified, is_cut)
 
     def add(self, pages: dict[str, Chapter], paths: Iterable[str]) -> bool:
-        """Add the pages at these paths; return whether some are left out because of the limits."""
+        """Add the pages at these paths; return whether the limits of a book leave some of them out.
+
+        A path without a page (page()) adds nothing.
+        """
         for path in paths:
             if path in pages:
                 continue
-            if len(pages) >= MAX_PAGES or self.bytes > MAX_BYTES or self.opened > MAX_OPENED:
+            if len(pages) >= MAX_PAGES or self.text_bytes > MAX_BYTES or self.opened > MAX_OPENED:
                 return True
             self.opened += 1
             if (page := self.page(path)) is not None:
@@ -215,15 +219,17 @@ class BookReader:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 return None
+            # A larger file has no page, only a title. Its text is not read, and counts as empty.
+            size = about.st_size if about.st_size <= MAX_FILE_BYTES else 0
             if (known := self.before.get(path)) is not None and known.file_version == file_version(about):
-                self.bytes += min(about.st_size, MAX_FILE_BYTES)
+                self.text_bytes += size
                 return known
-            source = os.read(descriptor, MAX_FILE_BYTES) if about.st_size <= MAX_FILE_BYTES else b""
+            source = os.read(descriptor, size)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        self.bytes += len(source)
+        self.text_bytes += len(source)
         found = outline(source.decode("utf-8", "replace"))
         title = found.title or shown(path.rpartition("/")[2])
         links = found.links if path.endswith(CONTENTS) else []

@@ -9,7 +9,7 @@
     └───────────┴──────────────────────────┘
 
 On a narrow screen the page itself never scrolls sideways: tables and blocks of code scroll in boxes, and long words
-are broken. On paper there is only the text.
+are broken. A shadow at an edge of a box shows that it has more at that side. On paper there is only the text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_HEADINGS = 300  # in the list beside a page
 MAX_QUERY_CHARS = 200  # of the words in the form of the search
 STYLE = """
 :root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45 }
+  --line: #d3d8cb; --accent: #1d6b45; --shade: rgb(0 0 0 / .28) }
 @media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
+  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8; --shade: rgb(255 255 255 / .3) } }
 html { background: var(--paper); color: var(--ink); scroll-padding-top: 1rem; -webkit-text-size-adjust: 100% }
 body { max-width: 42rem; margin: 2rem auto; padding: 0 1rem; font: 1.05rem/1.55 system-ui, sans-serif }
 main, header, footer { overflow-wrap: anywhere }
@@ -49,6 +49,13 @@ table { border-collapse: collapse; overflow-wrap: break-word }
 .table:has(th:nth-child(3)) table { min-width: 30rem }
 .table:has(th:nth-child(4)) table { min-width: 42rem }
 main > table { display: block; overflow-x: auto }
+/* The covers move with the contents of a box, the shadows stay at its edges: one is seen where more follows. */
+pre, .table, main > table { --cover: var(--paper); background: no-repeat local left / 3rem 100%
+  linear-gradient(to right, var(--cover) 30%, transparent), no-repeat local right / 3rem 100%
+  linear-gradient(to left, var(--cover) 30%, transparent), no-repeat scroll left / 1rem 100%
+  linear-gradient(to right, var(--shade), transparent), no-repeat scroll right / 1rem 100%
+  linear-gradient(to left, var(--shade), transparent), var(--cover) }
+pre { --cover: var(--panel) }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }
 th { border-bottom-width: 2px }
 img { max-width: 100%; height: auto }
@@ -113,6 +120,7 @@ article + article { margin-top: 5rem; border-top: 1px solid var(--line) }
   pre, tr, img, svg { break-inside: avoid }
   pre { white-space: pre-wrap; overflow-wrap: anywhere }
   .table { overflow: visible }
+  pre, .table, main > table { background: var(--cover) }
   .table table { min-width: 0; font-size: .85em }
 }
 """

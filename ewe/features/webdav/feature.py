@@ -217,9 +217,10 @@ class Members(Source):
         wanted: Wanted,
         head: str,
     ) -> None:
-        """directory: its descriptor; close() closes it, or the stream after an abandoned call of piece().
+        """directory: the open descriptor of `resource`. names: of its members. wanted: the properties to send.
 
-        names: of the members. head: the first part of the answer.
+        head: the first part of the answer. close() closes the descriptor. But if the client leaves while an
+        executor thread runs piece(), the stream closes it after the thread.
         """
         self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
         self.path, self.real = resource.path, resource.real
@@ -233,7 +234,8 @@ class Members(Source):
             return b""
         try:
             return await self.io.call(self.piece, abandoned=lambda: os.close(self.directory))
-        except Disconnected:  # an executor thread may still read the directory
+        except Disconnected:
+            # An executor thread may still read the directory. The stream then calls `abandoned`.
             self.abandoned = True
             raise
 

@@ -116,16 +116,17 @@ def compile_beforehand(script):
 
 
 def ask_process(descriptor, lines, pid):
-    """Make another process answer a request; return the script's exit status.
+    """Make the helper or a zygote answer a request; return the script's exit status.
 
-    If the process ends instead, forget it, and return its own exit status; return None if it ended before it
-    took the request. A status below 0 is minus the number of a signal. descriptor: of the socket to the
-    process.
+    If that process ends instead, forget it, and return its own exit status. Return None if it ended before it took
+    the request: another process may then get the request. A status below 0 is minus the number of a signal.
+
+    descriptor: of the socket to the process. lines: the request, in bytes. pid: of the process.
     """
-    mark = b""
+    unsent_lines, mark = lines, b""
     try:
-        while lines:
-            lines = lines[os.write(descriptor, lines) :]
+        while unsent_lines:
+            unsent_lines = unsent_lines[os.write(descriptor, unsent_lines) :]  # write(2) may accept a part
         while not mark.endswith(b"\n"):
             piece = os.read(descriptor, MARK_BYTES)
             if not piece:
@@ -133,16 +134,17 @@ def ask_process(descriptor, lines, pid):
             mark += piece
     except OSError:
         pass
-    if mark.endswith(b"\n"):
-        return int(mark[1:])  # the status follows MARK, one byte
+    if mark.endswith(b"\n"):  # the end mark is MARK, the status in digits, and a line feed
+        return int(mark.removeprefix(protocol.MARK))
+    # First close the socket to a zygote: one that still waits for lines ends then
     helpers.discard(pid)
     preload.note_reaped(pid)
     try:
         _, wait_status = os.waitpid(pid, 0)
+        status = os.waitstatus_to_exitcode(wait_status)
     except ChildProcessError:
-        return -KILL  # the process was reaped elsewhere: its status is not known
-    # Lines that were not written: the process ended before it took the request
-    return None if lines else os.waitstatus_to_exitcode(wait_status)
+        status = -KILL  # the process was reaped elsewhere: its status is not known
+    return None if unsent_lines else status
 
 
 def script_processes_have_ended():
@@ -151,7 +153,9 @@ def script_processes_have_ended():
     waitpid() of C is used here: that of Python raises an exception if there is no child, which takes longer.
     """
     while (ended_pid := waitpid(-1, None, os.WNOHANG)) > 0:
+        # Perhaps the helper, a zygote or the spare: another process may have its pid from now on
         helpers.discard(ended_pid)
+        preload.note_reaped(ended_pid)
         spare.note_reaped(ended_pid)
     # -1: no child is left. 0: all children that are left still run
     return ended_pid < 0 or child_pids() <= engine_children()

@@ -252,10 +252,13 @@ def installed_file(module):
 
 
 def profile_for_report(script, arguments, lines):
-    """Return the profile for which the next run of a script must write a report, None if no report is needed.
+    """Return the profile for which the next run of a script must write a report.
 
-    A script gets a new profile if it has none, or if its file has changed. The request is noted in the profile,
-    and the run counts as an attempt.
+    Return None if an earlier run has written it, if MAX_ATTEMPTS are used up, or if the script cannot be read. A
+    script gets a new profile if it has none, or if its file has changed; with too many profiles, all are dropped
+    first. The request is noted in the profile, and the run counts as an attempt.
+
+    arguments, lines: of the request that the run answers. lines: as receive_lines() returns them.
     """
     try:
         profile = profiles.get(script)

@@ -210,7 +210,11 @@ class SourceVisitor(ast.NodeVisitor):
         self.visit(node.value)
 
     def check_attribute(self, node):
-        """Note an attribute that leads to shared state (always_forks), or a private one: it counts as changed."""
+        """Note an attribute that leads to shared state (always_forks), or a private one.
+
+        A private attribute of a library object may hold shared state. A script may therefore use only those that
+        its own classes define. The same rule holds for changed attributes, so a private one is noted as changed.
+        """
         if changes_shared_state(node.attr):
             self.always_forks = True
         elif is_dunder(node.attr):

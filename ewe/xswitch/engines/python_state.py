@@ -109,6 +109,7 @@ def stays_loaded(name, module):
     if getattr(getattr(module, "__spec__", None), "origin", None) in ("built-in", "frozen"):
         return True
     parent, _, _ = name.rpartition(".")
+    # A submodule stays with its package, for which restore_modules() has decided before
     return parent in known_modules if parent else any(map(is_library, getattr(module, "__path__", ())))
 
 
@@ -211,7 +212,7 @@ def collect_garbage(marker=None):
     collects_all = has_old_objects or gc.callbacks != [note_age] or not CAN_COLLECT_YOUNG
     gc.callbacks.clear()
     has_new_modules = modules_changed() and restore_modules()
-    for reset, module in resets:
+    for reset, module in resets.copy():  # reset_random() may replace the items of the list
         reset(module)
     generation = ALL_GENERATIONS if collects_all else YOUNG_GENERATIONS
     has_left_many = collect_cycles(marker, generation) > MANY_LEFT_OBJECTS

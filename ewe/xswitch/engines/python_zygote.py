@@ -83,7 +83,11 @@ class CheckedImports:
     """Imports the modules of a script's profile, and notes everything that such an import does besides."""
 
     def __init__(self, profile):
-        """Note the state of the process before the imports. Their output goes to a file in memory."""
+        """Note the state of the process before the imports, for import_differs(), and begin to watch the process.
+
+        profile: the ImportProfile of the script. The environment becomes one that notes which variables are read.
+        Output goes to a file in memory: a module that writes any cannot be preloaded.
+        """
         self.profile = profile
         # name of a module -> its file, the file's signature, and the module's fingerprint, as in the script's run
         self.expected = {name: record for name, *record in profile.recorded_modules}
@@ -207,9 +211,15 @@ class CheckedImports:
         )
 
     def is_same(self, name):
-        """Return whether a loaded module is the same as in the script's run."""
+        """Return whether a loaded module equals that of the script's run: its file, signature and fingerprint.
+
+        The signature changes with the file. The fingerprint is made of the module's variables right after its
+        import (python_preload.py).
+        """
         module = sys.modules[name]
-        if name not in self.expected:  # a submodule that the module has made itself
+        if (
+            name not in self.expected
+        ):  # allowed for a submodule that an expected module has made without a file
             return getattr(module, "__file__", None) is None and top_level_name(name) in self.top_level_names
         file, expected_signature, expected_fingerprint = self.expected[name]
         if installed_file(module) != file or preload.fingerprints.get(name) != expected_fingerprint:

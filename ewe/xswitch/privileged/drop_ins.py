@@ -12,6 +12,7 @@ the script's owner decides who runs it, as for all scripts (rules.py).
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import signal
 import stat
@@ -49,7 +50,8 @@ State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size,
 class Installation(NamedTuple):
     """A running installation.
 
-    reader: the pipe with its lines. ends_at: the monotonic time at which it has taken too long.
+    reader: the pipe with its lines. ends_at: the monotonic time at which it has taken too long; infinite once it
+    was killed for that.
     """
 
     account: Account
@@ -72,7 +74,6 @@ class DropIns:
         if not home or not settings.packages or now < self.next_looks.get(home, 0):
             return
         self.next_looks[home] = now + CHECK_S
-        self.end_late(now)
         try:
             account = owner_of(home, settings)
             if account is None or len(self.running) >= MAX_AT_ONCE:
@@ -114,11 +115,16 @@ class DropIns:
                 os.close(writer)
         self.running[pid] = Installation(account, reader, time.monotonic() + MAX_SECONDS)
 
+    def next_deadline(self) -> float:
+        """Return the monotonic time at which end_late() must kill an installation; infinite: it need not."""
+        return min((installation.ends_at for installation in self.running.values()), default=math.inf)
+
     def end_late(self, now: float) -> None:
-        """Kill the installations that take too long."""
+        """Kill the installations that take too long, each once. now: the monotonic time."""
         for pid, installation in self.running.items():
-            if now > installation.ends_at:
+            if now >= installation.ends_at:
                 os.kill(pid, signal.SIGKILL)
+                self.running[pid] = installation._replace(ends_at=math.inf)
 
     def homes(self) -> set[str]:
         """Return the homes of the users for whom an installation runs."""

@@ -162,8 +162,8 @@ def account_for_owner(real: str, uid: int, settings: Settings) -> Account:
         raise Refusal(f"it is not inside {directory}, the directory of its owner {account.name}")
     check_path(real, directory, {uid})
     home = os.path.realpath(account.home)
-    if os.path.isdir(home) and os.stat(home).st_mode & WRITABLE_BY_OTHERS:
-        raise Refusal(writable_reason(f"the home directory {home}", home))
+    if os.path.isdir(home) and (mode := os.stat(home).st_mode) & WRITABLE_BY_OTHERS:
+        raise Refusal(writable_reason(f"the home directory {home}", home, mode))
     return account
 
 
@@ -227,7 +227,7 @@ def check_path(real: str, top: str, owners: set[int]) -> None:
         if status.st_uid not in owners:
             raise Refusal(f"{description} belongs to uid {status.st_uid}")
         if status.st_mode & WRITABLE_BY_OTHERS:
-            raise Refusal(writable_reason(description, path))
+            raise Refusal(writable_reason(description, path, status.st_mode))
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
             raise Refusal("the script is set-user-id or set-group-id")
         if path == top:
@@ -235,13 +235,12 @@ def check_path(real: str, top: str, owners: set[int]) -> None:
         path = os.path.dirname(path)
 
 
-def writable_reason(description: str, path: str) -> str:
+def writable_reason(description: str, path: str, mode: int) -> str:
     """Return the reason to refuse a path that others may write to, and the command that fixes it.
 
-    description: of the file or directory, for people.
+    description: of the file or directory, for people. mode: its st_mode.
     """
-    mode = stat.S_IMODE(os.stat(path).st_mode)
-    return f"{description} is writable by others (mode {mode:04o}): chmod go-w {path}"
+    return f"{description} is writable by others (mode {stat.S_IMODE(mode):04o}): chmod go-w {path}"
 
 
 def first_line(path: str, examined: os.stat_result) -> bytes:

@@ -58,10 +58,12 @@ them. On USR1 it sends {"log"} with a descriptor of the log. suexecme passes bot
 from __future__ import annotations
 
 import grp
+import math
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,7 +129,7 @@ class Suexecme:
     def run(self) -> None:
         """Carry out orders until the main process has ended. No engine outlives this method.
 
-        Between orders, reap children, and seek and kill leftover processes.
+        Between orders, reap children, seek and kill leftover processes, and kill installations that take too long.
         """
         become_subreaper()
         self.report_limits()
@@ -138,8 +140,7 @@ class Suexecme:
         poller.register(self.supervisor, select.POLLIN)
         try:
             while True:
-                pause_ms = PAUSE_SECONDS * 1000 if self.leftovers.is_seeking() else None
-                ready = {descriptor for descriptor, _ in poller.poll(pause_ms)}
+                ready = {descriptor for descriptor, _ in poller.poll(self.pause_ms(time.monotonic()))}
                 if self.wakeup_reader in ready:
                     os.read(self.wakeup_reader, WAKEUP_BYTES)
                     self.leftovers.seek(self.reap())
@@ -152,8 +153,18 @@ class Suexecme:
                     self.handle_order(*received)
                 if self.leftovers.is_seeking():
                     self.leftovers.walk()
+                self.drop_ins.end_late(time.monotonic())
         finally:
             self.end_all()
+
+    def pause_ms(self, now: float) -> float | None:
+        """Return for how many milliseconds run() may wait for events, None without a limit. now: monotonic.
+
+        The limit is the next walk for leftover processes, or the deadline of an installation.
+        """
+        pause_s = PAUSE_SECONDS if self.leftovers.is_seeking() else math.inf
+        pause_s = min(pause_s, max(0.0, self.drop_ins.next_deadline() - now))
+        return None if pause_s == math.inf else pause_s * 1000
 
     def receive_settings_or_log(self) -> bool:
         """Receive new settings or a new log, use them, and pass them on; return False if the supervisor has ended.
@@ -442,19 +453,22 @@ class Suexecme:
                     parent.close()
                     del self.preloaded[name]
 
-    def note_engine_end(self, pid: int, status: int) -> int | None:
+    def note_engine_end(self, pid: int, wait_status: int) -> int | None:
         """Note that an engine was reaped, and tell the main process. Return its uid if suexecme has killed it.
 
-        status: of waitpid(2).
+        The leftover processes of a killed engine are sought at once. Those of an engine that ended by itself may
+        still write output: the main process orders their end once it has read that (self_ended).
         """
+        exit_status = os.waitstatus_to_exitcode(wait_status)
         uid = self.engines.pop(pid).uid
-        cause = self.memory_cause(uid) if status == signal.SIGKILL else {}
+        # For lack of memory the kernel sends this signal, as suexecme does
+        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else {}
         was_killed = pid in self.killed_pids
         self.killed_pids.discard(pid)
         if not was_killed:
             self.self_ended[pid] = uid
         self.work_directories.remove_of_engine(pid)
-        self.send_to_main({"ended": pid, "status": os.waitstatus_to_exitcode(status), **cause})
+        self.send_to_main({"ended": pid, "status": exit_status, **cause})
         if uid not in {account.uid for account in self.engines.values()}:
             self.remove_cgroup(uid)
             self.namespaces.remove(uid)

@@ -271,8 +271,11 @@ class Engine:
             exchange.engine_failed(cause)
 
     def discard(self, end_cause: str) -> None:
-        """Close an engine whose exchange has had its response, and whose script still runs. end_cause: why."""
-        self.take_exchange()
+        """Close an engine whose script still runs although its exchange has ended: the exchange is not told.
+
+        end_cause: why the engine is closed.
+        """
+        self.exchange = None
         self.end_cause = end_cause
         self.close()
 

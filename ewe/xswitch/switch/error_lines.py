@@ -33,7 +33,11 @@ class ErrorLines:
             loop.add_reader(descriptor, self.read)
 
     def begin(self, script: str) -> None:
-        """Expect the lines of another request. First log the bytes in the pipe, which are of the script before."""
+        """Note that the next request begins, and which script it runs. The count of lines begins again.
+
+        The bytes that are still in the pipe belong to the script before. If it is another one, log them now, under
+        its name.
+        """
         if script != self.script:
             self.read(flush=True)
         self.end_count()

@@ -111,7 +111,7 @@ class ScriptRunner(Protocol):
         """Close the engine, and make the exchange fail with this cause."""
 
     def discard(self, end_cause: str) -> None:
-        """Close the engine. The exchange has its response already. end_cause: for the trace."""
+        """Close the engine, and tell the exchange nothing: it has ended already. end_cause: for the trace."""
 
 
 class ExchangeQueue(Protocol):

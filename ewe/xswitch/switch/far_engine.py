@@ -185,7 +185,10 @@ class FarEngine:
         self.unused_connections: list[FarConnection] = []  # those of `connections` that run no request
         self.watch: FarConnection | None = None
         self.watches_at = 0.0  # when the next connection of the watch may begin
-        self.pinged_at = self.answered_at = 0.0
+        self.pinged_at = 0.0  # when the watch has sent its last question
+        self.silent_since = (
+            0.0  # when the watch got its last answer; before the first one, when it was connected
+        )
         self.is_closed = False
 
     # Requests
@@ -268,9 +271,10 @@ class FarEngine:
             if now >= self.watches_at:
                 self.begin_watch(now)
         elif self.watch.handshake is not None:
+            self.silent_since = now  # SILENT_S begins after the handshake
             if now > self.watch.connects_until:
                 self.watch.fail_to_connect(f"no connection within {CONNECT_S:g} s")
-        elif now > self.answered_at + SILENT_S:
+        elif now > self.silent_since + SILENT_S:
             self.watch.tls.fault = f"no answer for {SILENT_S:g} s"
             self.mark_down(self.watch.tls.fault)
             self.watch.close()
@@ -286,7 +290,7 @@ class FarEngine:
         except OSError as reason:
             self.mark_down(reason_of(reason))
             return
-        self.answered_at = self.pinged_at = now
+        self.silent_since = self.pinged_at = now
         self.watch.outbox.send(PING)
 
     def watch_closed(self, connection: FarConnection) -> None:
@@ -302,10 +306,10 @@ class FarEngine:
         if connection is not self.watch:
             return
         connection.has_answered = True
-        self.answered_at = time.monotonic()
+        self.silent_since = time.monotonic()
         if self.state is not HostState.UP:
             self.state = HostState.UP
-            self.changed_at = self.answered_at
+            self.changed_at = self.silent_since
             self.reason = ""
             self.context.log.info(f"{self.name}: it answers")
 

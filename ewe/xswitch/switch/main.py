@@ -132,7 +132,7 @@ class Switch:
             params.get(b"SCRIPT_NAME", b"") + params.get(b"PATH_INFO", b""),
             params.get(b"DOCUMENT_URI"),
         ):
-            return self.begin_status(client, params)
+            return self.begin_status(client, params, body)
         self.context.counters["requests"] += 1
         file = script_file(params)
         far_kind = self.peers.kind_of(file, params)
@@ -145,13 +145,8 @@ class Switch:
             exchange = self.exchange_class(client, self.context, params, file)
             exchange.fail(reason.status, str(reason))
             return exchange
-        exchange = self.exchange_class(client, self.context, params, path)
+        exchange = self.exchange_with_body(client, params, path, body)
         exchange.application = application
-        if exchange.body_left < 0:
-            exchange.fail(400, "CONTENT_LENGTH is no number")
-        for piece in body:
-            if exchange.state is not DONE:
-                exchange.body_arrived(piece)
         if exchange.state is DONE:
             return exchange
         if not path:
@@ -166,6 +161,21 @@ class Switch:
             self.send_far(exchange, far_kind)
         else:
             self.identifier.identify(path, signature, lambda answer: self.identified(exchange, answer))
+        return exchange
+
+    def exchange_with_body(
+        self, client: WebServerConnection, params: dict[bytes, bytes], script: str, body: Sequence[bytes]
+    ) -> Exchange:
+        """Return a new exchange that has got the pieces of its body. It is DONE if the body is refused.
+
+        body: see begin(). The rest of the body comes later, by Exchange.body_arrived().
+        """
+        exchange = self.exchange_class(client, self.context, params, script)
+        if exchange.body_left < 0:
+            exchange.fail(400, "CONTENT_LENGTH is no number")
+        for piece in body:
+            if exchange.state is not DONE:
+                exchange.body_arrived(piece)
         return exchange
 
     def find_script(
@@ -289,12 +299,13 @@ class Switch:
         if engine.script and not self.context.is_stopping:
             self.prime(engine.key, engine.script, lambda may_still_run: None, for_visitors=False)
 
-    def begin_action(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
-        """Start a request that lists engines, ends them or shows messages (control.py).
+    def begin_action(
+        self, client: WebServerConnection, params: dict[bytes, bytes], exchange: Exchange
+    ) -> Exchange:
+        """Start a request that lists engines, ends them or shows messages (control.py); return its exchange.
 
         The action `list` is answered once suexecme has measured the engines, all others at once.
         """
-        exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
         try:
             action = self.control.action_of(client.socket, params)
         except ActionRefused as reason:
@@ -329,18 +340,23 @@ class Switch:
         order = {"order": "measure", "pids": [pid for pid in pids if pid][:MAX_MEASURED]}
         self.orders.ask("", order, on_measured)
 
-    def begin_status(self, client: WebServerConnection, params: dict[bytes, bytes]) -> Exchange:
+    def begin_status(
+        self, client: WebServerConnection, params: dict[bytes, bytes], body: Sequence[bytes]
+    ) -> Exchange:
         """Start a request for the status page, or for an action (control.py); return its exchange.
 
         ewe sets the parameter XSWITCH_STATUS to "counts" to get the numbers for its metrics. Any other value comes
         from a program that asks for the status over X-Switch's own socket. A request without it comes from a web
         server's client, who cannot set it (status.py).
 
-        The numbers are sent at once, the status once suexecme has measured the engines.
+        The numbers are sent at once, the status once suexecme has measured the engines. body: see begin(). Its
+        content has no effect. A body of a wrong length is refused, as for a script, unless the answer came first.
         """
+        exchange = self.exchange_with_body(client, params, XSWITCH_STATUS_PATH, body)
+        if exchange.state is DONE:
+            return exchange
         if b"XSWITCH_ACTION" in params:
-            return self.begin_action(client, params)
-        exchange = self.exchange_class(client, self.context, params, XSWITCH_STATUS_PATH)
+            return self.begin_action(client, params, exchange)
         if not may_see_status(params, self.context.settings):
             exchange.fail(
                 404,

@@ -103,14 +103,15 @@ class Primer:
         """
         if not self.file:
             return
-        last_slot, _ = self.current_slots
-        self.current_slots = slot, _ = self.slots_now()
-        if last_slot != slot:
-            self.profile.end_slot(last_slot)
+        former_slot, _ = self.current_slots
+        self.current_slots = self.slots_now()
+        present_slot, _ = self.current_slots
+        if present_slot != former_slot:
+            self.profile.end_slot(former_slot)
             self.starts.clear()
             self.save()
         second = int(self.clock())
-        if second != self.last_second and not self.scheduler.user_turns:
+        if second != self.last_second and not self.scheduler.waiting:
             self.last_second = second
             self.prime()
 

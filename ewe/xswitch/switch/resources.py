@@ -123,16 +123,21 @@ class Resources:
         self.read = read
         self.log_message = log_message
         self.engine_bytes: dict[str, int] = {}  # language -> bytes of its largest idle engine so far
-        # Bytes that engines started in this second, and in the second before, are about to take
+        # Promised bytes: those that engines started in this second, and in the second before, are about to take
         self.promised = self.promised_before = 0
         self.logged_reason = ""  # why memory was short at the last update()
         self.reading = read()
 
     def update(self) -> None:
-        """Read the resources again, and log when memory becomes short, or is no longer short."""
+        """Begin another second: read the resources, and log when memory becomes short, or is no longer short.
+
+        The promises of memory (see the top of this file) become those of the second before, and the sizes of later
+        ones decrease.
+        """
         self.reading = self.read()
         self.promised, self.promised_before = 0, self.promised
         for language, size in self.engine_bytes.items():
+            # A size above EXPECTED_BYTES decreases down to it; a smaller one was measured, and stays
             self.engine_bytes[language] = max(int(size * DECAY_PER_SECOND), min(size, EXPECTED_BYTES))
         reason = self.memory_shortage()
         if bool(reason) != bool(self.logged_reason):

@@ -133,7 +133,7 @@ class EngineConnection(FastCGIEngine):
 
 
 def retry_reading_soon(engine: Engine) -> None:
-    """Read again after a short wait: suexecme's answer, still to come, may say why the connection has ended."""
+    """Read again after SOON_SECONDS: by then suexecme's answer may say why the connection has ended."""
     engine.pause_output()
     engine.loop.call_later(SOON_SECONDS, engine.resume_output)
 
@@ -243,10 +243,13 @@ class SharedEngine(Engine):
         self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
 
     def on_data(self) -> None:
-        """Fail if the data connection has ended, but not before suexecme has answered the order to start."""
+        """Fail if the data connection has ended: the process has ended, too.
+
+        Wait while suexecme has not answered the order to start the process: a refusal says why.
+        """
         if not self.pid:
             retry_reading_soon(self)
-        elif self.receive() is not None:
+        elif self.receive() is not None:  # b"" at the end; data would break the protocol
             status = self.exit_status
             self.fail("the engine has ended" if status is None else exit_text(status))
 

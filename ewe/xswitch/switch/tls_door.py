@@ -40,8 +40,8 @@ class TlsDoor:
         self.connected = connected
         # socket -> its handshake, the peer's address, and the time at which it ends; the oldest comes first
         self.waiting: dict[TlsSocket, tuple[Handshake, str, float]] = {}
-        self.minute = 0
-        self.lines = 0
+        self.minute = 0  # the minute of the monotonic clock in which a connection was last refused
+        self.refusals = 0  # in that minute
 
     def accepted(self, plain: socket.socket) -> None:
         """Begin the handshake of a new connection."""
@@ -50,7 +50,7 @@ class TlsDoor:
             sock = tls_socket(self.context, plain)
         except (OSError, ValueError) as reason:  # it has ended already, or has sent no TLS
             plain.close()
-            self.refused("a peer", reason_of(reason))
+            self.log_refusal("a peer", reason_of(reason))
             return
         if len(self.waiting) >= MAX_HANDSHAKES:
             self.end(next(iter(self.waiting)), f"more than {MAX_HANDSHAKES} handshakes at once")
@@ -63,18 +63,18 @@ class TlsDoor:
         handshake.stop()
         if reason:
             sock.close()
-            self.refused(peer, reason)
+            self.log_refusal(peer, reason)
         else:
             self.connected(sock)
 
-    def refused(self, peer: str, reason: str) -> None:
-        """Log a connection that was closed."""
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """Log that a connection was closed, unless the log has LINES_PER_MINUTE such lines of this minute."""
         minute = int(time.monotonic() // 60)
         if minute != self.minute:
-            self.minute, self.lines = minute, 0
-        self.lines += 1
-        if self.lines <= LINES_PER_MINUTE:
-            more = "; no more such lines until the next minute" if self.lines == LINES_PER_MINUTE else ""
+            self.minute, self.refusals = minute, 0
+        self.refusals += 1
+        if self.refusals <= LINES_PER_MINUTE:
+            more = "; no more such lines until the next minute" if self.refusals == LINES_PER_MINUTE else ""
             self.log.warning(f"{peer} was refused: {reason}{more}")
 
     def tick(self, now: float) -> None:

@@ -71,7 +71,7 @@ class UseProfile:
             use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
     def end_slot(self, slot: int) -> None:
-        """Mix the peaks of today into those of the usual day, and begin another slot.
+        """Mix the peaks of today into those of the usual day for `slot`, which ends now; begin the next slot.
 
         A key that has no peak left is dropped.
         """
@@ -102,7 +102,7 @@ class UseProfile:
     # Stored form
 
     def as_values(self) -> dict[str, Any]:
-        """Return the profile as values of JSON, without keys that have no peak: they are new in this slot."""
+        """Return the profile as values of JSON. A key has no peak until its first slot ends, and is left out."""
         rows = [
             {
                 "user": user,
@@ -117,7 +117,7 @@ class UseProfile:
 
 
 def from_values(values: object) -> UseProfile:
-    """Return a stored profile. Raises Damaged."""
+    """Return the profile in the values of UseProfile.as_values(), read from its file. Raises Damaged."""
     profile = UseProfile()
     if not isinstance(values, Mapping) or values.get("version") != VERSION:
         raise Damaged(f"it is no profile of version {VERSION}")

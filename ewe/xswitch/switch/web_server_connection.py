@@ -97,10 +97,13 @@ class WebServerConnection:
             self.close()
 
     def handle_records(self, data: bytes) -> None:
-        """Handle the FastCGI records in `data`: a request begins, more of its body, or its end."""
+        """Handle the FastCGI records in `data`: the beginning of a request, pieces of its body, or its abort.
+
+        A request that begins is started last, once, with all pieces of its body that `data` contains.
+        """
         if self.state is not OPEN:
             return
-        began: Began | None = None
+        began: Began | None = None  # the beginning of a request, if `data` contains it
         body: list[bytes] = []  # the pieces that came with the request's beginning: usually all
         try:
             for event in self.responder.feed(data):
@@ -109,7 +112,9 @@ class WebServerConnection:
                 elif isinstance(event, Aborted):
                     began = None
                     self.client_left()
-                    self.finish(self.responder.end())
+                    if self.responder.id:  # 0: the response has ended, at a piece of the body in `data`
+                        self.finish(self.responder.end())
+                    break  # all other events of `data` belong to the aborted request
                 elif began is not None:  # a part of the body, or its end: b""
                     body.append(event.data)
                 elif self.exchange is not None:
@@ -123,14 +128,14 @@ class WebServerConnection:
             return
         if self.responder.reply:
             self.outbox.send(self.responder.take_reply())
-        if began is not None:  # only now, with all of the body that has arrived
+        if began is not None:
             try:
                 # Switch.begin(), not a method of this class
                 exchange = self.begin_exchange(self, began.params, body)
             except Exception:
                 self.close()  # no response will follow
                 raise
-            if exchange.state is not DONE:  # else it has been refused, and has sent its response
+            if exchange.state is not DONE:  # DONE: the request was refused, and its response is sent
                 self.exchange = exchange
 
     def client_left(self) -> None:

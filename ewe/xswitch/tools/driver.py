@@ -16,6 +16,7 @@ from ewe.xswitch.process import CONTROL_DESCRIPTOR, start
 from ewe.xswitch.protocol import MarkReader, ProtocolError, request_lines
 
 PIECE_BYTES = 64 * 1024  # that one call reads or writes
+MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
 MAX_ERROR_BYTES = 1 << 20  # of standard error that a ScriptResult has
 CLEANUP_TIMEOUT_S = 0.3  # seconds in which an engine may end by itself, and remove its temporary files
 
@@ -60,7 +61,8 @@ class Driver:
         self.control, engine_control = socket.socketpair()
         self.errors = tempfile.TemporaryFile()
         self.mark_reader = MarkReader()
-        self.is_ending = False  # the engine closed its sockets within an answer: its process will end soon
+        # The engine closed its sockets within an answer, or right after it: its process will end soon
+        self.is_ending = False
         descriptors = {
             0: engine_data.fileno(),
             1: engine_data.fileno(),
@@ -87,7 +89,7 @@ class Driver:
         body: bytes = b"",
         seconds: float = 10,
     ) -> ScriptResult:
-        """Make the engine run a script. Raises TimeoutError, ProtocolError, BrokenPipeError."""
+        """Make the engine run a script. Raises TimeoutError, ProtocolError, ConnectionError."""
         variables = {
             "PATH": SEARCH_PATH,
             "CONTENT_LENGTH": str(len(body)),
@@ -97,7 +99,7 @@ class Driver:
         self.errors.truncate(0)
         self.control.sendall(request_lines(os.fsencode(file), map(os.fsencode, arguments), pairs))
         output, status = self.converse(body, time.monotonic() + seconds)
-        self.is_ending = status is None
+        self.is_ending |= status is None
         # After truncate() the engine goes on writing at its former position: NULs fill the bytes before it
         errors = os.pread(self.errors.fileno(), MAX_ERROR_BYTES, 0).lstrip(b"\0")
         return ScriptResult(output, errors, status)
@@ -105,20 +107,30 @@ class Driver:
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
         """Send the body and read the output, until the mark or the engine's end.
 
-        Return the output and the exit status, None without a mark. deadline: a monotonic time. Raises TimeoutError.
+        Return the output and the exit status, None without a mark. deadline: the monotonic time at which the whole
+        answer must be there. Raises TimeoutError, ProtocolError.
         """
         run = ScriptRun(self, body)
         while not run.has_ended:
-            if not run.transfer(max(0, deadline - time.monotonic())):
+            seconds_left = deadline - time.monotonic()
+            if seconds_left < 0:
+                raise TimeoutError("its answer has no end")
+            if not run.transfer(seconds_left):
                 raise TimeoutError("it does not answer")
         return bytes(run.output), run.status
 
     def drain(self) -> bytes:
-        """Read and return the output that was in the socket when the mark came."""
+        """Read and return the output that was in the socket when the mark came. Raises ProtocolError."""
         output = b""
-        while is_readable(self.data, 0) and (piece := self.data.recv(PIECE_BYTES)):
+        for _ in range(MAX_DRAINED_PIECES):
+            if not is_readable(self.data, 0):
+                return output
+            piece = receive_bytes(self.data)
+            if not piece:
+                self.is_ending = True
+                return output
             output += piece
-        return output
+        raise ProtocolError("its output goes on after its mark")
 
     def ends(self, seconds: float = 5) -> bool:
         """Close the sockets; return whether the engine then ends by itself."""
@@ -159,7 +171,10 @@ class ScriptRun:
         self.control_ended = False  # the engine has closed its control socket
 
     def transfer(self, seconds: float) -> bool:
-        """Send and receive within `seconds`; return whether any byte moved. Raises ProtocolError."""
+        """Wait at most `seconds` until a socket is ready, then send and receive once. Raises ProtocolError.
+
+        Return False if no socket became ready.
+        """
         driver = self.driver
         reading = [driver.data] if self.control_ended else [driver.control, driver.data]
         ready, writable, _ = select.select(reading, [driver.data] if self.body else [], [], seconds)
@@ -168,17 +183,18 @@ class ScriptRun:
                 self.body = self.body[driver.data.send(self.body[:PIECE_BYTES]) :]
             except ConnectionError:
                 self.body = b""  # the engine has closed its socket: `data` is at its end, too
-        if driver.data in ready:
-            piece = receive_bytes(driver.data)
-            self.has_ended = not piece
-            self.output += piece
-        elif driver.control in ready:
+        # First the mark: an engine that ends right after it has closed `data`, too
+        if driver.control in ready:
             mark_bytes = receive_bytes(driver.control)
             self.control_ended = not mark_bytes
             self.status = driver.mark_reader.feed(mark_bytes) if mark_bytes else None
             if self.status is not None:
                 self.output += driver.drain()
                 self.has_ended = True
+        elif driver.data in ready:
+            piece = receive_bytes(driver.data)
+            self.has_ended = not piece
+            self.output += piece
         return bool(ready or writable)
 
 

@@ -29,7 +29,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ewe_classroom.grader.apart import Grader
-from ewe_classroom.grader.formats import summary_line
+from ewe_classroom.grader.formats import summary_line, with_remarks
 from ewe_classroom.grader.page import to_frame
 from ewe_classroom.grader.verdicts import PASSED, Report, Verdict
 
@@ -75,7 +75,7 @@ class Graded:
         return self.passed
 
     def __repr__(self) -> str:
-        lines = [summary_line(self.report)]
+        lines = with_remarks(self.report, summary_line(self.report))
         for verdict in self.report.verdicts:
             lines.append(f"{verdict.status:<8}{verdict.name:<22}{verdict.score}/{verdict.points}")
             if verdict.status != PASSED:

@@ -1,4 +1,7 @@
-"""Programs that the tests of the classroom start: the grader, and a small correct server with threads."""
+"""Programs that the tests of the classroom start: the grader, and a small correct server with threads.
+
+Also the processes of an account.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from pathlib import Path
 from shlex import quote
 
+from support.proc import alive
 from support.server import ROOT, run_forked
 
 ZOO = Path(__file__).with_name("zoo")
@@ -26,3 +30,15 @@ def run_grader(
     Tests of the command itself, and of what it imports, start GRADER.
     """
     return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "ewe_classroom.grader.cli")
+
+
+def processes_of(uid: int) -> list[int]:
+    """Return the processes of an account that have not ended."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == uid and alive({int(pid)}):
+                found.append(int(pid))
+        except FileNotFoundError:
+            pass  # it has ended
+    return found

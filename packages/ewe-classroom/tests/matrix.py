@@ -3,11 +3,13 @@
     export PYTHONPATH=tests
     python packages/ewe-classroom/tests/matrix.py --results matrix.jsonl [--jobs 2] [--write] [NAME ...]
     python packages/ewe-classroom/tests/matrix.py --refresh
+    python packages/ewe-classroom/tests/matrix.py --fingerprint
 
 Each server that was graded is a line of the file of results; given again, the same command grades those that are
 missing. --write writes the rows that the results have into the page, and keeps its other rows. --refresh grades
-nothing: it writes the points of the schemes of today into the page. All rows take an hour with one job. gcc, Go,
-nginx, lighttpd and Apache must be there.
+nothing: it writes the points of the schemes of today into the page. --fingerprint says which rows are results of
+other checks than those of today: the page has the fingerprint of the checks that graded each row. All rows take an
+hour with one job. gcc, Go, nginx, lighttpd and Apache must be there.
 
 A fault loses its own check. Each other check that it loses rests on a check that is lost (dependencies.py), or
 matrix_reasons.py has the reason why it fails, too. faults() finds the other ones, and a test calls it.
@@ -16,6 +18,7 @@ matrix_reasons.py has the reason why it fails, too. faults() finds the other one
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -23,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -61,6 +65,10 @@ REASONS = """## Why more than one check fails
 
 A check in the column "rest on it" is not judged: the report names the check in parentheses, or the fault's own one
 (`grader/dependencies.py` has the pairs). Each check in the column "also fail" has a reason in this table."""
+GRADED_BY = "| fingerprint of the checks | rows |\n|---|---|\n"
+OTHERS = "all others"  # the rows of the page that the table below GRADED_BY does not name
+UNKNOWN = "unknown"  # the fingerprint of rows of a file of results that has none
+FINGERPRINT_DIGITS = 12
 LANGUAGES = {**PROGRAMMING, MODEL: "a model of ewe"}
 
 
@@ -204,6 +212,46 @@ def on_page() -> dict[str, Row]:
     return results
 
 
+def fingerprint(house: Path = HOUSE) -> str:
+    """Return the fingerprint of the checks: a hash of the grader's sources and of the labs' schemes.
+
+    house: the directory of ewe-classroom. A change of a comment gives another fingerprint, too.
+    """
+    package = house / "ewe_classroom"
+    digest = hashlib.sha256()
+    for path in sorted([*package.glob("grader/*.py"), *package.glob("labs/*/grading.toml")]):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package)}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def graded_by() -> dict[str, str]:
+    """Return the fingerprints that the page has: name of a server, or OTHERS -> fingerprint."""
+    found: dict[str, str] = {}
+    for line in PAGE.read_text().partition(GRADED_BY)[2].partition("\n\n")[0].splitlines():
+        checks, names = (cell.strip() for cell in line.strip("|").split("|"))
+        found |= dict.fromkeys(re.findall("`(.*?)`", names) or [OTHERS], checks.strip("`"))
+    return found
+
+
+def graded_by_rows(prints: dict[str, str]) -> str:
+    """Return the rows of the table of fingerprints. prints: name of each server of the page -> fingerprint."""
+    (most, _), *fewer = Counter(prints.values()).most_common()
+    lines = [f"| `{most}` | {OTHERS} |"]
+    for checks, _ in fewer:
+        names = ", ".join(f"`{name}`" for name, each in prints.items() if each == checks)
+        lines.append(f"| `{checks}` | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def of_other_checks() -> list[str]:
+    """Return the servers of the page that were graded by other checks than those of today."""
+    found, today = graded_by(), fingerprint()
+    names = [*on_page(), *correct_rows()]
+    return [name for name in names if found.get(name, found[OTHERS]) != today]
+
+
 def mutant_row(name: str, row: tuple[str, str, str, str], found: Row | None) -> str:
     """Return a row of the table of mutants."""
     fault, check, lab, _ = row
@@ -272,9 +320,17 @@ def correct_rows() -> dict[str, str]:
     return {line.split(" | ")[0].strip("| "): line for line in rows if line.startswith("| ")}
 
 
-def write_page(results: dict[str, Row], correct: dict[str, str]) -> None:
-    """Write the tables into the page. correct: its rows of servers that the results do not have."""
+def write_page(results: dict[str, Row], correct: dict[str, str], prints: dict[str, str]) -> None:
+    """Write the tables into the page. correct: its rows of servers that the results do not have.
+
+    prints: name of a server -> fingerprint of the checks that have graded it; a row of the page that is not among
+    them keeps its own.
+    """
     head = PAGE.read_text().partition("| mutant |")[0]
+    earlier = graded_by()
+    prints = {name: prints.get(name) or earlier.get(name) or earlier[OTHERS] for name in [*results, *correct]}
+    before, title, after = head.partition(GRADED_BY)
+    head = before + title + graded_by_rows(prints) + "\n" + after.partition("\n\n")[2]
     kept = [line for name, line in correct.items() if name not in results]
     PAGE.write_text("\n".join([head + tables(results), *kept]) + "\n")
 
@@ -305,19 +361,25 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="grade these alone")
     parser.add_argument("--results", type=Path, help="the file of results")
     parser.add_argument("--refresh", action="store_true", help="write today's points into the page, and end")
+    parser.add_argument("--fingerprint", action="store_true", help="print that of today's checks, and end")
     parser.add_argument("--jobs", type=int, default=1, help="servers that are graded at the same time")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/kill-matrix.md")
     options = parser.parse_args()
     if options.refresh:
-        write_page(on_page(), correct_rows())
+        write_page(on_page(), correct_rows(), {})
+        return 0
+    if options.fingerprint:
+        print(f"{fingerprint()}; rows of other checks: {', '.join(of_other_checks()) or 'none'}")
         return 0
     if options.results is None:
         parser.error("--results is missing: name the file of results")
     kept = options.results.read_text().splitlines() if options.results.exists() else []
-    results = {
-        row["name"]: {check: Loss(**loss) for check, loss in row["lost"].items()}
-        for row in map(json.loads, kept)
-    }
+    results: dict[str, Row] = {}
+    prints: dict[str, str] = {}
+    for row in map(json.loads, kept):
+        results[row["name"]] = {check: Loss(**loss) for check, loss in row["lost"].items()}
+        prints[row["name"]] = row.get("checks", UNKNOWN)
+    today = fingerprint()
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as threads:
         os.chmod(place, 0o755)
         rows = all_rows(Path(place))
@@ -330,14 +392,14 @@ def main() -> int:
             except (AssertionError, subprocess.TimeoutExpired) as reason:
                 print(f"{name}: not graded: {reason}", flush=True)
                 continue
-            results[name] = found
+            results[name], prints[name] = found, today
             with options.results.open("a") as out:
                 lost = {check: asdict(loss) for check, loss in found.items()}
-                out.write(json.dumps({"name": name, "lost": lost}) + "\n")
+                out.write(json.dumps({"name": name, "lost": lost, "checks": today}) + "\n")
             print(f"{name}: {', '.join(found) or 'no check fails'}", flush=True)
         results = {name: results[name] for name in rows if name in results}
         if options.write:
-            write_page(on_page() | results, correct_rows())
+            write_page(on_page() | results, correct_rows(), prints)
     wrong = faults(results)
     print("\n\n".join(wrong) or f"{len(results)} of {len(rows)} rows, each as it should be")
     return 1 if wrong else 0

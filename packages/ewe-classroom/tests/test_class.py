@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import gzip
 import importlib.util
 import io
@@ -15,8 +16,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -297,6 +299,27 @@ def test_the_results_in_the_folder_of_the_class_are_no_submission(tmp_path: Path
     put(tmp_path / "class-marks" / "marks.csv")
     found = submissions.read(tmp_path / "ada" / "..", results=tmp_path / "class-marks").hand_ins
     assert [each.name for each in found] == ["ada"]
+
+
+def test_the_results_in_the_only_folder_are_no_submission(tmp_path: Path) -> None:
+    for name in ("ada", "bob", "marks"):
+        put(tmp_path / "pool" / name / "server.py")
+    found = submissions.read(tmp_path, "server.py", tmp_path / "pool" / "marks").hand_ins
+    assert [each.name for each in found] == ["ada", "bob"]
+
+
+def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "pool" / "ada" / "server.py")
+    entries_of = Path.iterdir
+
+    def refuse_pool(path: Path) -> Iterator[Path]:
+        if path.name == "pool":  # root may read each folder, so no mode refuses it
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return entries_of(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse_pool)
+    with pytest.raises(ConfigError, match="pool: Permission denied; name the folder"):
+        submissions.read(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
@@ -814,6 +837,10 @@ if do == "die":
     os.kill(os.getpid(), signal.SIGKILL)
 if do == "slow":
     time.sleep(0.3)
+limit_s = float(arguments["--limit"])
+table |= dict(limit_s=limit_s, restless=do == "restless")
+if do in ("stuck", "restless") or do == "busy" and limit_s < 300:
+    table["verdicts"][0]["status"] = "not run"
 if do == "full disk":  # an exception within the grader, after some checks
     table["finished"] = False
 table["score"] = 100 if do != "bad" else 20
@@ -836,6 +863,8 @@ def run_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             sys.executable,
             "-S",
             str(fake),
+            "--limit",
+            str(plan.limit_s),
             "--json",
             f"{directory}/report.json",
             "--html",
@@ -1002,6 +1031,94 @@ def test_a_grader_that_hangs_is_ended_and_costs_one_row(
 
 
 @pytest.mark.starts_processes
+def test_a_run_that_has_reached_its_limit_is_repeated_alone_and_for_longer(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a busy machine a right server may reach the limit. One that never sleeps reaches it on each machine."""
+    assert run_class({"Ada": "good", "Bo": "busy", "Cy": "restless", "Di": "stuck"}, "--jobs", "4") == 0
+    said = capsys.readouterr().out
+    assert "2 submissions to be graded again, one at a time, with 360 s" in said
+    assert said.count("(graded again)") == 2
+    rows = table(tmp_path / "out")
+    not_run = {name for name, row in rows.items() if "not run" in row["remark"]}
+    assert not_run == {"Cy", "Di"}
+    for _ in range(2):  # the second run keeps the reports
+        log = (tmp_path / "log").read_text().split()
+        assert sorted(log) == ["busy", "busy", "good", "restless", "stuck", "stuck"]
+        assert run_class({}) == 0
+
+
+@pytest.mark.starts_processes
+def test_after_an_edit_of_the_scheme_a_class_is_graded_again(
+    tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = put(tmp_path / "pool.toml", lab("pool").read("grading.toml"))
+    text = file.read_text()
+    for graded_count, new_text in ((2, text), (2, text), (4, text.replace("points = 20", "points = 24", 1))):
+        file.write_text(new_text)
+        assert run_class({"Ada": "good", "Bo": "bad"}, "--scheme", str(file)) == 0
+        assert len((tmp_path / "log").read_text().split()) == graded_count
+    said = capsys.readouterr().out
+    assert (
+        said.count("the grading scheme has changed since the last run: 2 submissions to be graded again") == 1
+    )
+    assert {row["of"] for row in table(tmp_path / "out").values()} == {"160"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "said"),
+    [
+        (None, []),
+        ({"files": "", "scheme": ""}, []),
+        ({"scheme": ""}, ["the grading scheme has changed"]),
+        ({"given": "", "own": []}, ["--own has changed", "the files that the lab gives have changed"]),
+        ({"format": "ewe-class/1", "scheme": None}, ["the version of ewe has changed"]),
+    ],
+)
+def test_a_change_since_the_earlier_report_is_named(
+    tmp_path: Path, earlier: dict[str, Any] | None, said: list[str]
+) -> None:
+    """Not if the student has handed in other files: these are the reason then."""
+    pool = lab("pool")
+    plan = ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0, own=("conversation.py",))
+    given = class_run.given_files(plan)
+    put(tmp_path / "ada" / "server.py")
+    rules = class_run.digests(plan, given)
+    now = class_run.identify_work(plan, HandIn("Ada", "ada"), tmp_path / "ada", rules)
+    assert class_run.what_changed(now, now) == ()
+    assert list(class_run.what_changed({} if earlier is None else {**now, **earlier}, now)) == said
+    put(tmp_path / "given" / "conversation.py", "# another one\n")
+    assert class_run.digests(plan, given)["given"] != rules["given"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--own", "server.py"), "choose conversation.py"),
+        (("--scheme", "nowhere.toml"), "name a file such as my/grading.toml"),
+    ],
+)
+def test_a_wrong_part_of_a_lab_is_said_before_the_class_is_graded(
+    run_class: Callable[..., int], capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
+) -> None:
+    assert run_class({"Ada": "good"}, *options) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_class_is_graded_by_the_lecturers_scheme_and_with_the_students_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = ClassPlan(
+        lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, own=("conversation.py",),
+        scheme=Path("my/pool.toml"),
+    )  # fmt: skip
+    words = plan.command(HandIn("Ada", "ada"), tmp_path / "given")
+    assert words[words.index("--own") + 1] == "conversation.py"
+    assert words[words.index("--lab") + 1] == str(tmp_path / "my" / "pool.toml")
+
+
+@pytest.mark.starts_processes
 def test_a_report_that_is_not_finished_is_no_mark_and_is_graded_again(
     tmp_path: Path, run_class: Callable[..., int]
 ) -> None:
@@ -1087,6 +1204,30 @@ def graders_of(directory: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.starts_processes
+def test_a_grader_without_a_descriptor_for_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+
+    def start(plan: ClassPlan, hand_in: HandIn, *_: object) -> class_run.RunningGrader:
+        return class_run.RunningGrader(hand_in, process, {}, time.monotonic() + 60)
+
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(class_run, "start", start)
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            list(class_run.in_parallel(plan, [(HandIn("ada", "ada"), tmp_path, {})], None))
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.starts_processes

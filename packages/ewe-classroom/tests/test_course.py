@@ -23,10 +23,12 @@ from ewe_classroom.course import (
     cli,
     handout,
     labs,
+    marks,
     measurements,
     other_measurements,
     packs,
     questions,
+    rubric,
 )
 from ewe_classroom.course.one_source import SourceError, solution, starter
 from ewe_classroom.course.submissions import HandIn
@@ -221,15 +223,35 @@ def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(class_run, "take_files", full)
     plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
     (tmp_path / "students").mkdir()
-    found = class_run.prepare(plan, HandIn("Ada", "ada"))
+    found = class_run.prepare(plan, HandIn("Ada", "ada"), {})
     assert isinstance(found, class_run.GradedHandIn)
     assert (
         found.problem == f"{tmp_path / 'students' / 'ada'}: No space left on device" and found.grader_failed
     )
 
 
+@pytest.mark.parametrize("name", LABS)
+def test_the_criteria_of_a_rubric_are_the_manual_marks_of_the_rules(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = labs.lab(name).read("rubric.md")
+    assert course("show", name, "--rubric", "--toml") == 0
+    rules = tmp_path / "rules.toml"
+    rules.write_text(capsys.readouterr().out)
+    manual = marks.read_rules(rules).manual
+    assert manual == rubric.criteria(text) and manual["Structure"] == 2
+    whole = re.match(r"# What a person marks: (\d+) points", text)
+    assert whole is not None and sum(manual.values()) == int(whole[1])
+
+
+def test_a_rubric_without_points_has_no_criteria() -> None:
+    with pytest.raises(ValueError, match="no table with a head of points"):
+        rubric.criteria("# What a person marks\n\n| | good |\n|---|---|\n| Structure | yes |\n")
+
+
 @pytest.mark.parametrize("arguments", [
     ["new", "pol", "x"], ["show", "../pool"], ["new", "fork", "x", "--language", "model"], ["pack", "pool", "x"],
+    ["show", "pool", "--toml"],
     ["measure", "pool"], ["measure", "pool", "nothing.py"], ["questions", "pool", "nothing.json"], [],
 ])  # fmt: skip
 def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

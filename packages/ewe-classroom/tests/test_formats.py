@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import io
 import json
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
 from datetime import datetime
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,11 +22,16 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course.leaderboard import LeaderboardEntry
 from ewe_classroom.course.leaderboard_page import to_html as leaderboard
 from ewe_classroom.course.text_page import to_html as assignment
-from ewe_classroom.grader import formats
+from ewe_classroom.grader import cli, formats, scheme
+from ewe_classroom.grader.cli import print_summary, print_verdict
+from ewe_classroom.grader.grading import NOT_HIDDEN, Grading
+from ewe_classroom.grader.kinds import kind
 from ewe_classroom.grader.page import pieces, program, to_html
 from ewe_classroom.grader.pictures import HELD_WORKER, MIN_TICK_PX, PAGE_WIDTH_PX, SERVED, WAITS, timeline
 from ewe_classroom.grader.responses import ResponseSplitter
+from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Report, Verdict
+from ewe_classroom.notebook import Graded
 
 
 @pytest.fixture
@@ -168,6 +178,28 @@ def test_the_page_names_the_student_the_program_and_the_heaviest_fault_first(rep
     assert "--seed &#39;Ada L&#39;" in to_html(report)
 
 
+def test_the_page_marks_what_the_starter_has(report: Report) -> None:
+    assert "starter" not in to_html(report)
+    report.starter_points = 3  # of 37
+    page = to_html(report)
+    assert '<u style="left: 8.1%"></u></div>' in page and "it has at most 3 points" in page
+
+
+def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path) -> None:
+    """A tenth is promised for the labs, not for a scheme of a lecturer or for some checks of a lab."""
+    pool = scheme.load("pool")
+    assert pool.starter_points == sum(item.points for item in pool.items) // 10
+    assert cli.chosen(pool, ["progress"], False).starter_points is None
+    own = tmp_path / "pool.toml"
+    own.write_text('[[check]]\nname = "stop"\npoints = 90\n')
+    assert scheme.load(str(own)).starter_points is None
+    runs = tmp_path / "runs.json"
+    runs.write_text("{}")
+    start_command = kind("data").from_path(str(runs))
+    grading = Grading(start_command, scheme.load("measure"), tmp_path, SandboxLimits())
+    assert grading.report().starter_points == grading.scheme.starter_points
+
+
 @pytest.mark.parametrize(
     ("subject", "name"),
     [
@@ -247,12 +279,67 @@ def test_the_speed_is_in_the_reports(report: Report) -> None:
     assert json.loads(formats.to_autolab(report))["scoreboard"] == [10, 2, 0]
 
 
-def test_a_report_says_when_the_submission_had_the_graders_account(report: Report) -> None:
-    makers = (formats.to_gradescope, formats.to_prairielearn, to_html)
-    assert not any(formats.UNPROTECTED in make(report) for make in makers)
-    report.unprotected = True
-    texts = [make(report).replace("&#39;", "'") for make in makers]
-    assert all(formats.UNPROTECTED in text for text in texts)
+def on_console(report: Report) -> str:
+    """Return what ewe-grade prints at the end. Autolab shows it, too."""
+    with redirect_stdout(io.StringIO()) as printed:
+        print_summary(report)
+    return printed.getvalue()
+
+
+MAKERS: dict[str, Callable[[Report], str]] = {
+    **{name: make for name, (_, make) in formats.FORMATS.items() if name != "json"},
+    "html": to_html, "notebook": lambda report: repr(Graded(report)), "console": on_console,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"unprotected": True}, formats.UNPROTECTED),
+        ({"notes": [NOT_HIDDEN]}, NOT_HIDDEN),
+        ({"limit_s": 120.0}, "The limit of a run was 120 s."),
+        ({"restless": True}, "never sleeps"),
+    ],
+)
+def test_each_report_says_what_holds_for_the_whole_run(
+    report: Report, name: str, change: dict[str, Any], says: str
+) -> None:
+    """The mark alone would not say that limits did not hold, or that the run had a limit."""
+    assert says not in MAKERS[name](report)
+    assert says in html.unescape(MAKERS[name](replace(report, **change)))
+
+
+def test_a_server_that_never_sleeps_is_told_so_in_the_first_line(report: Report) -> None:
+    """Also where a platform shows the texts of checks alone: in the first one that has not passed."""
+    report = replace(report, restless=True, limit_s=120.0)
+    texts = [
+        json.loads(formats.to_gradescope(report))["output"],
+        json.loads(formats.to_prairielearn(report))["message"],
+        json.loads(formats.to_classroom(report))["tests"][1]["message"],
+        json.loads(formats.to_classroom50(report))["tests"][1]["output"],
+        on_console(report).lstrip(),
+        repr(Graded(report)),
+    ]
+    for text in texts:
+        assert text.startswith(f"{formats.RESTLESS}\n"), text
+    suite = ElementTree.fromstring(formats.to_junit(report).encode("utf-8", "replace"))[0]
+    assert suite[0][0].get("value") == formats.RESTLESS
+    assert json.loads(formats.to_gradescope(replace(report, restless=False)))["output"].count("\n") == 1
+
+
+def test_a_report_shows_the_smallest_schedule_with_its_columns(report: Report) -> None:
+    verdict = report.verdicts[1]
+    verdict.schedule = " line " + "main".ljust(47) + "work".ljust(47) + "lane 3".ljust(24) + "lane 4"
+    verdict.schedule += "\n  41  │".ljust(70) * 80
+    lines = verdict.schedule.splitlines()
+    assert "The smallest schedule:\n line main" in verdict.text()
+    assert f'<dd class="columns"><pre>{verdict.schedule}</pre>' in to_html(report), "it is whole"
+    with redirect_stdout(io.StringIO()) as printed:
+        print_verdict(verdict, color=False)
+    assert all(f"\n        {line}\n" in printed.getvalue() for line in lines), "no line is broken"
+    verdict.leave_open("it rests on progress")
+    assert not verdict.schedule and "columns" not in to_html(report).partition("</style>")[2]
 
 
 def test_a_file_is_replaced_as_a_whole(report: Report, tmp_path) -> None:

@@ -248,8 +248,8 @@ def test_only_labs_with_a_text_have_a_locale(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "cgi").exists()
 
 
-def test_each_lab_about_concurrency_names_its_scenes(tmp_path: Path) -> None:
-    """The table of teaching.md has the same scenes, and ewe-watch has each of them."""
+def test_each_lab_but_caching_names_its_scenes(tmp_path: Path) -> None:
+    """The table of teaching.md has the same scenes, and each scene of ewe-watch belongs to a lab."""
     table = (ROOT / "packages/ewe-classroom/docs/teaching.md").read_text()
     rows = {
         row[1]: re.findall(r"ewe-watch --scene ([\w-]+)", row[2])
@@ -257,7 +257,8 @@ def test_each_lab_about_concurrency_names_its_scenes(tmp_path: Path) -> None:
     }
     assert rows == {each.name: list(each.scenes) for each in labs.labs() if each.scenes}
     known = {path.stem for path in (ROOT / "packages/ewe-watch").rglob("scenes/*.toml")}
-    assert {name for names in rows.values() for name in names} <= known
+    assert {name for names in rows.values() for name in names} == known
+    assert {each.name for each in labs.labs()} - rows.keys() == {"caching"}
     text = handout(tmp_path, "pool", "c")
     assert ".*\n\n**See it first.**" in text
     assert "\n\n    ewe-watch --scene pool-starves\n    ewe-watch --scene parking\n\nWith" in text

@@ -289,6 +289,7 @@ def server_behind_xswitch(command: list[str], directory: Path) -> XSwitchServer:
         start_command=types.SimpleNamespace(command=command), site=None, workers=1
     )
     server.scene = engine_scene.EngineScene(subject)
+    server.accounts = None
     server.scripts, server.log = directory, directory / "ewe.log"
     server.log.write_text("no fault\n")
     return server

@@ -13,6 +13,7 @@ import pytest
 
 from ewe_classroom.course import cli
 from ewe_classroom.course.leaderboard import pseudonyms
+from ewe_classroom.course.leaderboard_page import ticks
 
 
 def result(name: str, rate: float, **more: Any) -> dict[str, Any]:
@@ -140,6 +141,40 @@ def test_the_page_is_whole_and_can_be_sorted_without_a_network(directory: Path) 
     ]  # fmt: skip
     assert "Bo <b>" not in page and "The <pool>" not in page and page.count("<button") == 7
     assert "Ed" not in page and "1 server has no entry" in page and "too large to tell" in page
+
+
+def test_a_speed_alone_has_no_checks_and_no_points(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ewe-grade --only speed` runs no check: 0 of 0 would look like a server that passes none."""
+    (directory / "gus.json").write_text(json.dumps(result("Gus", 0.6, verdicts=[], score=0, max_score=0)))
+    assert board(str(directory), "--html", str(directory / "board.html")) == 0
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "Gus" in each]
+    assert line.endswith("     –       –")
+    page = (directory / "board.html").read_text()
+    assert '<td class="checks" data-value="" data-label="checks">–</td>' in page and "0/0" not in page
+
+
+@pytest.mark.parametrize(
+    ("max_rate", "expected"),
+    [
+        (1.04, [0, 0.5, 1]),
+        (1.3, [0, 0.5, 1]),
+        (2.6, [0, 1, 2]),
+        (9.9, [0, 2, 4, 6, 8]),
+        (10.0, [0, 5, 10]),
+        (1e9, [0, 5e8, 1e9]),
+    ],
+)
+def test_the_scale_of_the_rates_has_few_round_ticks(max_rate: float, expected: list[float]) -> None:
+    assert ticks(max_rate) == pytest.approx(expected)
+
+
+def test_the_head_of_the_rates_shows_the_scale_of_the_bars(directory: Path) -> None:
+    assert board(str(directory), "--html", str(directory / "board.html")) == 0
+    head = (directory / "board.html").read_text().partition("<tbody>")[0]
+    # The longest bar ends with the spread of Ada, at 1.65, and has a margin of 4 % beside it.
+    assert '<span style="left: 58.3%">1</span><span style="left: 87.4%">1.5</span></div>' in head
 
 
 def test_pseudonyms_are_stable_and_need_the_key(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

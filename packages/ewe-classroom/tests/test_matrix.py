@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from graphlib import TopologicalSorter
@@ -18,9 +19,11 @@ from test_zoo import load
 from ewe_classroom.grader import run_scene
 from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.dependencies import RESTS
-from ewe_classroom.grader.grading import Grading
+from ewe_classroom.grader.grading import MAX_ATTEMPTS, Grading
+from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import FailedExpectation, Findings, Scene
+from ewe_classroom.grader.scheme import Item
 from ewe_classroom.grader.scheme import load as scheme
 from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 
@@ -69,6 +72,39 @@ def test_the_page_is_what_the_tool_writes() -> None:
     again = matrix.tables(matrix.on_page())
     before = TEXT.partition("| mutant |")
     assert (before[1] + before[2]).startswith(again)
+
+
+def test_the_page_says_which_checks_graded_its_rows() -> None:
+    found = matrix.graded_by()
+    servers = {*matrix.on_page(), *matrix.correct_rows()}
+    assert found.keys() - {matrix.OTHERS} < servers and matrix.OTHERS in found
+    assert all(re.fullmatch("[0-9a-f]{12}", each) for each in found.values()), found
+
+
+def test_rows_that_are_graded_again_get_the_fingerprint_of_their_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(TEXT)
+    monkeypatch.setattr(matrix, "PAGE", page)
+    matrix.write_page(matrix.on_page(), matrix.correct_rows(), {})
+    assert page.read_text() == TEXT
+    today = matrix.fingerprint()
+    matrix.write_page(matrix.on_page(), matrix.correct_rows(), {"Joins": today, "ewe, fork": today})
+    assert matrix.graded_by()["Joins"] == matrix.graded_by()["ewe, fork"] == today
+    assert {"Joins", "ewe, fork"}.isdisjoint(
+        matrix.of_other_checks()
+    ) and "Escapes" in matrix.of_other_checks()
+
+
+def test_an_edit_of_a_check_changes_the_fingerprint(tmp_path: Path) -> None:
+    check = tmp_path / "ewe_classroom" / "grader" / "bursts.py"
+    check.parent.mkdir(parents=True)
+    found = set()
+    for text in ("limit = 1\n", "limit = 2\n"):
+        check.write_text(text)
+        found.add(matrix.fingerprint(tmp_path))
+    assert len(found) == 2 and matrix.fingerprint() not in found
 
 
 def test_the_points_are_those_of_the_schemes() -> None:
@@ -164,13 +200,53 @@ def test_a_second_attempt_keeps_no_text_of_the_first(monkeypatch: pytest.MonkeyP
             raise failure
 
     item = replace(grading.scheme.items[0], check=replace(grading.scheme.items[0].check, function=play))
-    quiet = SimpleNamespace(close=lambda: None, log=lambda lines: "", site=None, workers=4)
+    quiet = SimpleNamespace(close=lambda: None, log=lambda _: "", site=None, workers=4, tasks=dict)
     monkeypatch.setattr(grading, "running_subject", lambda check: quiet)
     monkeypatch.setattr(Scene, "may_have_timed_out", lambda scene: True)
     verdict = grading.empty_verdict(item)
     grading.run_check(item, verdict)
     assert (verdict.status, verdict.did, verdict.because) == (PASSED, "", "")
     assert verdict.sent == item.check.sends and next(attempts, "none left") == "none left"
+
+
+@pytest.mark.parametrize(("queued_s", "expected"), [(0.0, FAILED), (2.0, NOT_JUDGED)])
+def test_a_fault_after_a_time_limit_is_not_judged_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, queued_s: float, expected: str
+) -> None:
+    """The server has ended a connection that waited too long, in each attempt, so its fault proves nothing."""
+    grading, item, attempts = disturbed(monkeypatch, tmp_path, queued_s)
+    verdict = grading.empty_verdict(item)
+    grading.run_check(item, verdict)
+    assert (verdict.status, verdict.score, len(attempts)) == (expected, 0, MAX_ATTEMPTS)
+    assert ("the machine was too busy" in verdict.because) == (expected == NOT_JUDGED)
+    assert "no response" in verdict.text()
+
+
+def disturbed(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, queued_s: float
+) -> tuple[Grading, Item, list[None]]:
+    """Return a grading, a check that fails after a time limit, and the list of its attempts, which grows.
+
+    queued_s: for how long the one thread of the server has waited for a processor.
+    """
+    (directory / "runs.json").touch()
+    grading = Grading(
+        run_scene.from_path(str(directory / "runs.json")), scheme("measure"), directory, SandboxLimits()
+    )
+    attempts: list[None] = []
+
+    def play(_: object) -> None:
+        attempts.append(None)
+        raise FailedExpectation("half a request", "no response", "answer", "a deadlock")
+
+    tasks = {1: ThreadSample(1, 1, "S", turns=1, ran_s=0.0, queued_s=queued_s)}
+    quiet = SimpleNamespace(
+        close=lambda: None, log=lambda lines: "", site=None, workers=4, tasks=lambda: tasks
+    )
+    monkeypatch.setattr(grading, "running_subject", lambda check: quiet)
+    monkeypatch.setattr(Scene, "may_have_timed_out", lambda scene: True)
+    first = grading.scheme.items[0]
+    return grading, replace(first, check=replace(first.check, function=play)), attempts
 
 
 def test_the_advice_is_the_cause_and_not_its_effect() -> None:

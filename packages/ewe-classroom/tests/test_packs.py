@@ -284,6 +284,56 @@ def test_a_group_has_the_seed_of_the_first_address(tmp_path: Path) -> None:
     assert found == {"ada@example.org\n"}
 
 
+@pytest.mark.parametrize("platform", packs.PLATFORMS)
+def test_a_pack_grades_by_the_lecturers_own_scheme(tmp_path: Path, platform: str) -> None:
+    own = tmp_path / "my pool.toml"
+    own.write_text('[[check]]\nname = "stop"\npoints = 7\n')
+    files = packs.pack(plan({}, lab="pool", scheme_file=own), platform)
+    if platform == "autolab":
+        files = unpacked(files["pool.tar"])
+        assert [each["max_score"] for each in json.loads(files["pool/pool.yml"][4:])["problems"]] == [7]
+        files = unpacked(files["pool/autograde.tar"])
+    (name,) = [name for name in files if name.endswith(own.name)]
+    assert files[name] == own.read_bytes()
+    texts = [text.decode() for other, text in files.items() if other != name]
+    assert [text for text in texts if re.search(r"ewe-grade --lab \S+/\S*my pool\.toml", text)]
+
+
+@pytest.mark.needs("root")
+@pytest.mark.starts_processes
+@pytest.mark.timeout(300)
+def test_a_platform_grades_a_folder_by_the_lecturers_own_scheme(
+    tmp_path: Path, all_wheels: wheels.Wheels, installed: Path
+) -> None:
+    own = tmp_path / "thread.toml"
+    own.write_text('[[check]]\nname = "own-answers"\npoints = 9\n')
+    files = packs.pack(plan(all_wheels, scheme_file=own), "gradescope")
+
+    def hand_in(folder: Path) -> None:
+        (folder / "lab 3").mkdir()
+        good("python", folder / "lab 3")
+
+    played = Played(tmp_path, installed, files, ("own-answers",))
+    table = PLATFORMS["gradescope"](played, hand_in)
+    assert (table.score, table.points) == (9, 9), played.output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "name a file such as"),
+        ('subject = "data"\n[[check]]\nname = "runs-complete"\n', "the lab pool has server"),
+        ('[[check]]\nname = "stpo"\n', "no check is called"),
+    ],
+)
+def test_a_scheme_that_suits_no_lab_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    own = tmp_path / "pool.toml"
+    if text is not None:
+        own.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        packs.check(plan({}, lab="pool", scheme_file=own), "gradescope")
+
+
 # Clusters
 
 

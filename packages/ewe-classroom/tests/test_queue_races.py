@@ -18,7 +18,7 @@ from ewe_classroom.course.labs import lab
 from ewe_classroom.grader import queue_races, race_bursts
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sanitizers import Sanitized
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Findings, Scene
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
 FILES = lab("pool").files(lab("pool").variant("python"), solved=True)
@@ -96,6 +96,34 @@ def test_a_fault_is_found_with_its_cause(
     assert scenario in str(found["sent"])
     if "deadlock" in says:
         assert "ewe-explore test_queue.py --scenario" in str(found["because"])
+        head, _, *steps = str(found["schedule"]).splitlines()
+        assert head.startswith(" line ") and len(head.split()) > 2, "a column for each thread"
+        assert len(steps) > 3 and not any(line.startswith(("═", "✗")) for line in steps), found["text"]
+
+
+REPORT = """test_queue.py: scenario_all_items: no failure in 600 runs
+ line main          worker 1
+      ━━━━━━━━━━━━  ━━━━━━━━━━━━
+  12  put(1)        │
+════════════════════════════════
+✗ deadlock: worker 1 waits
+
+Why: it waits
+"""
+
+
+@pytest.mark.parametrize(
+    ("report", "timeline"),
+    [
+        (REPORT, "\n".join(REPORT.splitlines()[1:4])),
+        ("✗ the file has no class Queue\n", ""),
+        (REPORT.partition("✗")[0], ""),
+        ("", ""),
+    ],
+    ids=["a failure", "without threads", "no failure", "nothing"],
+)
+def test_the_smallest_schedule_is_the_timeline_above_the_failure(report: str, timeline: str) -> None:
+    assert queue_races.timeline_of(report) == timeline
 
 
 def test_the_starter_fails(tmp_path: Path) -> None:
@@ -207,6 +235,8 @@ def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch
         pump=time.sleep,
         subject=SimpleNamespace(tasks=lambda: asleep, running=lambda: [1]),
         connecting=lambda: True,
+        workers=4,
+        findings=Findings(),
         note=lambda **_: None,
     )
     bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))

@@ -50,7 +50,7 @@ def test_the_handout_and_the_grader_have_the_same_numbers(
     assert f"python3 server.py {PORT} site {WORKERS}" in readme
     (tmp_path / "site").mkdir()
     site = ServedFiles(tmp_path / "site", Seed("ada lovelace"))
-    assert list(site.own) == FILES
+    assert list(site.seed_files) == FILES
     for path in FILES:
         mine = (tmp_path / "h" / "site" / path[1:]).read_bytes()
         assert mine == site.files[path]

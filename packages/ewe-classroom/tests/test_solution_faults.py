@@ -68,6 +68,18 @@ def test_the_solution_has_no_race(name: str, check: str, language: str, tmp_path
     assert found["status"] == "passed" and done.returncode == 0, found["text"]
 
 
+@pytest.mark.parametrize("language", ["C", "Go"])
+def test_a_worker_too_few_costs_the_points_of_progress_alone(language: str, tmp_path: Path) -> None:
+    """The bursts of queue-races would otherwise say that a wake-up is lost."""
+    (tmp_path / "work").mkdir()
+    arguments = faults.write(f"OneFewer, pool in {language}", tmp_path / "work")
+    only = [
+        word for check in ("progress", "exactly-n", "bursts", "queue-races") for word in ("--only", check)
+    ]
+    report, _ = grade(tmp_path, "--lab", "pool", "--limit", "0", *only, *arguments)
+    assert [each["name"] for each in report["verdicts"] if each["status"] != "passed"] == ["progress"], report
+
+
 @pytest.mark.needs("gcc")
 def test_without_a_race_detector_no_points_are_lost(tmp_path: Path) -> None:
     arguments = solution("pool", "c", tmp_path / "work")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from classroom_server import processes_of
 from support.proc import alive
 from support.server import ROOT
 
@@ -72,6 +73,62 @@ def test_a_link_a_fifo_a_directory_and_a_huge_file_are_refused(
         with pytest.raises(BadSubject, match=f"{name}: .*{says}"):
             submission.take([name])
     assert os.listdir(submission.path) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken"),
+    [
+        (["lab4/server.c", "lab4/queue.c"], "lab4"),
+        (["a/b/server.c", "a/b/queue.c", "old/server.c"], "a/b"),
+        (["server.c", "queue.c", "old/server.c", "old/queue.c"], "."),
+        ([".git/server.c", ".git/queue.c", "x/server.c", "x/queue.c"], "x"),
+    ],
+)
+def test_the_files_of_the_work_may_be_in_one_folder(
+    submission: Submission, tmp_path: Path, sent: list[str], taken: str
+) -> None:
+    for name in sent:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    submission.take(["server.c", "queue.c"])
+    assert submission.source == tmp_path / taken
+    assert (submission.path / "queue.c").read_text() == str(Path(taken, "queue.c"))
+
+
+def test_a_grading_says_which_folder_it_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(grade_cli, "adopt_orphans", lambda: None)
+    (tmp_path / "lab4").mkdir()
+    (tmp_path / "lab4" / "server.py").touch()
+    options = grade_cli.parser().parse_args(["--work", "server.py", "server.py"])
+    with grade_cli.copied(options, None, ()):
+        assert os.listdir() == ["server.py"]
+    assert capsys.readouterr().out == "graded: the folder lab4\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (
+            ["a/server.c", "a/queue.c", "b/server.c", "b/queue.c"],
+            "2 folders with server.c: a, b; hand in one",
+        ),
+        (["src/server.c"], "cannot read queue.c: the folder src has no such file"),
+        (["src/queue.c"], "cannot read server.c: the folder src has no such file"),
+        (["server.c", "src/queue.c"], "cannot read queue.c: No such file"),
+        (["site/sever.c"], "cannot read server.c: No such file"),
+    ],
+)
+def test_a_folder_without_all_files_of_the_work_is_named(
+    submission: Submission, tmp_path: Path, sent: list[str], says: str
+) -> None:
+    for name in sent:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(BadSubject, match=says):
+        submission.take(["server.c", "queue.c"])
 
 
 def test_the_labs_own_files_replace_those_of_the_submission(submission: Submission, tmp_path: Path) -> None:
@@ -387,18 +444,6 @@ def test_the_processes_of_one_account_are_killed_together() -> None:
         for each in sleepers:
             each.kill()
             each.wait()
-
-
-def processes_of(uid: int) -> list[int]:
-    """Return the processes of an account that have not ended."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{pid}").st_uid == uid and alive({int(pid)}):
-                found.append(int(pid))
-        except FileNotFoundError:
-            pass  # it has ended
-    return found
 
 
 @pytest.mark.needs("root")

@@ -110,6 +110,7 @@ class Variable:
 class SourcePoint:
     """A place in the source with a point. kind: attribute, item, content, call, name.
 
+    name: of the attribute, the method or the variable; "[]" for the contents of a container.
     is_second: this is the second point of an access; HOLD_NAME or the first point has stored the object.
     stores_object: store the object for the second point.
     """
@@ -392,28 +393,31 @@ class Points(ast.NodeTransformer):
         return node
 
     def changing_call(self, node: ast.Call) -> ast.expr:
-        """Add the point of `heappush(a, x)`, which changes the container `a`: at `a`, or at the last argument.
+        """Add the point of a call that changes a container: at the container, or at the last argument.
 
-        As in method_call(), hold() stores the container while the other arguments are computed.
+        heappop(a)         heappop(_ewe_at(1, a))
+        heappush(a, x)     heappush(_ewe_hold(1, a), _ewe_at(2, x))     _ewe_at(2) gets `a` from Lane.pending
         """
         text = ast.unparse(node.func) + "(…)"
-        first, *others = node.args
-        number = self.add_point(node, "content", "[]", "calls", True, text=text)
+        container, *others = node.args
+        number = self.add_point(node, "content", "[]", "calls", writes=True, text=text)
+        # The second point needs the number after that of the first: by it, at() finds the stored container
         if others:
-            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True)
+            self.add_point(node, "content", "[]", "calls", writes=True, text=text, is_second=True)
         node.func = self.visit(node.func)
-        arguments = [self.wrap(HOLD_NAME if others else AT_NAME, number, self.visit(first), first)]
-        arguments += [self.visit(each) for each in others]
+        function = HOLD_NAME if others else AT_NAME
+        node.args = [self.wrap(function, number, self.visit(container), container)]
+        node.args += [self.visit(each) for each in others]
         if others:
-            arguments[-1] = self.wrap(AT_NAME, number + 1, arguments[-1], others[-1])
-        node.args = arguments
+            node.args[-1] = self.wrap(AT_NAME, number + 1, node.args[-1], others[-1])
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
     def method_call(self, node: ast.Call, function: ast.Attribute) -> ast.expr:
         """Add the point of `object.method(arguments)`: at the object, or at the last argument.
 
-        In the second case hold() stores the object for the point. It is called before the arguments are computed.
+        a.clear()          _ewe_at(1, a).clear()
+        a.append(f(x))     _ewe_hold(1, a).append(_ewe_at(2, f(x)))     _ewe_at(2) gets `a` from Lane.pending
         """
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
         writes = function.attr not in READING_METHODS

@@ -7,7 +7,7 @@ that the three share:
     KINDS ──style()────────────▶ CSS: two colours of each kind, in light, dark and forced colours
       │ ───definitions()───────▶ SVG: the tile of each kind as a pattern
       │ ───description()───────▶ JSON: the same tiles for a program in the page, which draws on a canvas
-      └──── LanePicture ───────▶ SVG without a program: svg(), legend(), table()
+      └──── LanePicture ───────▶ SVG without a program: svg(), legend(), table() in a page; svg_file() for a slide
 
 **A kind** is the activity of a row during a span of time: it computes, it stands still, it waits in a queue. The
 kinds differ in their pattern as well as in their colour. About one reader in twenty confuses red with green, a
@@ -16,9 +16,9 @@ tile of a kind is a path in a square of TILE_PX units. SVG and a canvas (Path2D)
 exists once.
 
 **A picture** consists of lanes. A lane has spans, marks (a shape at a moment: a request was sent, a variable was
-written) and a line that shows how long it existed. Moments are vertical lines through all lanes, and arrows lead
-from one lane to another. The axis has labels. All positions are pixels, which the caller computes: from seconds for
-a server, from steps for a schedule.
+written), areas (a number over time: the length of a queue) and a line that shows how long it existed. Moments are
+vertical lines through all lanes, and arrows lead from one lane to another. The axis has labels. All positions are
+pixels, which the caller computes: from seconds for a server, from steps for a schedule.
 
 Names stay visible while a wide picture scrolls: they are a separate SVG, which the style makes sticky. The
 picture is one image for a screen reader, so table() gives the same in text. Each text is escaped here.
@@ -28,6 +28,7 @@ Read next: ewe/svg.py, which measures and escapes texts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,14 +38,18 @@ from ewe import svg
 TILE_PX = 10  # the side of a pattern's square
 # Heights of a row, and of a span in it. Rows are multiples of a tile, so that the pattern is alike in each row.
 ROW_PX, BAR_PX = 2 * TILE_PX, 14
+MIN_SPAN_PX = 2  # the width of a shorter span, which a reader could not see
 TOP_PX = TILE_PX // 2  # above the first row
 AXIS_PX, MOMENT_LABELS_PX = 20, 16  # heights
 MAX_NAME_CHARS = 24
-FONT_PX = 12
+FONT_PX = 12  # of a name
 LETTER_PX = 7  # the width of a letter of a name
 TEXT_GAP_PX = 8  # between a name and the lanes
 BASELINE_PX = 4  # from the middle of a row to the baseline of its name
 ARROW_HEAD_PX = 5
+FILE_MARGIN_PX, HEADING_PX = 16, 30  # of a file: around it, and the height of a heading
+NOTE_PX, LEGEND_PX = 18, 24  # heights of a line
+LEGEND_GAP_PX = 20  # between two items
 SAMPLE_WIDTH_PX, SAMPLE_HEIGHT_PX = 30, 16  # of a picture in the legend
 MARKS = {  # paths around (0, 0)
     "open": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
@@ -57,6 +62,7 @@ MARKS = {  # paths around (0, 0)
 }
 
 
+PLAIN = "plain"  # the kind of an area with a dashed outline and a pale ground
 DOTS = "M1 1H3.5V3.5H1ZM6 6H8.5V8.5H6Z"
 
 
@@ -92,10 +98,26 @@ KINDS = {
 
 
 class LaneSpan(NamedTuple):
-    """A span of a lane, from x = begin to x = end. kind: a name of KINDS. tip: its text."""
+    """A span of a lane, from x = begin to x = end. kind: a name of KINDS. tip: its text.
+
+    part: its height as a part of the bar, from 0 to 1. A span that stands for several short ones is lower.
+    """
 
     begin: float
     end: float
+    kind: str
+    tip: str
+    part: float = 1.0
+
+
+class LaneArea(NamedTuple):
+    """A number over time, such as the length of a queue: an area on the lower edge of its lane.
+
+    points: pairs of an x and the height up to there, in pixels, after the first one, at which the area begins. An
+    area may be higher than a lane. It then needs lanes without a name above its own. kind: one of KINDS, or PLAIN.
+    """
+
+    points: list[tuple[float, float]]
     kind: str
     tip: str
 
@@ -146,6 +168,7 @@ class DrawnLane:
     first: float = 0.0
     last: float = 0.0
     colour: str = ""
+    areas: list[LaneArea] = field(default_factory=list)
 
 
 @dataclass
@@ -205,6 +228,10 @@ class LanePicture:
 
     def names(self) -> str:
         """Return the SVG of the names. A screen reader takes them from the table."""
+        return picture(self.left, self.height, self.inside_names(), 'class="ln-names" aria-hidden="true"')
+
+    def inside_names(self) -> str:
+        """Return the elements of the names."""
         left = self.left
         parts = []
         for number, lane in enumerate(self.lanes):
@@ -214,10 +241,16 @@ class LanePicture:
                 parts.append(f'<circle class="{lane.colour}" cx="11" cy="{y:g}" r="5"/>')
             parts.append(text(left - TEXT_GAP_PX, y + BASELINE_PX, lane.name[:MAX_NAME_CHARS], "end"))
         parts.append(text(left - TEXT_GAP_PX, self.height - 6, self.axis, "end", "ln-dim"))
-        return picture(left, self.height, "".join(parts), 'class="ln-names" aria-hidden="true"')
+        return "".join(parts)
 
     def body(self) -> str:
         """Return the SVG of the lanes."""
+        return picture(
+            self.width, self.height, self.inside_body(), f'role="img" aria-label={svg.quoted(self.label)}'
+        )
+
+    def inside_body(self) -> str:
+        """Return the elements of the lanes."""
         parts = []
         for number, lane in enumerate(self.lanes):
             parts.append(band(number, self.width))
@@ -237,16 +270,15 @@ class LanePicture:
         for lane_number, lane in enumerate(self.lanes):
             parts += [mark(each, middle(lane_number)) for each in lane.marks]
         parts += [text(tick.x, self.height - 6, tick.label, "middle", "ln-dim") for tick in self.ticks]
-        return picture(
-            self.width, self.height, "".join(parts), f'role="img" aria-label={svg.quoted(self.label)}'
-        )
+        return "".join(parts)
 
     def table(self, heading: str = "row") -> str:
-        """Return the texts of all spans, marks and moments as a table, in their order. heading: what a lane is."""
+        """Return the texts of spans, areas, marks and moments as a table, in their order. heading: of the lanes."""
         found: list[tuple[float, str, str]] = []
         for lane in self.lanes:
             found += [(each.x, lane.name, each.tip) for each in lane.marks]
             found += [(span.begin, lane.name, span.tip) for span in lane.spans if span.tip]
+            found += [(area.points[0][0], lane.name, area.tip) for area in lane.areas]
         found += [(each.x, "all", each.tip) for each in self.moments]
         rows = "".join(
             f'<tr><th scope="row">{svg.clean(name)}</th><td>{svg.clean(tip)}</td></tr>'
@@ -299,12 +331,17 @@ def vertical(x: float, top: float, bottom: float, kind: str, tip: str) -> str:
 
 
 def lane_parts(lane: DrawnLane, y: float) -> Iterable[str]:
-    """Yield the line and the spans of a lane."""
+    """Yield the line, the areas and the spans of a lane. y: its middle."""
     if lane.last > lane.first:
         yield f'<line class="ln-line" x1="{lane.first:.5g}" x2="{lane.last:.5g}" y1="{y:g}" y2="{y:g}"/>'
+    bottom = y + BAR_PX / 2
+    for area in lane.areas:
+        steps = "".join(f"V{bottom - high:.5g}H{x:.5g}" for x, high in area.points)
+        outline = f"M{area.points[0][0]:.5g} {bottom:g}{steps}V{bottom:g}Z"
+        yield f'<path class="ln-bar ln-{area.kind}" d="{outline}">{tipped(area.tip)}</path>'
     for span in lane.spans:
-        width = max(span.end - span.begin, 2)
-        position = f'x="{span.begin:.5g}" y="{y - BAR_PX / 2:g}" width="{width:.5g}" height="{BAR_PX}"'
+        width, height = max(span.end - span.begin, MIN_SPAN_PX), BAR_PX * span.part
+        position = f'x="{span.begin:.5g}" y="{bottom - height:.5g}" width="{width:.5g}" height="{height:.5g}"'
         yield f'<rect class="ln-bar ln-{span.kind}" {position}>{tipped(span.tip)}</rect>'
 
 
@@ -319,7 +356,7 @@ def mark(each: LaneMark, y: float) -> str:
 def legend(samples: Sequence[tuple[str, str]]) -> str:
     """Return the items of a legend. samples: pairs of a name and a text.
 
-    A name is one of KINDS or MARKS, "arrow", or "line NAME" with NAME as in LaneMoment.kind: "line quiet".
+    A name is one of KINDS or MARKS, PLAIN, "arrow", or "line NAME" with NAME as in LaneMoment.kind: "line quiet".
     """
     return "".join(f"<span>{sample(name)}{svg.clean(words)}</span>" for name, words in samples)
 
@@ -327,7 +364,7 @@ def legend(samples: Sequence[tuple[str, str]]) -> str:
 def sample(name: str) -> str:
     """Return the picture beside a text of the legend. name: as in legend(); "line NAME" is the line of a moment."""
     middle_x = SAMPLE_WIDTH_PX // 2
-    if name in KINDS:
+    if name in KINDS or name == PLAIN:
         body = f'<rect class="ln-bar ln-{name}" x="1" y="1" width="{SAMPLE_WIDTH_PX - 2}" height="{BAR_PX}"/>'
     elif name in MARKS:
         body = mark(LaneMark(middle_x, name, ""), SAMPLE_HEIGHT_PX // 2)
@@ -348,6 +385,67 @@ def definitions() -> str:
         if kind.tile
     )
     return f'<svg class="ln-defs" width="0" height="0" aria-hidden="true"><defs>{patterns}</defs></svg>'
+
+
+class FilePart(NamedTuple):
+    """A picture of a file, with its heading above it, and lines of text below it."""
+
+    heading: str
+    picture: LanePicture
+    notes: Sequence[str] = ()
+
+
+def svg_file(title: str, parts: Sequence[FilePart], samples: Sequence[tuple[str, str]]) -> str:
+    """Return an SVG file of pictures, one above the other, with one legend (samples: as in legend()) for all.
+
+    title: for screen readers. Programs for slides know neither the variables of CSS nor its media queries, so the
+    file has the colours of light mode as numbers. The lanes of all pictures begin at the same x.
+    """
+    left = max(part.picture.left for part in parts)
+    width = left + max(part.picture.width for part in parts)
+    body: list[str] = []
+    y = float(FILE_MARGIN_PX)
+    for part in parts:
+        drawn = part.picture
+        body.append(text(FILE_MARGIN_PX, y + HEADING_PX / 2, part.heading, "start", "ln-heading"))
+        y += HEADING_PX
+        body.append(moved(FILE_MARGIN_PX + left - drawn.left, y, drawn.inside_names()))
+        body.append(moved(FILE_MARGIN_PX + left, y, drawn.inside_body()))
+        y += drawn.height
+        for note in part.notes:
+            y += NOTE_PX
+            shown = svg.shortened(note, width, FONT_PX)
+            body.append(text(FILE_MARGIN_PX, y, shown, "start", "ln-text"))
+        y += FILE_MARGIN_PX
+    x = 0.0
+    for name, words in samples:
+        wide = SAMPLE_WIDTH_PX + TEXT_GAP_PX + svg.width(words, FONT_PX)
+        if x and x + wide > width:
+            x, y = 0.0, y + LEGEND_PX
+        words_svg = text(SAMPLE_WIDTH_PX + TEXT_GAP_PX, SAMPLE_HEIGHT_PX / 2 + BASELINE_PX, words, "start")
+        body.append(moved(FILE_MARGIN_PX + x, y, sample(name) + words_svg))
+        x += wide + LEGEND_GAP_PX
+    whole_width, height = width + 2 * FILE_MARGIN_PX, y + LEGEND_PX + FILE_MARGIN_PX
+    paper = f'<rect class="ln-paper" width="{whole_width:g}" height="{height:g}"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{whole_width:g}" height="{height:g}" '
+        f'viewBox="0 0 {whole_width:g} {height:g}"><title>{svg.clean(title)}</title><style>{file_style()}</style>'
+        f"{definitions()}{paper}{''.join(body)}</svg>\n"
+    )
+
+
+def moved(x: float, y: float, body: str) -> str:
+    """Return elements whose origin is at (x, y)."""
+    return f'<g transform="translate({x:g} {y:g})">{body}</g>'
+
+
+def file_style() -> str:
+    """Return the style of an SVG file: that of a picture, with the colours of light mode as numbers."""
+    colours = dict(FILE_COLOURS)
+    for kind in KINDS.values():
+        colours |= {kind.name: kind.line[0], f"{kind.name}-soft": kind.soft[0]}
+    rules = "".join(style_of(kind) for kind in KINDS.values()) + PICTURE_STYLE + FILE_STYLE
+    return VARIABLE.sub(lambda found: colours[found[1]], rules)
 
 
 def description() -> list[dict[str, Any]]:
@@ -375,7 +473,8 @@ def style() -> str:
         f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
         f"@media (forced-colors: active) {{ :root {{ {forced} }} }}\n"
         + "".join(style_of(kind) for kind in KINDS.values())
-        + STYLE
+        + PICTURE_STYLE
+        + BOX_STYLE
     )
 
 
@@ -392,17 +491,21 @@ def style_of(kind: LaneKind) -> str:
     )
 
 
-STYLE = """\
-.ln-box { display: flex; overflow-x: auto; background: var(--paper); border: 1px solid var(--line);
-  border-radius: 6px; padding: .3rem 0 }
-.ln-box svg { display: block; flex: none; forced-color-adjust: none }
-.ln-names { position: sticky; left: 0; background: var(--paper); border-right: 1px solid var(--line) }
-.ln-defs { position: absolute }
+VARIABLE = re.compile(r"var\(--([a-z-]+)\)")  # a variable of CSS
+FILE_COLOURS = {  # of a file, which has no page
+    "ink": "#1c2430", "dim": "#56616f", "paper": "#fff", "card": "#f4f6f8", "good": "#1f7a4d", "bad": "#b3261e"
+}  # fmt: skip
+FILE_STYLE = """\
+.ln-paper { fill: var(--paper) }
+.ln-heading { font: 600 16px system-ui, sans-serif; fill: var(--ink) }
+"""
+PICTURE_STYLE = """\
 .ln-text, .ln-dim { font: 12px system-ui, sans-serif; fill: var(--ink) }
 .ln-dim { fill: var(--dim) }
 .ln-band { fill: var(--card) }
 .ln-line { stroke: var(--dim); stroke-width: 1.2 }
 .ln-bar { stroke-width: .8 }
+.ln-plain { fill: var(--card); stroke: var(--dim); stroke-width: 1.4; stroke-dasharray: 4 2 }
 .ln-mark { stroke: var(--ink); stroke-width: 1.6; fill: var(--ink) }
 .ln-open, .ln-square { fill: var(--paper) }
 .ln-dot, .ln-send { stroke: var(--paper); stroke-width: 1 }
@@ -413,6 +516,13 @@ STYLE = """\
 .ln-event { stroke: var(--bad); stroke-width: 1.5 }
 .ln-arrow { stroke: var(--ink); stroke-width: 1.6; stroke-dasharray: 4 2 }
 .ln-head { fill: var(--ink) }
+"""
+BOX_STYLE = """\
+.ln-box { display: flex; overflow-x: auto; background: var(--paper); border: 1px solid var(--line);
+  border-radius: 6px; padding: .3rem 0 }
+.ln-box svg { display: block; flex: none; forced-color-adjust: none }
+.ln-names { position: sticky; left: 0; background: var(--paper); border-right: 1px solid var(--line) }
+.ln-defs { position: absolute }
 .ln-key { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; font-size: .85rem; color: var(--dim);
   margin: .8rem 0 0 }
 .ln-key b { font-weight: 600; color: var(--ink) }

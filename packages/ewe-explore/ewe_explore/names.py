@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from functools import lru_cache
+from keyword import iskeyword
 
 # The name in `self.lock = ...`, also with a type
 ASSIGNED = re.compile(r"^\s*(?:self\.|cls\.)?([A-Za-z_][\w.]*)\s*(?::[^=]*)?=[^=]")
@@ -19,7 +20,7 @@ def name_of(file: str, line: int) -> str:
         return ""
     text = linecache.getline(file, line)
     found = ASSIGNED.match(text) or KEYWORD.match(text)
-    if found is None:
+    if found is None or iskeyword(found[1]):  # a keyword as in `else: lock = Lock()`
         return ""
     name = found[1]
     # A comprehension, or a list that is repeated: the line makes several objects

@@ -161,10 +161,13 @@ class Socket(Primitive):
         self.name = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
+        """Listen at the port of bind(). A second call only changes the size of the backlog, as in Linux."""
         self.point("listens on")
-        self.waiting = deque()
+        if self.waiting is None:
+            self.waiting = deque()
         self.backlog = max(backlog, 1)
         network().listening[self.name[1]] = self
+        self.recompute_runnable_lanes()
 
     def accept(self) -> tuple[Socket, Address]:
         """Return the connection that has waited longest in the backlog, and its client's address."""
@@ -176,15 +179,21 @@ class Socket(Primitive):
         self.recompute_runnable_lanes()
         return found, found.peer
 
+    def has_stopped_listening(self) -> bool:
+        """Return whether this listening socket was closed, or shut down."""
+        return self.closed or self.is_shut
+
     def connect(self, address: Address) -> None:
         """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
         run = self.point("connects")
         server = network().listening.get(address[1])
-        if server is None or server.waiting is None or server.closed:
+        if server is None or server.waiting is None or server.has_stopped_listening():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         queue = server.waiting
         # As in Linux, one connection more than `backlog` may wait
         self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
+        if server.has_stopped_listening():  # another lane has ended the listening socket meanwhile
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         network().next_port += 1
         other = Socket()
         self.peer, self.name = server.name, ("127.0.0.1", network().next_port)

@@ -175,7 +175,7 @@ class Lock(Primitive):
         """Make the current lane the owner of the lock."""
         self.owner = run.current
         run.current.held.append(self)
-        run.runnable_is_stale = True
+        self.recompute_runnable_lanes()
 
     def release(self) -> None:
         """Free the lock as threading.Lock does. Raises RuntimeError if it has no owner."""
@@ -184,18 +184,17 @@ class Lock(Primitive):
             return
         if inside_invariant():
             return
-        run = self.point("releases", decides=ACTIVE_RUNS[-1].releases_decide)
+        self.point("releases", decides=ACTIVE_RUNS[-1].releases_decide)
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
-        self.free_lock(run)
+        self.free_lock()
 
-    def free_lock(self, run: Run | None) -> None:
+    def free_lock(self) -> None:
         """Free the lock without a step; lanes that wait for it become runnable."""
         owner, self.owner = self.owner, None
         if owner is not None and self in owner.held:
             owner.held.remove(self)
-        if run is not None:
-            run.runnable_is_stale = True
+        self.recompute_runnable_lanes()
 
     def _at_fork_reinit(self) -> None:
         """Do nothing: under the scheduler no process forks."""
@@ -219,7 +218,7 @@ class Lock(Primitive):
 
     def release_all(self) -> int:
         """Release the lock completely; return the count for take_with_count()."""
-        self.free_lock(ACTIVE_RUNS[-1] if ACTIVE_RUNS else None)
+        self.free_lock()
         return 1
 
     def take_with_count(self, run: Run, count: int) -> None:
@@ -329,7 +328,7 @@ class Condition(Primitive):
         waiter = Waiter()
         self.waiters.append(waiter)
         count = self.lock.release_all()
-        run.runnable_is_stale = True
+        self.recompute_runnable_lanes()
         try:
             # The lane goes on when it is notified and the lock is free
             notified = super().wait(
@@ -380,7 +379,7 @@ class Condition(Primitive):
         for waiter in waiting[: count if verb == "notifies" else None]:
             waiter.notified = True
             self.waiters.remove(waiter)
-        ACTIVE_RUNS[-1].runnable_is_stale = True
+        self.recompute_runnable_lanes()
 
 
 class Semaphore(Primitive):
@@ -392,6 +391,7 @@ class Semaphore(Primitive):
         super().__init__()
         if value < 0:
             raise ValueError("semaphore initial value must be >= 0")
+        # A program may read it under this name of threading.Semaphore
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -401,6 +401,7 @@ class Semaphore(Primitive):
         if inside_invariant():
             return self.look_from_invariant(self._value > 0, blocking)
         run = self.point("acquires")
+        # Outside of a run, no other lane can have taken anything, and release() gives nothing back
         if run is None:
             return True
         if self._value == 0:
@@ -409,7 +410,7 @@ class Semaphore(Primitive):
             if not self.wait(run, "waits for", lambda: self._value > 0, timeout, "acquires"):
                 return False
         self._value -= 1
-        run.runnable_is_stale = True
+        self.recompute_runnable_lanes()
         return True
 
     def release(self, n: int = 1) -> None:
@@ -422,7 +423,7 @@ class Semaphore(Primitive):
         if self.bound is not None and self._value + n > self.bound:
             raise ValueError("Semaphore released too many times")
         self._value += n
-        ACTIVE_RUNS[-1].runnable_is_stale = True
+        self.recompute_runnable_lanes()
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -461,7 +462,7 @@ class Event(Primitive):
             return
         self.point("sets")
         self.flag = True
-        ACTIVE_RUNS[-1].runnable_is_stale = True
+        self.recompute_runnable_lanes()
 
     def clear(self) -> None:
         if self.run_is_over():
@@ -527,7 +528,7 @@ class Barrier(Primitive):
                 raise
             this_round.full = True
             self.round = Round()
-            run.runnable_is_stale = True
+            self.recompute_runnable_lanes()
             return arrival_index
         seconds = self.timeout if timeout is None else timeout
         if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):

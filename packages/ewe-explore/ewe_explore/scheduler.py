@@ -736,11 +736,6 @@ def name_of_object(step: Step) -> str:
     return step.name
 
 
-def active() -> Run | None:
-    """Return the run in progress, or None."""
-    return ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
-
-
 def innermost_frame(ident: int) -> FrameType | None:
     """Return the innermost frame of a thread, None if the thread has ended."""
     return sys._current_frames().get(ident)

@@ -12,7 +12,10 @@ import pytest
 from ewe_explore.lanes import (
     KINDS,
     MARKS,
+    PLAIN,
     DrawnLane,
+    FilePart,
+    LaneArea,
     LaneArrow,
     LaneMark,
     LaneMoment,
@@ -23,6 +26,7 @@ from ewe_explore.lanes import (
     description,
     legend,
     style,
+    svg_file,
 )
 
 EVIL = '<script>&"\x00</script>'
@@ -87,6 +91,35 @@ def test_a_picture_is_whole_and_escapes_its_texts() -> None:
     assert {f"ln-{kind.name}" for kind in KINDS.values() if kind.tile} == patterns
     assert all(f"url(#{name})" in style() for name in patterns)
     assert all(f"ln-{shape}" in style() for shape in MARKS)
+
+
+def test_an_area_and_a_low_span_stand_on_the_lower_edge_of_the_bar() -> None:
+    area = LaneArea([(0, 0), (10, 5), (30, 12)], PLAIN, "a queue")
+    lane = DrawnLane("low", [LaneSpan(50, 52, "busy", "", 0.5)], areas=[area])
+    body = LanePicture("p", 100, [lane]).body()
+    assert 'd="M0 22V22H0V17H10V10H30V22Z"><title>a queue</title>' in body
+    assert 'y="15" width="2" height="7"' in body
+
+
+def test_a_file_has_its_colours_and_needs_no_page() -> None:
+    parts = [
+        FilePart("one <heading>", picture(), ["1: " + "a long note " * 40]),
+        FilePart("two", picture(lanes=[DrawnLane("a much longer name"), DrawnLane("b")])),
+    ]
+    text = svg_file("a & b", parts, [("queue", EVIL), ("send", "sends"), (PLAIN, "plain")] * 3)
+    root = ElementTree.fromstring(text)
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.tag == f"{space}svg" and root.findtext(f"{space}title") == "a & b"
+    assert "var(" not in text and "<script" not in text and "@media" not in text
+    assert KINDS["queue"].line[0] in text and KINDS["queue"].soft[0] in text
+    words = [each.text or "" for each in root.iter(f"{space}text")]
+    assert {"one <heading>", "two", "a much longer name", "sends"} <= set(words)
+    assert any(each.startswith("1: a long note") and each.endswith("…") for each in words)
+    # The lanes of both begin at one x, and the legend has several lines in the width of the picture
+    places = re.findall(r'<g transform="translate\(([0-9.]+) ([0-9.]+)\)"', text)
+    assert len({x for x, _ in (places[1], places[3])}) == 1
+    assert len({y for _, y in places[4:]}) > 1
+    assert max(float(y) for _, y in places) < float(root.get("height", "0"))
 
 
 def test_the_table_says_what_the_picture_shows_in_order() -> None:

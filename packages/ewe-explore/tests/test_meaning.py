@@ -188,6 +188,16 @@ SAME = {
         yield found, caught(socket.create_connection, server.getsockname()), caught(server.accept)
         server.close()
         """,
+    "a listener with another backlog": """
+        server = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(server.getsockname())
+        server.listen(5)
+        server.settimeout(5)
+        connection, _ = server.accept()
+        connection.sendall(b"a")
+        yield client.recv(1)
+        client.close(), connection.close(), server.close()
+        """,
     "selectors": """
         one, other = socket.socketpair()
         with selectors.DefaultSelector() as selector:

@@ -14,6 +14,7 @@ from support.server import wait_until
 from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
+from ewe_explore.names import name_of
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
@@ -501,6 +502,47 @@ def scenario():
 def test_a_socket_may_be_closed_while_another_thread_waits(tmp_path: Path, text: str) -> None:
     result = explore(program(tmp_path / "closed.py", text), runs=100)
     assert result.failure is None, result.text()
+
+
+FULL_BACKLOG = """
+import socket, threading
+def scenario():
+    server = socket.create_server(("127.0.0.1", 0), backlog=1)
+    address = server.getsockname()
+    first = [socket.create_connection(address) for _ in range(2)]
+    def connect():
+        try:
+            socket.create_connection(address)
+        except ConnectionRefusedError:
+            return
+        raise AssertionError("connected to a socket that accepts no more")
+    thread = threading.Thread(target=connect)
+    thread.start()
+    server.END
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("end", ["close()", "shutdown(socket.SHUT_RDWR)"])
+def test_a_connection_that_waits_for_room_is_refused_when_the_listener_ends(tmp_path: Path, end: str) -> None:
+    result = explore(program(tmp_path / "full.py", FULL_BACKLOG.replace("END", end)), runs=100)
+    assert result.failure is None, result.text()
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("self.lock = Lock()", "lock"),
+        ("    locks = [Lock() for _ in range(2)]", "lock"),
+        ('"lock": Lock(),', "lock"),
+        ("return Lock()", ""),
+        ("else: lock = Lock()", ""),
+        ("    try: lock = Lock()", ""),
+    ],
+)
+def test_a_lock_has_a_name_of_its_line_and_no_keyword(line: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "locks.py").write_text(line + "\n")
+    assert name_of(str(tmp_path / "locks.py"), 1) == name
 
 
 def test_a_changed_file_is_shown_as_it_is_now(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Exit status: 0; 1 if something could not be measured; 2 for wrong usage; 130 after an interrupt. An error in the
 command line is reported as one line on standard error. The function of a command imports the modules of that
-command alone, so that `list` and `--help` are fast and work without the packages of the extra `lab`.
+command alone, so that `list` and `--help` are fast and work without the packages of the extra `locust`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ewe_lab.bench.results import Results
 
 INSTALL_COMMAND = "pip install 'ewe-lab[locust]'"
-MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for experiments that put no server under load
+MODULES_WITHOUT_LOAD = ("psutil", "jinja2")  # for measurements without locust
 REQUIRED_MODULES = ("locust", *MODULES_WITHOUT_LOAD)
 TERMINAL_COLUMNS = 100  # columns of the output
 
@@ -46,10 +46,10 @@ TERMINAL_COLUMNS = 100  # columns of the output
 def main(words: list[str]) -> int:
     """Run the command with its arguments (by default the process's own) and return its exit status."""
     if words[:1] == ["speed"]:
-        raise_if_extra_is_missing()
+        raise_if_extra_is_missing(MODULES_WITHOUT_LOAD)  # wrk makes the load
         from ewe_lab import speed
 
-        return speed.main(words[1:])
+        return speed.command(words[1:])
     options = arguments(words).parse_args(words)
     action: Callable[[argparse.Namespace], int] = options.action
     options.command = rerun(words)
@@ -212,7 +212,9 @@ def add_run(actions: argparse._SubParsersAction[RaisingParser]) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--quick", action="store_true", help="measure shorter, and once")
     length.add_argument(
-        "--full", action="store_true", help="measure in full length, three times (the default)"
+        "--full",
+        action="store_true",
+        help="measure in full length, three times, and the points of a sweep once (the default)",
     )
     add("--repeats", type=whole_number_type(1, 99), metavar="N", help="measure N times [3; 1 with --quick]")
     add_out(parser)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,10 @@ from datetime import datetime
 from pathlib import Path
 
 from ewe.config.command import INTERRUPTED
-from ewe_lab.bench import figures
+from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.disturbance import leave_out_disturbed, notes_on_other_programs
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE, OtherProgramsWatch
+from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
@@ -115,9 +115,12 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
     progress.begin_table(planned.seconds)
     progress.show_step(f"{table.id}: {table.title}")
     watch = OtherProgramsWatch(two_cores())
+    lab.other_programs, lab.repeated_for_others, lab.vain_repeats = watch, 0, 0
     try:
         with watch:
+            clock = CellClock(watch)
             for cell in planned.run(lab):
+                clock.note(cell)
                 table.cells.append(without_negative_figure(cell))
     except KeyboardInterrupt:
         # Keep the samples of the cells that are not complete. `is`: two cells may be equal
@@ -133,8 +136,16 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
     finally:
         progress.end_table()
         table.foreign, table.cores = watch.foreign_share(), len(watch.cores)
-        table.notes += sentences_on_other_programs(table)
         table.seconds = time.monotonic() - began
+        lab.other_programs = None
+        if verdicts.is_timed(planned.experiment):
+            leave_out_disturbed(table)
+        if lab.repeated_for_others:
+            table.notes.append(
+                f"{lab.repeated_for_others} of the measurements were made a second time: other programs had the"
+                " cores during the first one."
+            )
+        table.notes += notes_on_other_programs(table)
     return 1 if any(cell.failure for cell in table.cells) or not table.cells else 0
 
 
@@ -151,23 +162,29 @@ def without_negative_figure(cell: Cell) -> Cell:
     return cell
 
 
-def sentences_on_other_programs(table: ExperimentTable) -> list[str]:
-    """Return a sentence for each core of which other programs used more than the share MAX_FOREIGN_SHARE."""
-    cells = [cell for cell in table.cells if not cell.line]  # a line repeats the samples of another cell
-    samples = [sample for cell in cells for sample in cell.samples if sample.seconds]
-    notes = []
-    for role, shares in (
-        ("server", [sample.foreign_on_server_core for sample in samples]),
-        ("load", [sample.foreign_on_load_core for sample in samples]),
-    ):
-        shares_of_core = [share for share in shares if share is not None]
-        if disturbed := [share for share in shares_of_core if share > MAX_FOREIGN_SHARE]:
-            notes.append(
-                f"Other programs had {statistics.median(disturbed):.0%} of the {role}'s core in"
-                f" {len(disturbed)} of {len(shares_of_core)} measurements: run it again on a quiet machine"
-                " before you believe rates and times; the CPU time of a reply suffers less."
-            )
-    return notes
+class CellClock:
+    """Notes how many cores other programs had, for samples of experiments with their own client.
+
+    LabBench.load() does so for all others. Such an experiment measures from one cell to the next, or all cells
+    together and then yields them at once. These share the time until the first of them.
+    """
+
+    def __init__(self, watch: OtherProgramsWatch) -> None:
+        self.watch = watch
+        self.begin = watch.take_reading()
+        self.foreign_cores: float | None = None  # in the last time that was long enough to know
+
+    def note(self, cell: Cell) -> None:
+        """Note the share since the last cell in the samples of a cell that have none."""
+        new = [sample for sample in cell.samples if sample.foreign_cores is None]
+        if not new:
+            self.begin = self.watch.take_reading()
+            return
+        cores = self.watch.cores_since(self.begin)
+        if cores is not None:
+            self.foreign_cores, self.begin = cores, self.watch.take_reading()
+        for sample in new:
+            sample.foreign_cores = self.foreign_cores
 
 
 def print_table(planned: PlannedTable, progress: Progress) -> None:

@@ -17,14 +17,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from ewe_lab.bench.disturbance import is_disturbed
 from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
 from ewe_lab.bench.processes import (
@@ -49,6 +51,9 @@ from ewe_lab.stacks.ways import ServingStack, served
 
 OVERHEAD_S = 2.5  # seconds to start and stop server and load; used in estimates
 MAX_PROBE_S = 15  # seconds that the first request may take, with the start of Python
+# Measurements that were repeated for nothing, one after the other: then the machine is not quiet, and no more of
+# them are repeated
+MAX_VAIN_REPEATS = 3
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
@@ -73,7 +78,9 @@ class CellJob:
 class LabBench:
     """An experiment.Bench. Use it in a `with` statement: its directory is removed at the end.
 
-    started: the cells with at least one attempt. After an interrupt their samples are kept.
+    started: the cells with at least one attempt. After an interrupt their samples are kept. other_programs: the
+    clock of other programs; None: nobody looks. repeated_for_others: the measurements that were made twice, because
+    other programs had the cores.
     """
 
     def __init__(self, progress: Progress, *, quick: bool = False, repeats: int = 3) -> None:
@@ -82,6 +89,8 @@ class LabBench:
         self.repeats = repeats
         self.notes: list[str] = []
         self.started: list[Cell] = []
+        self.other_programs: OtherProgramsWatch | None = None
+        self.repeated_for_others = self.vain_repeats = 0
         self.load_hosts: LoadHosts | None = None  # the machines from which load comes; None: this one
         self.is_announced = False  # whether the progress line names the measurement
         # The words before each command, such as those that enter the network of a slow link
@@ -224,11 +233,16 @@ class LabBench:
             new_watch = server.watch(self.load_core)
         else:
             new_watch = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
+        begin = self.other_programs.take_reading() if self.other_programs else None
         with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
             sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
+            if self.other_programs and begin:
+                sample.foreign_cores = self.other_programs.cores_since(begin)
             sample.usage = watch.usage()
             if sample.usage is not None:  # it may be unknown: TargetWatch
                 sample.usage.core = watch.busy_share(SERVER, sample.seconds)
+                if note := watch.note_on_cpu():
+                    sample.notes.append(note)
             # The core of this machine says nothing about a load that comes from others
             sample.core = None if self.load_hosts else watch.busy_share(LOAD, sample.seconds)
             if isinstance(watch, TargetWatch):
@@ -272,8 +286,25 @@ class LabBench:
                 if is_last_round:
                     yield job.cell
 
+    def undisturbed(self, measure: Callable[[], Sample]) -> Sample:
+        """Measure, and once more if other programs had the cores; return the last sample. Raises LabError.
+
+        The second one is spared after MAX_VAIN_REPEATS, one after the other, that were disturbed again.
+        """
+        sample = measure()
+        if not is_disturbed(sample):
+            self.vain_repeats = 0
+        elif self.vain_repeats < MAX_VAIN_REPEATS:
+            self.repeated_for_others += 1
+            sample = measure()
+            self.vain_repeats = self.vain_repeats + 1 if is_disturbed(sample) else 0
+        return sample
+
     def measure_once(self, job: CellJob, repeat: int) -> bool:
-        """Measure a cell once: add a sample, or a failure. Return whether a sample was added."""
+        """Measure a cell once: add a sample, or a failure. Return whether a sample was added.
+
+        It is measured a second time, with a new server, if other programs had the cores.
+        """
         cell, load = job.cell, adapted_load(job.load, job.tested)
         if all(cell is not started for started in self.started):  # `is`: two cells may be equal
             self.started.append(cell)
@@ -286,17 +317,21 @@ class LabBench:
             self.add_note(ONE_CORE)
         cell.load = load.description()
         try:
-            with self.server_of_job(job, load) as (server, path):
-                load = replace(load, path=path)
-                cell.command = server.command
-                self.probe(server, load)
-                cell.samples.append(self.load(server, load))
+            cell.samples.append(self.undisturbed(lambda: self.sample_of_job(job, load)))
             return True
         except (LabError, OSError, subprocess.TimeoutExpired) as reason:
             cell.failure = str(reason)
             return False
         finally:
             self.is_announced = False
+
+    def sample_of_job(self, job: CellJob, load: Load) -> Sample:
+        """Start the server of a job, check its first answer, and load it; return the sample. Raises LabError."""
+        with self.server_of_job(job, load) as (server, path):
+            load = replace(load, path=path)
+            job.cell.command = server.command
+            self.probe(server, load)
+            return self.load(server, load)
 
     @contextmanager
     def server_of_job(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:

@@ -1,6 +1,7 @@
 """Compare models and other servers with nginx at full speed: `ewe-lab speed`, `make bench` (docs/speed.md).
 
-    main     the command: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
+    command  the command: plan the rows, measure them on the lab's bench (ewe_lab.lab_bench), print them
+    main     the command as a program: `python -m ewe_lab.speed`
     run      the same measurement as an experiment: `ewe-lab run SPEED`, which makes a report
 
 The figure to compare is the CPU time that the server's whole process tree uses for a request. Unlike the rate, the
@@ -19,8 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ewe.config.command import INTERRUPTED
-from ewe.config.command_parser import CommandParser
+from ewe.config.command import DONE, INTERRUPTED, RaisingParser, entry_point
 from ewe.config.messages import docs_page
 from ewe_lab import options as types
 from ewe_lab.bench.foreign import OtherProgramsWatch
@@ -294,10 +294,10 @@ def compare_with_last(rows: Sequence[SpeedRow], about: Mapping[str, str], file: 
 # The command
 
 
-def arguments() -> CommandParser:
+def arguments() -> RaisingParser:
     """Return the parser of the command line."""
-    parser = CommandParser(
-        prog="python -m ewe_lab.speed",
+    parser = RaisingParser(
+        prog="ewe-lab speed",
         description=f"Compare ewe's models with nginx. {docs_page('speed.md', 'ewe-lab')} explains it.",
     )
     add = parser.add_argument
@@ -351,6 +351,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
             Progress(file=io.StringIO() if hides_progress else None) as progress,
             LabBench(progress, repeats=repeats) as lab,
         ):
+            lab.other_programs = watch  # a measurement beside other programs is made once more
             jobs = jobs_of(lab, rows, seconds)
             progress.begin_table(estimated_s(len(rows), seconds, repeats))
             for _ in lab.fill_cells_in_turns(jobs):  # the rows have the cells
@@ -365,10 +366,13 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
     return status or int(any(row.failure for row in rows)), other_programs_clause(watched)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print the report; return the exit status."""
+def command(words: list[str]) -> int:
+    """Measure, and print the report; return the exit status.
+
+    words: the arguments of `ewe-lab speed`. Raises CommandError, UsageError.
+    """
     parser = arguments()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     quick_s, full_s = MEASUREMENT_S
     seconds = options.seconds or (quick_s if options.quick else full_s)
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
@@ -379,8 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (LabError, OSError) as reason:
         parser.error(str(reason))
     if lacking := missing_programs_text(("wrk", REFERENCE)):
-        print(f"ewe_lab.speed: {lacking}", file=sys.stderr)
-        return 1
+        raise types.CommandError(lacking, 1)
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
     found = settings(sizes, kinds_of_rows)
     rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
@@ -400,8 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status, no_verdict = measure(rows, seconds, options.repeats)
     except (LabError, OSError) as reason:  # the requested files or programs cannot be made
-        print(f"ewe_lab.speed: {reason}", file=sys.stderr)
-        return 1
+        raise types.CommandError(str(reason), 1) from None
     try:
         if not no_verdict:  # a ratio measured beside other programs is nothing to compare with
             compare_with_last(rows, about, LAST_RUN)
@@ -415,9 +417,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             options.json.write_text(as_json(rows, conditions, no_verdict) + "\n")
         except OSError as reason:
-            print(f"ewe_lab.speed: {options.json} cannot be written: {reason.strerror}", file=sys.stderr)
-            return 1
+            raise types.CommandError(f"{options.json} cannot be written: {reason.strerror}", 1) from None
     return status
+
+
+main = entry_point("ewe-lab speed", unread=DONE)(command)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ TESTED_SERVERS = (
 XSWITCH = "xswitch"  # a kind of rows
 CONNECTIONS = 32
 SIZES, QUICK_SIZES = (64, 1024, 16 * 1024, 128 * 1024), (1024,)
+LIBCGI_ANSWER_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -212,13 +213,14 @@ def asgi_comparison(row: str, program: str) -> PeerComparison:
 
 
 def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
-    """Return the comparison of a library's answer of 64 bytes and a file of 64 bytes, under one model."""
+    """Return the comparison of a LibCGI library's answer and a file of the same size. tested: ewe, with a model."""
+    size = LIBCGI_ANSWER_BYTES
     return PeerComparison(
         "libcgi",
-        64,
+        size,
         (
-            Contestant("file", tested, path="/64.html"),
-            Contestant("LibCGI", tested, library=True, path="/libcgi-bin/bytes.so?64"),
+            Contestant("file", tested, path=f"/{size}.html"),
+            Contestant("LibCGI", tested, library=True, path=f"/libcgi-bin/bytes.so?{size}"),
         ),
         min(CONNECTIONS, tested.most),
     )
@@ -455,21 +457,20 @@ def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:
 
 def rows_to_fill(
     chosen: Sequence[ServerUnderTest],
-    found: Sequence[SpeedSetting],
+    wanted_settings: Sequence[SpeedSetting],
     connections: int,
     are_named: bool = False,
 ) -> tuple[list[SpeedRow], list[str]]:
-    """Return the rows to fill, and why others cannot be filled. are_named: the user named the servers.
+    """Return the rows to fill, and why others cannot be filled. chosen, are_named: as in contestants().
 
-    No server gets more kept connections than it can keep open.
+    connections: at once; a comparison has its own number. No server gets more kept connections than it keeps open.
     """
     rows, lacking = [], []
-    for setting in found:
-        loaded_by = load_of(setting, connections, 1).tool  # which does not depend on the seconds
-        if not find_tool(loaded_by):
-            lacking.append(
-                f"{describe(setting)}: {loaded_by} is not installed: apt install {PACKAGES[loaded_by]}"
-            )
+    for setting in wanted_settings:
+        # Neither the tool nor the connections depend on the seconds of the load
+        tool = load_of(setting, connections, seconds=1).tool
+        if not find_tool(tool):
+            lacking.append(f"{describe(setting)}: {tool} is not installed: apt install {PACKAGES[tool]}")
             continue
         for each in contestants(setting, chosen, are_named):
             if each.why_missing:
@@ -477,9 +478,9 @@ def rows_to_fill(
                 continue
             count = COMPARISONS[setting.comparison].connections if setting.comparison else connections
             max_of_stack = each.stack.max_connections(keep_alive=True) if each.stack else count
-            count = min(adapted_load(load_of(setting, count, 1), each.tested).users, max_of_stack)
+            max_of_server = adapted_load(load_of(setting, count, seconds=1), each.tested).users
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
-            rows.append(SpeedRow(each.name, setting, count, cell))
+            rows.append(SpeedRow(each.name, setting, min(max_of_server, max_of_stack), cell))
     return rows, list(dict.fromkeys(lacking))
 
 
@@ -504,7 +505,9 @@ def describe(setting: SpeedSetting) -> str:
 def site_of(lab: LabBench, rows: Sequence[SpeedRow]) -> Path:
     """Return a document root with the requested files, all of the same time."""
     # The first three are the files of ASKED and of the comparison with LibCGI
-    root = lab.site([64, 1024, LARGE, *(row.setting.size for row in rows if not row.setting.comparison)])
+    root = lab.site(
+        [LIBCGI_ANSWER_BYTES, 1024, LARGE, *(row.setting.size for row in rows if not row.setting.comparison)]
+    )
     listed = root / "listing"
     if any(row.setting.asked == "listing" for row in rows) and not listed.exists():
         listed.mkdir()

@@ -19,11 +19,25 @@ from support.server import wait_until
 from ewe_lab import lab_bench
 from ewe_lab.bench import links
 from ewe_lab.bench.experiment import Load, ServerUnderTest
-from ewe_lab.bench.processes import LabError, find_tool, has_ended, process_tree, processes
+from ewe_lab.bench.processes import (
+    TICKS_PER_S,
+    LabError,
+    busy_seconds,
+    core_seconds,
+    find_tool,
+    has_ended,
+    process_tree,
+    processes,
+    running,
+    server_core,
+    share_of_core,
+)
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
 from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch, switches
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, why_server_is_missing
+from ewe_lab.load.run import run
+from ewe_lab.load.wrk import WrkReport
 from ewe_lab.stacks import other_servers, servers
 
 
@@ -297,6 +311,40 @@ def test_a_full_core_is_full_although_the_load_also_starts_and_ends() -> None:
     watch.core_busy_s = {SERVER: 0.61, LOAD: 0.15}
     assert watch.busy_share(SERVER, 0.6) == 1.0
     assert watch.busy_share(LOAD, 0.6) == pytest.approx(0.25)
+
+
+def test_one_denominator_and_no_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that was busy for 0.3 s with programs, for 0.2 s with interrupts, and had 0.1 s of steal."""
+    text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 20 500 5 7 13 10 0 0\nintr 5\n"
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: text)
+    assert core_seconds(0) == busy_seconds((0, 1)) == 40 / TICKS_PER_S
+    assert share_of_core(0.61, 0.6) == 1.0 and share_of_core(1.0, 0.0) == 0.0
+    report = WrkReport(100, 0.8, 1e3, 125.0, {}, cpu=0.4)
+    monkeypatch.setattr("ewe_lab.load.run.run_wrk", lambda *arguments, **options: report)
+    # wrk ran for 0.8 s of measured time; the time in which it started counts for no share
+    assert run(Load("saturation", users=1, seconds=0.8, warm_up=0, tool="wrk"), "http://x/").client == 0.5
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("ignores", [True, False])
+def test_programs_that_nobody_waits_for_have_the_cpu_time_of_the_core(ignores: bool) -> None:
+    """The kernel adds their CPU time to nothing: it was even negative if one ran at the begin."""
+    code = (
+        "import signal, subprocess, sys, time\n"
+        f"signal.signal(signal.SIGCHLD, signal.{'SIG_IGN' if ignores else 'SIG_DFL'})\n"
+        "burn = 'import time\\nwhile time.process_time() < 0.4: pass'\n"
+        "while True: subprocess.run([sys.executable, '-c', burn])"
+    )
+    core = server_core()
+    with tempfile.TemporaryFile() as output, running([sys.executable, "-c", code], output, core) as started:
+        wait_until(lambda: len(process_tree(started.pid)) == 2, 20)
+        with Watch(started.pid, core) as watch:
+            watch.begin()
+            time.sleep(2.5)
+            watch.end()
+    assert watch.forgets_programs is ignores
+    assert watch.usage().cpu > (1.0 if ignores else 0.1)
+    assert ("that of the server's core" in watch.note_on_cpu()) is ignores
 
 
 def test_a_measurement_that_begins_again_forgets_the_first_one() -> None:

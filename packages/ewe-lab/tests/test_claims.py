@@ -12,7 +12,8 @@ from ewe.config.messages import ConfigError
 from ewe_lab import cli
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample
-from ewe_lab.experiments import CATALOG, UNTESTED
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding
+from ewe_lab.experiments import CATALOG, CHECKS, UNTESTED
 from ewe_lab.experiments.papers import paper_of
 from ewe_lab.report import claims
 from ewe_lab.report.claims import KeptFindings
@@ -105,6 +106,24 @@ def test_a_finding_that_says_less_replaces_nothing(before: Results, after: Resul
     assert kept.findings["L-T1"].started == (before if stays else after).started
     assert bool(said) is stays
     assert all("“holds” of 2026-01-01 stays" in sentence for sentence in said)
+
+
+def test_a_run_that_is_judged_again_keeps_no_earlier_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules have changed. The report says which code was measured, and the page still does."""
+    kept, _ = kept_after(run_of(facts={"code": "0.1 abc"}))
+    assert (kept.findings["L-T1"].word, kept.findings["L-T1"].code) == ("holds", "0.1 abc")
+    monkeypatch.setitem(CHECKS, "L-T1", lambda table: Finding(NOT_TESTABLE, "It may be chance."))
+    assert list(kept.add_findings(run_of(NEW, facts={"code": "0.2 def"})))  # another run replaces no verdict
+    assert not list(kept.add_findings(run_of(facts={"code": "0.1 abc"})))
+    assert (kept.findings["L-T1"].word, kept.findings["L-T1"].code) == ("not testable", "0.1 abc")
+
+
+def test_the_page_says_what_the_kept_reports_say() -> None:
+    """`make verdicts` writes the page again after a change of the rules. The letters of machines stay."""
+    kept, again = claims.load(claims.kept_file(PAGE)), claims.load(claims.kept_file(PAGE))
+    for path in (ROOT / "packages/ewe-lab/reports").glob("*.json"):
+        assert list(again.add_findings(lab_results.load(path))) == []
+    assert again.findings == kept.findings
 
 
 def test_what_did_not_run_to_its_end_has_no_finding() -> None:

@@ -23,9 +23,9 @@ from support.server import ROOT, wait_until
 from ewe_lab import cli, compare
 from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
-from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage, load
+from ewe_lab.bench.results import Cell, ExperimentTable, Sample, load
 from ewe_lab.experiments import CATALOG
-from ewe_lab.invocation import PlannedTable, fill_table, sentences_on_other_programs
+from ewe_lab.invocation import PlannedTable, fill_table
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.report.summary import standings
 from ewe_lab.stacks.machine import machine_facts
@@ -344,27 +344,6 @@ def test_a_program_that_does_not_end_ends_only_its_experiment() -> None:
         assert fill_table(PlannedTable(table, run, 1.0), lab, Progress(file=io.StringIO())) == 1
     assert [cell.server for cell in table.cells] == ["ewe"]
     assert "The experiment could not go on: Command '['javac']' timed out after 60 seconds." in table.notes
-
-
-def disturbed(server: float, client: float) -> Sample:
-    """Return a sample: the server used 0.3 of a core, the load 0.2. server, client: how busy the two cores were."""
-    return Sample("locust", 2.0, client=0.2, core=client, usage=Usage(0.6, core=server))
-
-
-def test_the_work_of_others_is_noted() -> None:
-    quiet, busy = disturbed(0.35, 0.3), disturbed(0.9, 0.3)
-    assert (
-        sentences_on_other_programs(
-            ExperimentTable("x", cells=[Cell("a", samples=[quiet, quiet]), Cell("b")])
-        )
-        == []
-    )
-    (note,) = sentences_on_other_programs(ExperimentTable("x", cells=[Cell("a", samples=[quiet, busy])]))
-    assert note.startswith("Other programs had 60% of the server's core in 1 of 2 measurements: ")
-    (note,) = sentences_on_other_programs(
-        ExperimentTable("x", cells=[Cell("a", samples=[disturbed(0.3, 0.9)])])
-    )
-    assert note.startswith("Other programs had 70% of the load's core in 1 of 1 measurements: ")
 
 
 @pytest.mark.starts_processes

@@ -15,7 +15,7 @@ from support.server import ROOT
 
 from ewe_lab import invocation
 from ewe_lab.bench import verdicts
-from ewe_lab.bench.foreign import OtherProgramsWatch, ProcessTreeClock
+from ewe_lab.bench.foreign import OtherProgramsWatch, ProcessTreeClock, StrangersClock
 from ewe_lab.bench.processes import ProcessStat
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample
@@ -38,6 +38,7 @@ def ran(id: str, share: float, monkeypatch: pytest.MonkeyPatch) -> ExperimentTab
     """Run an experiment of the catalogue with figures that keep its claim, beside other programs."""
     experiment = CATALOG[id]
     monkeypatch.setattr(OtherProgramsWatch, "foreign_share", lambda watch: share)
+    monkeypatch.setattr(OtherProgramsWatch, "cores_since", lambda watch, begin: None)
     if id in CHECKS:
         monkeypatch.setitem(CHECKS, id, lambda table: Finding(HOLDS, "It is so."))
 
@@ -182,6 +183,50 @@ def test_the_share_of_others_is_what_the_family_did_not_use(monkeypatch: pytest.
     now[0] = 10.0
     watch.take_reading()
     assert watch.foreign_share() == pytest.approx(0.7)
+
+
+def test_other_programs_have_what_they_had_during_one_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean over the table, 0.1 core, would hide the measurement in which they had 0.8."""
+    now, busy = [0.0], [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch = OtherProgramsWatch((0,), busy=lambda cores: busy[0], everyone=lambda: [])
+    watch.take_reading(first=True)
+    now[0] = 70.0
+    begin = watch.take_reading()
+    now[0], busy[0] = 80.0, 8.0
+    assert watch.cores_since(begin) == pytest.approx(0.8)
+    assert watch.cores_since(watch.take_reading()) is None  # too short to know
+    assert watch.foreign_share() == pytest.approx(0.1)
+
+
+def test_programs_that_nobody_waits_for_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lab's daemon ignores SIGCHLD: a program of it used 0.7 s and ended. A stranger used 0.2 s."""
+    monkeypatch.setattr("ewe_lab.bench.foreign.os.getpid", lambda: ROOT_PID)
+    ignores = [False]
+    monkeypatch.setattr("ewe_lab.bench.processes.forgets_children", lambda pid: ignores[0] and pid == CHILD)
+    program = CHILD + 1
+    lists = [
+        [at(ROOT_PID, 1, 0.0), at(CHILD, ROOT_PID, 0.0), at(program, CHILD, 0.0), at(STRANGER, 1, 5.0)],
+        [at(ROOT_PID, 1, 0.1), at(CHILD, ROOT_PID, 0.0), at(STRANGER, 1, 5.2)],
+    ]
+
+    def foreign_s() -> float:
+        busy, everyone = iter((0.0, 1.0)), iter(lists)
+        watch = OtherProgramsWatch((0,), busy=lambda cores: next(busy), everyone=lambda: next(everyone))
+        watch.take_reading(first=True)
+        return watch.take_reading().foreign_s
+
+    assert foreign_s() == pytest.approx(0.9)
+    ignores[0] = True
+    assert foreign_s() == pytest.approx(0.2)
+
+
+def test_strangers_count_from_when_they_are_seen() -> None:
+    clock = StrangersClock()
+    assert clock.cpu_seconds_since_last_call([at(STRANGER, 1, 5.0)], (0,), started_after=9.0) == 0.0
+    new = ProcessStat(STRANGER + 1, "R", 1, 1, 0.25, 0.0, 0, started=10)
+    assert clock.cpu_seconds_since_last_call([at(STRANGER, 1, 5.5), new], (0,), started_after=9.0) == 0.75
+    assert clock.cpu_seconds_since_last_call([at(STRANGER, 1, 6.5, core=3)], (0,), started_after=9.0) == 0.0
 
 
 @pytest.mark.starts_processes

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,3 +252,5 @@ def test_the_claim_about_users(users: int, evicted: float, engines: int, word: s
     sample = Sample("pinger", 1, service=Times(1, 1, 1, 1, 1, 1, 1), extra=extra)
     table = ExperimentTable("X-C2", cells=[Cell("4 engines", "", users, "extra.evicted", samples=[sample])])
     assert x_c2.check(table).word == word
+    table.cells[0].samples.append(replace(sample, extra={**extra, "engines": 9.0}))  # in one repeat of two
+    assert x_c2.check(table).word == "does not hold"

@@ -79,6 +79,7 @@ GARBAGE = {
     "echo 'Permission denied (publickey).' >&2; exit 255": "ssh-copy-id",
     "echo 'Host key verification failed.' >&2; exit 255": "check and accept its key",
     "exit 3": "ssh ended with status 3",
+    "exec >&-; exec sleep 60": r"ssh closed its output, and did not end within 0\.2 s",
     "sleep 60": "did not answer in time",
 }
 

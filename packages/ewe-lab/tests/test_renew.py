@@ -141,6 +141,24 @@ def test_a_small_report_keeps_what_is_empty_and_no_default(tmp_path: Path) -> No
     assert table.cells[0].unit == "" and table.cells[0].samples[0].service == times
 
 
+def test_a_small_report_has_the_phases_of_a_load(tmp_path: Path) -> None:
+    """A verdict needs them. A report of an earlier version lacks them, and changes no finding."""
+    phases = [Sample("locust", 1.0, replies=count, timeline=[Second(0)]) for count in (1, 2)]
+    whole = Sample("locust", 2.0, replies=3, phases=phases)
+    cell = Cell("thread", load="1/s for 1 s then 2/s for 1 s", samples=[whole])
+    run = Results("2026-05-05T12:00:00+00:00", "ewe-lab", {}, [ExperimentTable("T-LD", cells=[cell])])
+    path = kept_reports.write(run, run.tables[0], tmp_path, CODE)
+    [table] = lab_results.load(path).tables
+    assert [each.replies for each in table.cells[0].samples[0].phases] == [1, 2]
+    assert not kept_reports.lacks_phases(table)
+    kept = KeptFindings(findings={"T-LD": finding("holds", "2026-05-05")})
+    kept.findings["T-LD"].started = run.started
+    table.cells[0].samples[0].phases = []
+    assert kept_reports.lacks_phases(table)
+    assert list(kept.add_findings(replace(run, tables=[table]))) == []
+    assert kept.findings["T-LD"].word == "holds"
+
+
 def test_the_lines_of_a_setting_share_its_samples_in_the_file(tmp_path: Path) -> None:
     """Four lines of a printed table are four figures of one measurement."""
     measured, other = ([Sample("locust", 1.0, replies=replies, requests=5)] for replies in (3, 4))

@@ -233,6 +233,7 @@ def test_the_summary_names_the_cheapest_and_the_losers() -> None:
     table = compared(("serial", "fork", "asyncio"))
     for cell, cpu in zip(table.cells, (0.1, 2.0, 0.5), strict=True):
         cell.samples[0].usage.cpu = cpu
+        cell.samples[0].usage.core = cpu / cell.samples[0].seconds  # no other program runs
     table.cells[0].samples[0].errors = {"ct": 100}
     results = Results("2026", "x", tables=[table])
     ranked = summary.standings(results)

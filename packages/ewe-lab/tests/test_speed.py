@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.server import ROOT, wait_until
 
-from ewe_lab import options, speed, speed_rows
+from ewe_lab import cli, options, speed, speed_rows
 from ewe_lab.bench import processes
 from ewe_lab.bench.processes import LabError, cpu_seconds, end_session, process_tree, running
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
@@ -322,7 +322,7 @@ def test_a_program_that_cannot_be_made_is_one_line(
     )
     monkeypatch.setattr(speed, "measure", fail)
     assert speed.main(["--quick", "--models", "thread"]) == 1
-    assert capsys.readouterr().err == "ewe_lab.speed: the C compiler failed: no such header\n"
+    assert capsys.readouterr().err == "ewe-lab speed: the C compiler failed: no such header\n"
 
 
 def test_the_experiment_judges_the_targets() -> None:
@@ -549,9 +549,7 @@ def test_sizes() -> None:
 def test_a_list_that_names_nothing_is_no_list_of_all(
     option: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        speed.arguments().parse_args([option, text])
-    assert ended.value.code == 2
+    assert speed.main([option, text]) == 2
     assert f"{option}: {text!r} names nothing" in capsys.readouterr().err
 
 
@@ -570,7 +568,7 @@ def test_without_its_tools_it_names_the_packages(
     assert speed.main(["--quick"]) == 1
     assert capsys.readouterr() == (
         "",
-        "ewe_lab.speed: wrk and nginx missing: apt install wrk nginx-light\n",
+        "ewe-lab speed: wrk and nginx missing: apt install wrk nginx-light\n",
     )
 
 
@@ -584,11 +582,20 @@ def test_without_its_tools_it_names_the_packages(
         ["--json", "/"],  # a directory: its time could be changed, and no file be written in its place
     ],
 )
-def test_a_wrong_option_is_a_usage_error(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_option_is_a_usage_error(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ewe-lab speed` and `python -m ewe_lab.speed` answer with one line, each under its own name.
+
+    Neither needs locust.
+    """
     monkeypatch.setattr("shutil.which", lambda name, path: None)  # so that nothing is measured
-    with pytest.raises(SystemExit) as raised:
-        speed.main(words)
-    assert raised.value.code == 2
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "locust" else name)
+    assert speed.main(words) == 2
+    own = capsys.readouterr()
+    assert cli.main(["speed", *words]) == 2
+    assert own.out == "" and own.err.startswith("ewe-lab speed: ") and own.err.count("\n") == 1
+    assert capsys.readouterr() == ("", own.err.replace("ewe-lab speed: ", "ewe-lab: ", 1))
 
 
 @pytest.mark.starts_processes

@@ -5,9 +5,10 @@ the collapse of a thread pool to few readers. One picture does: five lanes, five
 grows above them.
 
     trace ──▶ events.py ──▶ story.py ──▶ moments.py ──▶ document.py ──▶ page.py: watch.html, watch.js, watch.css
-              lines          spans of     the five most     numbers        │
+              lines          spans of     the most          numbers        │
                              workers,     telling ones,     for pages      ├──▶ --json
-                             the queue    in words                         └──▶ perfetto.py: --perfetto FILE
+                             the queue    in words                         ├──▶ perfetto.py: --perfetto FILE
+                                                                           └──▶ picture.py: --svg FILE
 
     cli.py   the command `ewe-watch`
     live/    models at work, side by side, with clients at the press of a button

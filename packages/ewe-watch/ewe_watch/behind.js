@@ -72,15 +72,18 @@ function asksLane(trace, request, lane) {
   return (trace.requests[request]?.behind ?? []).some(each => trace.behind.requests[each].lane === lane);
 }
 
+function drawTitles(pen, layout) {
+  pen.font = `600 ${layout.font}px system-ui, sans-serif`;
+  pen.textAlign = "left";
+  pen.fillStyle = colours.ink;
+  for (const {kind, title} of layout.sections) pen.fillText(BEHIND[kind].title, 6, title, layout.width - 12);
+  pen.font = `${layout.font}px system-ui, sans-serif`;
+}
+
 function drawBehind(pen, layout, trace) {
   const texts = [];
   for (const section of layout.sections) {
-    const {kind, title, queue, most, rows} = section, names = BEHIND[kind];
-    pen.font = `600 ${layout.font}px system-ui, sans-serif`;
-    pen.textAlign = "left";
-    pen.fillStyle = colours.ink;
-    pen.fillText(names.title, 6, title, layout.width - 12);
-    pen.font = `${layout.font}px system-ui, sans-serif`;
+    const {kind, queue, most, rows} = section, names = BEHIND[kind];
     if (queue.height) {
       const counts = trace.behind.queues[kind];
       drawCounts(pen, stripOf(layout, trace, queue), counts, Math.max(most, 2), paintOf(pen, "queue"), colours.queue, []);
@@ -139,8 +142,8 @@ function drawWork(pen, layout, trace, row) {
   let column = -1;
   for (let index = firstAfter(trace, row + trace.lanes.length, view.from); index < spans.length; index++) {
     const span = spans[index];
-    if (begin[span] >= view.to) break;
-    const from = Math.max(xOf(layout, begin[span]), layout.gutter), to = Math.min(xOf(layout, end[span]), layout.right);
+    if (begin[span] >= Math.min(view.to, shownUntil())) break;
+    const from = Math.max(xOf(layout, begin[span]), layout.gutter), to = Math.min(xOf(layout, end[span]), layout.edge);
     const narrow = to - from < 1.5;
     if (narrow && Math.floor(from) === column) continue;
     if (narrow) column = Math.floor(from);
@@ -148,13 +151,15 @@ function drawWork(pen, layout, trace, row) {
     pen.globalAlpha = shown ? state[span] === "left" ? 0.45 : 1 : 0.13;
     pen.fillStyle = paintOf(pen, kind, to - from);
     pen.fillRect(from, top, Math.max(to - from - (to - from > 6 ? 1 : 0), 1.5), height);
-    if (shown && FAILED(trace.behind.requests[request[span]].outcome)) drawFailure(pen, from, Math.max(to - from, 3), top + height);
+    if (shown && failedNow(trace.behind.requests[request[span]])) drawFailure(pen, from, Math.max(to - from, 3), top + height);
     pen.globalAlpha = 1;
     if (shown && to - from > layout.font * 2 && height > layout.font) texts.push({span, from, to, top, height, kind});
   }
   return texts;
 }
 
+// In a replay, a request has failed once it has ended
+const failedNow = request => FAILED(request.outcome) && (request.ended ?? 0) <= shownUntil();
 const namesOf = kind => kind === "engine" ? "engines" : "connections";
 
 function shortText(request) {
@@ -172,7 +177,7 @@ function writeBehind(pen, layout, trace, {span, from, to, top, height, kind}) {
     if (pen.measureText(`${long.slice(0, length)}…`).width <= room) text = `${long.slice(0, length)}…`;
   }
   if (!text) return;
-  writeOn(pen, left ? "" : kind, text, from + 4, top + height / 2 - (FAILED(request.outcome) ? 3 : 0), layout.font);
+  writeOn(pen, left ? "" : kind, text, from + 4, top + height / 2 - (failedNow(request) ? 3 : 0), layout.font);
 }
 
 // Lines from the worker that asks, at the moment at which it asks, to the begin of the work
@@ -184,7 +189,7 @@ function drawAsking(pen, layout, trace, strong) {
     const asking = trace.requests[each.request];
     if (each.took === null || each.lane < 0 || !asking || asking.worker < 0) continue;
     if (strong !== chosen.has(each.number)) continue;
-    if (each.took < view.from || each.began > view.to || (filtering() && !matchesBehind(trace, each.number))) continue;
+    if (each.took < view.from || each.began > view.to || each.took > shownUntil() || (filtering() && !matchesBehind(trace, each.number))) continue;
     if (!strong && ++drawn > MOST_WAYS) continue;
     const from = xOf(layout, each.began), to = xOf(layout, each.took);
     const high = layout.top + (trace.workers[asking.worker].row + 1) * layout.lane - (layout.lane > 12 ? 4 : 1);
@@ -223,12 +228,12 @@ function wordsBehind(trace, span) {
   const {begin, end, state, request, lane, goes_on} = trace.behind.spans;
   const each = trace.behind.requests[request[span]], by = trace.behind.lanes[lane[span]], names = BEHIND[each.kind];
   const asked = trace.connections[each.connection], line = trace.requests[each.request]?.line;
-  const failed = FAILED(each.outcome) ? `ended: ${each.outcome}` : each.outcome === "left" ? "its client had left" : "";
+  const failed = failedNow(each) ? `ended: ${each.outcome}` : each.outcome === "left" && (each.ended ?? 0) <= shownUntil() ? "its client had left" : "";
   return [`${by.name} (${by.detail})${state[span] === "left" ? ": its client has left, and it still runs" : ""}`, each.text,
     asked ? `for connection ${asked.label}${line ? `: ${line}` : ""}` : "",
-    `${duration(end[span] - begin[span])}, from ${duration(begin[span])} to ${duration(end[span])}` + (goes_on[span] ? ", the end of the trace" : ""),
+    timesOf(begin[span], end[span], goes_on[span]),
     `in the queue for ${names.lives === "engine" ? "an engine" : "a connection"}: ${duration(each.queued)}`, failed,
-    by.ended !== null ? `the ${names.lives} ended at ${duration(by.ended)}: ${by.why}` : ""];
+    by.ended !== null && by.ended <= shownUntil() ? `the ${names.lives} ended at ${duration(by.ended)}: ${by.why}` : ""];
 }
 
 function sectionAt(picture, y) {
@@ -250,6 +255,7 @@ function goToTime(trace, from, to, text) {
   button.type = "button";
   button.title = "show it in the picture";
   button.addEventListener("click", () => {
+    endReplay();
     byId(`trace${trace.index}`).scrollIntoView({block: "center"});
     show(from - (to - from) * 0.2 - 50, to + (to - from) * 0.2 + 50, true);
   });

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ UNKNOWN_OUTCOME = "ok"  # of a request whose end the trace has lost: it may not 
 class BehindLane:
     """An engine, or a connection to a database. name: for people. ended: None while it lives.
 
-    why: the cause of its end. key: the engine (PID.NUMBER), or the worker of the daemon (PID/TID).
+    why: the cause of its end. key: the engine (PID.NUMBER), or the worker of the daemon (PID/TID). process: of the
+    engine, or the worker; "" until the engine's process is known, or until the connection is open.
     """
 
     kind: str
@@ -195,26 +196,16 @@ class BehindStory:
         A worker opens its connection for the statement that it runs already, so db-runs comes before db-opened.
         """
         database, driver = split_words(event.text, 2)
-        request = next(iter(self.requests_running_in(event.worker)), None)
-        lane_of_worker = self.open_lanes.get(event.worker)
-        # Without a process: the lane was added before its connection was open
-        if lane_of_worker is not None and not lane_of_worker.process:
-            lane_of_worker.name, lane_of_worker.detail = database, connection_text(driver, event.worker)
-            lane_of_worker.process, lane_of_worker.began = event.worker, event.seconds
-            return
-        lane = BehindLane(
-            DATABASE, event.worker, database, connection_text(driver, event.worker), "", event.seconds,
-            process=event.worker,
-        )  # fmt: skip
-        self.add_lane(event.worker, lane)
-        if request is not None:  # the trace has lost the event that ended the lane before
-            request.lane, lane.busy = lane, request
-
-    def requests_running_in(self, worker: str) -> Iterable[BehindRequest]:
-        """Yield the request that runs in a worker of the daemon, if there is one."""
-        for request in self.open_requests.values():
-            if request.kind == DATABASE and request.lane is not None and request.lane.key == worker:
-                yield request
+        lane = self.open_lanes.get(event.worker)
+        # A lane has a process once its connection is open. The trace has lost the end of that connection
+        if lane is not None and lane.process:
+            self.db_closed(event)
+            lane = self.open_lanes.get(event.worker)
+        if lane is None:
+            lane = BehindLane(DATABASE, event.worker, database, "", "", event.seconds)
+            self.add_lane(event.worker, lane)
+        lane.name, lane.detail = database, connection_text(driver, event.worker)
+        lane.process, lane.began = event.worker, event.seconds
 
     def db_closed(self, event: TraceEvent) -> None:
         """End the lane of a connection. If its worker still runs a statement, the next lane takes it over."""

@@ -1,19 +1,21 @@
 """The most telling moments of the processes behind the server: X-Switch's engines, and the database daemon.
 
     the longest wait for an engine          a script was in X-Switch's queue
+    an engine that outlives its client      it runs a script on after the client has left
     an engine that was ended                it was killed at a limit, or evicted for another user's engine
     the longest wait for a connection       a statement was in the daemon's queue
     the longest statement                   a connection to a database was busy with it for so long
 
-moments.py adds them to the others. A wait below WORTH_SECONDS is no moment.
+moments.py adds them to the others. A wait below WORTH_SECONDS is no moment, and no run below LONG_SECONDS for a
+client that has left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe_watch.behind import DATABASE, ENGINE, QUEUED, RUNS, BehindSpan, BehindStory
-from ewe_watch.moment import WORTH_SECONDS, Moment, duration
+from ewe_watch.behind import DATABASE, ENGINE, LEFT, QUEUED, RUNS, BehindSpan, BehindStory
+from ewe_watch.moment import LONG_SECONDS, WORTH_SECONDS, Moment, duration
 
 BY_FORCE = ("killed", "evicted", "ended by")
 MOST_TEXT_CHARS = 80
@@ -26,6 +28,14 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
         queued = [span for span in spans if span.state == QUEUED and span.request.kind == kind]
         if queued and seconds_of(longest := max(queued, key=seconds_of)) >= WORTH_SECONDS:
             yield moment_of_wait(longest, spans)
+    ran_on = [span for span in spans if span.state == LEFT and span.lane is not None]
+    if ran_on and seconds_of(longest := max(ran_on, key=seconds_of)) >= LONG_SECONDS:
+        assert longest.lane is not None
+        text = (
+            f"The engine of {longest.lane.name} still ran {shortened(longest.request.text)} for "
+            f"{duration(seconds_of(longest))} after its client had left."
+        )
+        yield moment_of_span("engine-outlived-client", "An engine that outlived its client", text, longest)
     if (ended := next((lane for lane in story.lanes if lane.why.startswith(BY_FORCE)), None)) is not None:
         assert ended.ended is not None
         text = f"The engine of {ended.name} ({ended.detail or 'not started yet'}) ended after "

@@ -28,6 +28,7 @@ from ewe_watch.live.choice import split_choices
 from ewe_watch.moment import duration, several
 from ewe_watch.page import page
 from ewe_watch.perfetto import perfetto
+from ewe_watch.picture import svg_of
 from ewe_watch.story import TraceStory, tell
 
 MOST_TRACES = 4  # on one page
@@ -42,6 +43,7 @@ EPILOG = """examples:
   ewe-watch pool.trace thread.trace -o two.html   two models, one above the other
   ewe-watch ewe.trace xswitch.trace               a server and its X-Switch, each with a trace: one picture
   ewe-watch pool.trace --perfetto pool.json       for https://ui.perfetto.dev
+  ewe-watch pool.trace --svg pool.svg             the picture for a slide
   ewe-watch pool.trace --json                     the numbers of the picture
 
   ewe-watch "-p --parking never" -a               two models at work, with clients at the press of a button
@@ -81,6 +83,7 @@ def parser() -> RaisingParser:
     add("files", nargs="*", metavar="FILE", help="a trace; several are shown one above the other")
     add("-o", "--output", metavar="PAGE", help="the page to write (by default FILE.html, in this directory)")
     add("--perfetto", metavar="JSON", help="write the trace in the format of Perfetto's viewer")
+    add("--svg", metavar="SVG", help="write the picture as a file for a slide")
     add("--json", action="store_true", help="print the numbers of the picture as JSON")
     live = found.add_argument_group("models at work")
     add = live.add_argument
@@ -93,8 +96,8 @@ def parser() -> RaisingParser:
     add("--users", metavar="NAMES", default="",
         help="accounts for a scene with several users, separated by commas; it needs root, and writes a script into"
         " the public_html/cgi-bin of each, which it removes at the end")  # fmt: skip
-    add("--open", action="store_true",
-        help="show the page in a browser here; other accounts of this computer can then read its URL")  # fmt: skip
+    add("--open", action=argparse.BooleanOptionalAction,
+        help="show the page in a browser here: the default at a terminal of a graphical session")  # fmt: skip
     add = found.add_argument
     add("--version", action="version", version=f"ewe-watch {__version__}")
     return found
@@ -121,9 +124,11 @@ def run(options: argparse.Namespace) -> int:
     if options.perfetto:
         (story,) = stories.values()
         write(options.perfetto, json.dumps(perfetto(story)))
+    if options.svg:
+        write(options.svg, svg_of(documents))
     if options.json:
         print(json.dumps(documents if len(documents) > 1 else documents[0], ensure_ascii=False))
-    if options.output or not (options.perfetto or options.json):
+    if options.output or not (options.perfetto or options.svg or options.json):
         output = options.output or Path(options.files[0]).name + ".html"
         write(output, page(documents))
         if not options.json:

@@ -18,12 +18,12 @@ function make(tag, text = "", name = "") {
   return element;
 }
 
+// As duration() of moment.py: three digits, with bounds that are half a digit below 1, 10 and 100.
 function duration(micros) {
   for (const [unit, size] of [["s", 1e6], ["ms", 1e3], ["µs", 1]]) {
     const value = micros / size;
-    if (value >= 1 || size === 1) {
-      return `${value.toFixed(size === 1 || value >= 100 ? 0 : value >= 10 ? 1 : 2)} ${unit}`;
-    }
+    const decimals = size === 1 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    if (value >= 0.9995 || size === 1) return `${value.toFixed(decimals)} ${unit}`;
   }
 }
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 WORTH_SECONDS = 0.001  # the shortest wait that is worth a word
+# The shortest time without use that is worth a word if the trace does not see whether a client waits meanwhile
+LONG_SECONDS = 0.1
 
 
 class Moment(NamedTuple):
-    """A moment. kind: queue-wait, deepest-queue, refusal, held-worker, served-last, engine-wait, engine-end,
-    connection-wait or statement.
+    """A moment. kind: queue-wait, deepest-queue, refusal, held-worker, outlived-client, served-last, engine-wait,
+    engine-end, engine-outlived-client, connection-wait or statement.
 
     begin, end: by the trace's clock. connection, worker: the ones that it is about, "" without one.
     """
@@ -29,10 +31,11 @@ def several(count: int, nouns: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people, with three digits: 820 µs, 4.5 ms, 31.2 s."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+    """Return a time for people, with three digits, but no part of a µs: 4 µs, 820 µs, 4.50 ms, 31.2 s."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
         value = seconds * factor
-        if value >= 1 or unit == "µs":
-            digits = 0 if value >= 100 else 1 if value >= 10 else 2
-            return f"{value:.{0 if unit == 'µs' else digits}f} {unit}"
-    return ""
+        # The bounds are half a digit lower than 1, 10 and 100: 999.6 ms is 1.00 s, and 9.996 s is 10.0 s
+        if value >= 0.9995:
+            decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+            return f"{value:.{decimals}f} {unit}"
+    return f"{seconds * 1e6:.0f} µs"

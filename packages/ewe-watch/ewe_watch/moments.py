@@ -1,30 +1,32 @@
-"""The most telling moments of a trace, in words with numbers: five of the server, fewer if less has happened.
+"""The most telling moments of a trace, in words with numbers: six of the server, fewer if less has happened.
 
     the longest wait for a worker       a connection was in the queue, and no worker took it
     the deepest queue                   most connections waited for a worker at once
     the first refusal                   a limit was reached, and a client got no connection
     a worker held by its client         it waited for one silent or slow client while others waited for a worker
+    a worker that outlives its client   it stays occupied after the server has seen that its client has left
     the client that was served last     others that came later got their first byte before it, or it got none
 
 behind_moments.py adds those of X-Switch and of the database daemon. Each moment has a begin and an end, so that a
 page can zoom to it. A wait below WORTH_SECONDS is no moment: each connection waits a little until a thread
 has woken up.
+
+A trace knows that a client has left once the server has noticed it. The server watches the client while it waits
+for a program or for another server. It does not while a function call computes in the worker: such a call may
+outlive its client, and the trace does not show it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ewe_watch.behind_moments import behind_moments
-from ewe_watch.moment import WORTH_SECONDS, Moment, duration
+from ewe_watch.moment import LONG_SECONDS, WORTH_SECONDS, Moment, duration
 from ewe_watch.story import OCCUPYING, QUEUED, Span, TracedConnection, TraceStory
-
-# The shortest standstill that is worth a word if the trace does not see the waiting clients
-LONG_SECONDS = 0.1
 
 
 @dataclass
@@ -90,6 +92,7 @@ def moments(story: TraceStory) -> list[Moment]:
         deepest_queue(queue),
         first_refusal(story),
         held_worker(story, spans, queue),
+        outlived_client(story, spans),
         served_last(story, spans),
     ]
     found += behind_moments(story.behind)
@@ -131,13 +134,16 @@ def deepest_queue(queue: QueuedTime) -> Moment | None:
 
 
 def first_refusal(story: TraceStory) -> Moment | None:
-    """Return the first connection that was not accepted."""
+    """Return the first connection that was not accepted, or whose request was dropped from the queue."""
     if not story.refusals:
         return None
     first = story.refusals[0]
     client, _, limit = first.text.partition(" ")
-    text = f"The server did not accept the client {client}"
-    text += f": the limit {limit} was reached." if limit else "."
+    if limit == "overload":
+        text = f"The queue was full, and the server dropped a request of the client {client} from it."
+    else:
+        text = f"The server did not accept the client {client}"
+        text += f": the limit {limit} was reached." if limit else "."
     if len(story.refusals) > 1:
         text += f" It was the first of {len(story.refusals):,}."
     return Moment("refusal", "The first refusal", text, first.seconds, first.seconds)
@@ -166,13 +172,50 @@ def held_worker(story: TraceStory, spans: list[Span], queue: QueuedTime) -> Mome
         if longest is None or longest.standstill() < LONG_SECONDS:
             return None
         rest = "It accepts its connections itself, and accepted none in this time."
-    name = next(lane.name for lane in story.lanes() if lane.worker == longest.worker)
+    name = name_of_worker(story, longest.worker)
     text = (
-        f"{name.capitalize()} stood still for {duration(longest.standstill())}, because the client of connection "
+        f"{name} stood still for {duration(longest.standstill())}, because the client of connection "
         f"{story.label(longest.connection)} was silent or slow. {rest}"
     )
     title = "A worker held by its client"
     return Moment("held-worker", title, text, longest.begin, longest.end, longest.connection, longest.worker)
+
+
+def outlived_client(story: TraceStory, spans: list[Span]) -> Moment | None:
+    """Return the longest time for which a connection occupied a worker although its client had left.
+
+    A program that ignores SIGTERM is an example: a worker of a blocking model waits until the program has ended.
+    """
+    occupied = defaultdict[tuple[str, str], float](float)  # connection and worker -> seconds
+    last: dict[tuple[str, str], Span] = {}
+    for span in spans:
+        left = story.connections[span.connection].left
+        if left is not None and span.begin >= left and span.state in OCCUPYING:
+            occupied[span.connection, span.worker] += span.end - span.begin
+            last[span.connection, span.worker] = span
+    longest = max(occupied, key=lambda each: occupied[each], default=None)
+    if longest is None or occupied[longest] < LONG_SECONDS:
+        return None
+    connection = story.connections[longest[0]]
+    begin, end = connection.left or 0.0, last[longest].end
+    name = name_of_worker(story, longest[1])
+    text = (
+        f"{name} stayed occupied for {duration(occupied[longest])} after the client of connection "
+        f"{story.label(connection.name)} had left"
+    )
+    if last[longest].goes_on:
+        text += ", and still was when the trace ended."
+    elif connection.exited is not None and connection.exited >= begin:
+        text += ": it waited for a program to end."
+    else:
+        text += "."
+    title = "A worker that outlived its client"
+    return Moment("outlived-client", title, text, begin, end, connection.name, longest[1])
+
+
+def name_of_worker(story: TraceStory, worker: str) -> str:
+    """Return the name of a worker for the begin of a sentence."""
+    return next(lane.name for lane in story.lanes() if lane.worker == worker).capitalize()
 
 
 def stints(spans: list[Span]) -> Iterator[Stint]:

@@ -1,8 +1,9 @@
 """The page: one HTML file with its style, its program and its numbers, which needs no network.
 
-watch.html is the frame, watch.css the style, and behind.js and watch.js are the program. lanes.js and
+watch.html is the frame, watch.css the style, and behind.js, replay.js and watch.js are the program. lanes.js and
 ewe_explore.lanes have the parts that the live page shares: the kinds of work with their colours and patterns.
-They all become parts of the page, so it works from a file, as an attachment, and without the package.
+They all become parts of the page, so it works from a file, as an attachment, and without the package. In a
+browser that does not run the program, the page has the picture of picture.py.
 
 A trace holds text of strangers: request lines, addresses. The page shows it as text only. Its Content Security
 Policy (CSP Level 3) allows this one program and this one style by their hashes, and no other source:
@@ -23,6 +24,7 @@ from typing import Any
 
 from ewe_explore import lanes
 from ewe_watch.moment import duration
+from ewe_watch.picture import picture_html
 
 # A hole in watch.html, such as {{title}}: page() puts the value of this name there
 HOLE = re.compile(r"\{\{(\w+)\}\}")
@@ -49,7 +51,7 @@ def page(documents: Sequence[dict[str, Any]]) -> str:
 
     The policy allows the program and the style by their hashes, so nothing else on the page is executed.
     """
-    styles, program = style(), lanes_program() + part("behind.js") + part("watch.js")
+    styles, program = style(), lanes_program() + part("behind.js") + part("replay.js") + part("watch.js")
     policy = (
         f"default-src 'none'; script-src '{hash_of(program)}'; style-src '{hash_of(styles)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -59,6 +61,7 @@ def page(documents: Sequence[dict[str, Any]]) -> str:
         "policy": policy,
         "style": styles,
         "program": program,
+        "picture": picture_html(documents),
         "moments": "".join(moment_list(index, each) for index, each in enumerate(documents)),
         "data": as_data(documents),
     }

@@ -113,7 +113,8 @@ class TracedConnection:
     """A connection: its facts, and the state that it is in now (`state`, `since`, `worker`, `want`, `request`).
 
     accepted: None if the trace begins later. first_byte: of the first response. requests: indexes into
-    TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST.
+    TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST. left: when the server saw
+    that the client had left. exited: when the last program of this connection ended.
     """
 
     name: str
@@ -124,6 +125,8 @@ class TracedConnection:
     ended: float | None = None
     why: str = ""
     closed: float | None = None
+    left: float | None = None
+    exited: float | None = None
     requests: list[int] = field(default_factory=list)
     state: str = ""
     since: float = 0.0
@@ -154,6 +157,9 @@ class TraceStory:
         self.queued = 0
         self.parked = 0
         self.losses: dict[str, int] = {}  # program -> its lost events
+        self.client_names: Mapping[
+            str, str
+        ] = {}  # address -> the client's name for people, where it is known
         self.behind = BehindStory(self.request_now, self.worker_of)
 
     def feed(self, event: TraceEvent) -> None:
@@ -231,8 +237,10 @@ class TraceStory:
         self.enter_state(connection, event, WAITS, event.text)
 
     def goes_on(self, event: TraceEvent, connection: TracedConnection) -> None:
-        """Begin the state `busy`: the wait is over."""
+        """Begin the state `busy`: the wait is over. Note whether it is over because the client has left."""
         self.enter_state(connection, event, BUSY)
+        if event.text == "left":
+            connection.left = event.seconds
 
     def request(self, event: TraceEvent, connection: TracedConnection) -> None:
         """Add a request, whose head is complete. The connection serves it until it waits for the next request."""
@@ -266,6 +274,10 @@ class TraceStory:
         """Note the process of a program that runs for the request."""
         if (request := self.request_of(connection)) is not None:
             request.programs.append(event.text)
+
+    def exits(self, event: TraceEvent, connection: TracedConnection) -> None:
+        """Note the time at which a program of the connection ended."""
+        connection.exited = event.seconds
 
     def ends(self, event: TraceEvent, connection: TracedConnection) -> None:
         """Note why the conversation has ended, and free its worker."""
@@ -366,7 +378,13 @@ class TraceStory:
         ]
 
     def label(self, connection: str) -> str:
-        """Return a connection's name for people: its number if one process has accepted all connections."""
+        """Return a connection's name for people: that of its client, if it is known, else its number.
+
+        connection: its name. The number stands alone if one process has accepted all connections.
+        """
+        found = self.connections.get(connection)
+        if found is not None and found.address in self.client_names:
+            return self.client_names[found.address]
         return connection if len(self.accepting) > 1 else connection.partition(".")[2]
 
     def model_text(self) -> str:
@@ -392,6 +410,7 @@ OF_CONNECTION: dict[str, Callable[[TraceStory, TraceEvent, TracedConnection], No
     "sends": TraceStory.sends,
     "sent": TraceStory.sent,
     "program": TraceStory.program,
+    "exited": TraceStory.exits,
     "ended": TraceStory.ends,
     "closed": TraceStory.closes,
 }

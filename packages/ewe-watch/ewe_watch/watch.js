@@ -5,7 +5,7 @@
 //
 // A span narrower than a pixel is not drawn alone. The column of its pixel shows the part of the time that each
 // kind of work has, and is high enough to be seen. 40,000 spans are drawn in a few milliseconds.
-// behind.js comes before this file: X-Switch's engines and the connections to databases.
+// Before this file come behind.js (X-Switch's engines and the connections to databases) and replay.js.
 
 const KINDS = [
   {name: "busy", label: "computes for a connection"},
@@ -167,12 +167,11 @@ const pictures = traces.map(trace => {
   return picture;
 });
 
-function layoutOf(picture) {
-  const {trace, canvas} = picture;
-  const width = canvas.clientWidth;
+// width, height: of the window or of the slide, in pixels
+function layoutFor(trace, width, height) {
   const font = width < 600 ? 11 : width > 1500 ? 16 : 13;
   const gutter = width < 600 ? 74 : Math.round(font * 12);
-  const lane = clamp(Math.floor(Math.max(300, innerHeight * (0.55 / pictures.length)) / Math.max(rowCount(trace), 1)), trace.rowsBehind.length ? Math.round(font * 1.5) : 5, Math.round(font * 2.7));
+  const lane = clamp(Math.floor(Math.max(300, height * (0.55 / pictures.length)) / Math.max(rowCount(trace), 1)), trace.rowsBehind.length ? Math.round(font * 1.5) : 5, Math.round(font * 2.7));
   const tall = trace.sections.length || pictures.length > 1 ? 5 : 7;
   const queue = {top: Math.round(font * 1.1), height: trace.connections.length ? Math.round(font * tall) : 0};
   const parked = {top: queue.top + queue.height + Math.round(font * 0.9), height: trace.mostParked ? Math.round(font * 2.6) : 0};
@@ -204,18 +203,29 @@ function firstAfter(trace, row, micros) {
 
 function draw(picture) {
   const {trace, canvas} = picture;
-  const layout = picture.layout = layoutOf(picture);
+  const layout = picture.layout = layoutFor(trace, canvas.clientWidth, innerHeight);
   const scale = devicePixelRatio || 1;
   canvas.style.height = `${layout.height}px`;
   canvas.width = Math.round(layout.width * scale);
   canvas.height = Math.round(layout.height * scale);
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
+  paint(pen, trace, layout);
+}
+
+function paint(pen, trace, layout) {
   pen.font = `${layout.font}px system-ui, sans-serif`;
   pen.textBaseline = "middle";
   pen.fillStyle = colours.paper;
   pen.fillRect(0, 0, layout.width, layout.height);
   drawAxis(pen, layout);
+  layout.edge = clamp(xOf(layout, shownUntil()), layout.gutter, layout.right);
+  pen.save();
+  if (replay.at !== null) {  // what comes later is not shown
+    pen.beginPath();
+    pen.rect(0, 0, layout.edge, layout.height);
+    pen.clip();
+  }
   drawMark(pen, layout, trace);
   const brushes = KINDS.map(kind => paintOf(pen, kind.name));
   if (layout.queue.height) {
@@ -232,6 +242,9 @@ function draw(picture) {
   for (const {span, from, to, top, height} of texts) write(pen, layout, trace, span, from, to, top, height);
   drawRefusals(pen, layout, trace);
   drawSelected(pen, layout, trace);
+  pen.restore();
+  drawTitles(pen, layout);
+  drawMoment(pen, layout);
 }
 
 function drawAxis(pen, layout) {
@@ -320,8 +333,8 @@ function drawLane(pen, layout, trace, row, brushes) {
   };
   for (let index = firstAfter(trace, row, view.from); index < spans.length; index++) {
     const span = spans[index];
-    if (begin[span] >= view.to) break;
-    const from = Math.max(xOf(layout, begin[span]), layout.gutter), to = Math.min(xOf(layout, end[span]), layout.right);
+    if (begin[span] >= Math.min(view.to, shownUntil())) break;
+    const from = Math.max(xOf(layout, begin[span]), layout.gutter), to = Math.min(xOf(layout, end[span]), layout.edge);
     const shown = !faint || matches(trace, span);
     if (to - from < 1) {
       if (Math.floor(from) !== at) { flush(); at = Math.floor(from); }
@@ -365,7 +378,7 @@ function drawWays(pen, layout, trace) {
   let drawn = 0;
   pen.strokeStyle = pen.fillStyle = colours.queue;
   for (const {queued, row} of trace.ways) {
-    if (end[queued] < view.from || begin[queued] > view.to) continue;
+    if (end[queued] < view.from || begin[queued] > view.to || end[queued] > shownUntil()) continue;
     const from = xOf(layout, begin[queued]), to = xOf(layout, end[queued]);
     const chosen = selected?.trace === trace && !isBehind(trace, selected.row) && connection[selected.span] === connection[queued];
     if ((to - from < 6 && !chosen) || (filtering() && !connectionMatches(trace, connection[queued]))) continue;
@@ -479,6 +492,7 @@ const ACTIONS = {
 
 function showMoment(trace, number) {
   const {begin, end} = traces[trace].moments[number];
+  endReplay();
   const margin = Math.max((end - begin) * 0.25, whole / 200);
   mark = {trace, moment: number};
   show(begin - margin, end + margin, true);
@@ -491,7 +505,7 @@ function spanAt(picture, x, y) {
     const behind = layout.tops.findIndex(top => y >= top && y < top + layout.lane);
     row = behind < 0 ? -1 : behind + trace.lanes.length;
   }
-  if (row < 0 || x < layout.gutter) return null;
+  if (row < 0 || x < layout.gutter || timeAt(layout, x) > shownUntil()) return null;
   const {spans} = rowOf(trace, row), {begin, end} = spansOf(trace, row);
   const at = timeAt(layout, x), near = timeAt(layout, x + 3) - at;
   const index = firstAfter(trace, row, at - near);
@@ -562,7 +576,10 @@ function keys(picture, event) {
     case "ArrowDown": choose(picture, row + 1, 0); break;
     case "n": choose(picture, row, 1, index); break;
     case "p": choose(picture, row, -1, index); break;
-    case "Escape": select(null); break;
+    case "Escape":
+      if (!selected) return;
+      select(null);
+      break;
     case "Enter":
       if (index >= 0) {  // the pointer may have chosen a span of another picture
         const {begin, end} = spansOf(trace, row), from = begin[selected.span], to = end[selected.span];
@@ -583,7 +600,7 @@ function choose(picture, row, by, index = -1) {
   const middle = selected?.trace === trace ? spansOf(trace, selected.row).begin[selected.span] : view.from;
   const goal = index >= 0 ? index + by : firstAfter(trace, row, Math.max(middle, view.from));
   const span = spans[clamp(goal, 0, spans.length - 1)];
-  if (span === undefined) return;
+  if (span === undefined || begin[span] > shownUntil()) return;
   const length = view.to - view.from;
   if (begin[span] > view.to || end[span] < view.from) show(begin[span] - length / 4, begin[span] + length * 0.75);
   draw(picture);
@@ -593,7 +610,12 @@ function choose(picture, row, by, index = -1) {
 }
 
 document.addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT/.test(event.target.tagName)) return;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (/INPUT|SELECT/.test(event.target.tagName)) return;
+  if (replayKey(event)) {
+    event.preventDefault();
+    return;
+  }
   if (event.key.startsWith("Arrow") && event.target.closest(".table")) return;  // they scroll a wide table
   const action = {"+": "in", "=": "in", "-": "out", "−": "out", "0": "whole", ArrowLeft: "left", ArrowRight: "right"}[event.key];
   if (!action) return;
@@ -611,6 +633,7 @@ function point(picture, event) {
     return;
   }
   select(null);
+  if (timeAt(picture.layout, event.offsetX) > shownUntil()) return;
   const {queue, gutter, parked} = picture.layout;
   const section = sectionAt(picture, event.offsetY);
   if (section && event.offsetX > gutter) {
@@ -650,13 +673,18 @@ function words(trace, span) {
   const lines = [`${by.name} (${by.detail}) ${does}`];
   const request = trace.requests[trace.spans.request[span]];
   if (request) {
-    lines.push(`${request.line}${request.status ? ` → ${request.status} ${request.feature}` : ""}; ` +
+    lines.push(request.end > shownUntil() ? request.line : `${request.line}${request.status ? ` → ${request.status} ${request.feature}` : ""}; ` +
       `request and response: ${duration(request.end - request.head)}`);
   }
-  lines.push(`${duration(end[span] - begin[span])}, from ${duration(begin[span])} to ${duration(end[span])}` +
-    (goes_on[span] ? ", the end of the trace" : ""));
-  lines.push(`in the queue before and between: ${duration(owner.queued)}`);
+  lines.push(timesOf(begin[span], end[span], goes_on[span]));
+  if (replay.at === null) lines.push(`in the queue before and between: ${duration(owner.queued)}`);
   return lines;
+}
+
+// The times of a span. In a replay, the end of a span that goes on is not known yet.
+function timesOf(begin, end, goesOn) {
+  if (end > shownUntil()) return `since ${duration(begin)}, for ${duration(shownUntil() - begin)} up to now`;
+  return `${duration(end - begin)}, from ${duration(begin)} to ${duration(end)}` + (goesOn ? ", the end of the trace" : "");
 }
 
 function tip(lines, x, y) {
@@ -715,6 +743,7 @@ function goTo(trace, span, text) {
   button.addEventListener("click", () => {
     const spans = trace.connections[trace.spans.connection[span]].spans;
     const from = trace.spans.begin[spans[0]], to = trace.spans.end[spans.at(-1)];
+    endReplay();
     byId(`trace${trace.index}`).scrollIntoView({block: "center"});
     show(from - (to - from) * 0.2, to + (to - from) * 0.2, true);
   });
@@ -797,6 +826,7 @@ for (const name of ["connection", "worker", "longer"]) {
     redraw();
   });
 }
+listenToReplay();
 whenColoursChange(() => { legend(); redraw(); });
 addEventListener("resize", redraw);
 readColours();

@@ -111,6 +111,8 @@ def test_the_moments_name_the_waits_and_the_end() -> None:
     assert (
         "b.py of alice waited 150 ms in X-Switch's queue. When it came, 1 engine ran" in texts["engine-wait"]
     )
+    ran_on = "The engine of bob: perl still ran c.pl for 240 ms after its client had left."
+    assert texts["engine-outlived-client"] == ran_on
     assert "alice: python (process 33) ended after 400 ms, killed: ended after 0.2 s" in texts["engine-end"]
     assert "waited 7.00 ms in the daemon's queue" in texts["connection-wait"]
     assert "busy for 50.0 ms: SELECT a FROM t WHERE b = ?" in texts["statement"]
@@ -144,6 +146,21 @@ def test_arrows_lead_from_the_server_to_the_engines() -> None:
 def test_lost_events_of_two_programs_are_added() -> None:
     lines = ["1.0 x-begins - 20/20 ", "1.1 lost - 10/10 3", "1.2 lost - 11/11 5", "1.3 lost - 20/20 7"]
     assert tell(map(parse, lines)).lost == 12
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_connection_whose_end_was_lost_gives_way_to_the_next_one(busy: bool) -> None:
+    statement = ["1.2 db-request 40.1 40/40 - uid:7 log", "1.3 db-runs 40.1 41/42 SELECT ?"] if busy else []
+    lines = ["1.1 db-opened - 41/42 log sqlite", *statement, "1.4 db-opened - 41/42 other sqlite"]
+    found = tell(map(parse, lines)).behind
+    assert [(lane.name, lane.began, lane.ended) for lane in found.lanes] == [
+        ("log", 1.1, 1.4),
+        ("other", 1.4, None),
+    ]
+    assert found.count_lanes(DATABASE) == 1 and found.count_lanes(DATABASE, busy=True) == busy
+    assert all(request.lane is found.lanes[1] for request in found.requests)
+    found.feed(parse("1.5 db-answered 40.1 41/42 1.000 ok"))
+    assert found.count_lanes(DATABASE, busy=True) == 0
 
 
 def test_a_trace_of_nonsense_is_told_without_a_fault() -> None:

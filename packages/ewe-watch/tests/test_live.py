@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -208,10 +209,31 @@ def test_who_may_press_a_button(watch: Callable[..., LivePage]) -> None:
     assert page.ask("GET", "/")[0] == 404 and page.ask("GET", f"/{'a' * 22}/changes")[0] == 404
     assert page.ask("GET", page.path, host="evil.example")[0] == 421
     assert page.ask("GET", do)[0] == 405
+    link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert page.ask("GET", page.path, **link)[0] == 200
+    assert page.ask("GET", page.path, **link | {"sec_fetch_dest": "iframe"})[0] == 403
+    assert page.ask("GET", f"{page.path}trace/0", **link)[0] == 403
     models = page.until(lambda models: True)
     assert kinds(models, "visitor", "sent") == [0]
     assert page.ask("POST", do, body, origin=page.origin, content_type=kind)[0] == 204
     page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+
+
+def test_a_browser_gets_a_file_that_only_this_account_can_read(
+    watch: Callable[..., LivePage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each account can read the arguments of all programs, and the URL is what a button needs."""
+    shown = tmp_path / "shown"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$*" > {shown}.new\nmv {shown}.new {shown}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    page = watch("--open", "-n")
+    wait_until(shown.exists, SECONDS)
+    assert page.path.strip("/") not in shown.read_text()
+    opener = Path(urlsplit(shown.read_text().strip()).path)
+    assert page.temporary in opener.parents and page.url in opener.read_text()
+    assert stat.S_IMODE(opener.stat().st_mode) == 0o600
 
 
 def test_an_impossible_action_is_one_line(watch: Callable[..., LivePage]) -> None:
@@ -246,6 +268,15 @@ def test_slow_motion_occupies_the_workers_longer(watch: Callable[..., LivePage])
     models = page.until(lambda models: kinds(models, "visitor", "answered") == [4, 4])
     worst = [model["clients"]["kinds"]["visitor"]["worst"] for model in models]
     assert worst[0] >= 2 * 500 and worst[1] >= 500  # the pages wait for 500 ms, in the pool two after two
+
+
+def test_each_page_learns_the_factor_of_slow_motion(watch: Callable[..., LivePage]) -> None:
+    """Such as that of the projector, while the lecturer chooses it on a laptop."""
+    page = watch("-n")
+    changes = page.changes()
+    assert next(changes)["factor"] == 1
+    assert page.press(do="pace", factor=10)[0] == 204
+    assert next(change["factor"] for change in changes if "factor" in change) == 10
 
 
 def test_other_parameters_start_the_model_again(watch: Callable[..., LivePage]) -> None:
@@ -300,6 +331,31 @@ def test_a_model_of_ones_own(watch: Callable[..., LivePage], tmp_path: Path) -> 
     page = watch("--model", "mine:Mine")
     page.press(do="send", kind="visitor")
     page.until(lambda models: kinds(models, "visitor", "answered") == [1] and models[0]["requests"] == 1)
+
+
+FORGETS = """import socket, sys, threading, time
+held = threading.Lock()
+held.acquire()
+threading.Thread(target=held.acquire, daemon=True).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+listener, kept = socket.create_server(("127.0.0.1", int(sys.argv[1]))), []
+while True:
+    kept.append(listener.accept())
+"""
+
+
+def test_the_faults_of_a_server_that_are_seen_from_outside(
+    watch: Callable[..., LivePage], tmp_path: Path
+) -> None:
+    """One thread waits for a lock that no thread releases, and no connection is ever closed."""
+    (tmp_path / "server.py").write_text(FORGETS)
+    page = watch("--command", f"{sys.executable} server.py {{port}}", "-t")
+    calls = {"in accept4", "in futex", "in clock_nanosleep"}
+    page.until(lambda models: {row[4] for row in models[0]["rows"]} == calls)
+    page.press(do="send", kind="silent", count=3)
+    page.until(lambda models: [(model["open"], model["left"]) for model in models] == [(3, 0), (3, 0)])
+    page.press(do="let-go")
+    page.until(lambda models: [model["left"] for model in models] == [3, 0])
 
 
 def test_a_server_of_another_language(watch: Callable[..., LivePage], tmp_path: Path) -> None:

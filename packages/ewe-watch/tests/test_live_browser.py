@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devtools import Browser
+from support.server import wait_until
 from test_live import SECONDS, LivePage, kinds, watch
 
 __all__ = ["watch"]  # the fixture
@@ -86,6 +89,43 @@ def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], c
     assert chromium.errors == []
 
 
+def test_the_page_lists_the_clients_that_ended_last(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-t")
+    show(chromium, page)
+    page.press(do="send", kind="silent", count=2)
+    page.press(do="send", kind="visitor")
+    page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+    page.press(do="let-go")
+    (model,) = page.until(lambda models: kinds(models, "silent", "let go") == [2])
+    ends = [(label, end) for label, end, _ in model["clients"]["recent"]]
+    assert ends[0] == ("visitor 1", "answered") and {end for _, end in ends[1:]} == {"let go"}
+    until(chromium, "models[0].recent.children.length === 3")
+    shown: Any = chromium.run("[...models[0].recent.children].map(item => item.textContent)")
+    assert [text.partition(",")[0] for text in shown] == [f"{label}: {end}" for label, end in ends]
+    assert all(re.search(r", [0-9.]+ (ms|s|µs)$", text) for text in shown), shown
+
+
+def test_the_file_for_the_browser_leads_to_the_page(
+    watch: Callable[..., LivePage], chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROWSER", "true")  # a program that does nothing
+    page = watch("--open", "-n")
+    wait_until(lambda: list(page.temporary.glob("*/open.html")), SECONDS)
+    (opener,) = page.temporary.glob("*/open.html")
+    chromium.ask("Page.navigate", url=opener.as_uri())
+
+    def is_there() -> bool:
+        """Return whether the browser has left the file; between two pages it can evaluate nothing."""
+        with suppress(AssertionError):
+            return bool(chromium.run("document.querySelectorAll('.model').length === 1"))
+        return False
+
+    wait_until(is_there, SECONDS)
+    assert chromium.run("location.href") == page.url
+
+
 def test_a_figure_that_cannot_be_seen_is_a_question_mark(
     watch: Callable[..., LivePage], chromium: Browser, tmp_path: Path
 ) -> None:
@@ -99,6 +139,26 @@ def test_a_figure_that_cannot_be_seen_is_a_question_mark(
     until(chromium, f"{figure(1, 'answered')} === '1'")
     assert [chromium.run(figure(0, name)) for name in ("queued", "answered", "refused")] == ["?", "?", "?"]
     assert chromium.run(figure(0, "held")).isdecimal()
+
+
+def test_the_run_becomes_one_page(watch: Callable[..., LivePage], chromium: Browser, tmp_path: Path) -> None:
+    page = watch("-p --parking never", "-a")
+    page.press(do="send", kind="silent", count=6)
+    page.press(do="send", kind="visitor")
+    page.until(lambda models: models[0]["queued"] == 2 and models[1]["answered"] == 1)
+    show(chromium, page)
+    assert chromium.run("byId('run').href") == f"{page.url}page"
+    status, text = page.ask("GET", f"{page.path}page")
+    assert status == 200
+    page.stop()
+    file = tmp_path / "run.html"
+    file.write_bytes(text)
+    chromium.open(file)
+    names = "traces.map(trace => [...new Set(trace.connections.map(each => each.label))].sort().join(', '))"
+    clients = [*(f"silent {number}" for number in range(1, 7)), "visitor 1"]
+    assert chromium.run(names) == [", ".join(clients)] * 2
+    assert "connection silent" in chromium.run("words(traces[0], traces[0].lanes[0].spans.at(-1))[0]")
+    assert chromium.errors == []
 
 
 def test_a_paused_picture_stops_no_server(watch: Callable[..., LivePage], chromium: Browser) -> None:
@@ -148,8 +208,8 @@ def test_figures_of_many_workers_and_of_a_flood_that_nobody_answers(
           change.rows = [...Array(40).keys()].map(row => [`thread ${row + 1}`, "1/2", "busy", 0, "", "", ""]);
           Object.assign(change, {held: 60, rowless: 20});
           Object.assign(change.cost, {threads: 61, processes: 1});
-          const kind = {sent: 1, answered: 0, waiting: 0, refused: 1, lost: 0, "let go": 0};
-          change.clients = {kinds: {flood: kind}, recent: [], flood: {refused: 2000}};
+          const kind = {sent: 1, answered: 0, waiting: 0, error: 1, refused: 0, lost: 0, "let go": 0};
+          change.clients = {kinds: {flood: kind}, recent: [], flood: {error: 3, refused: 1997}};
           takeModel(model, change);
         })(models[0])"""
     )
@@ -157,7 +217,7 @@ def test_figures_of_many_workers_and_of_a_flood_that_nobody_answers(
     assert "20 occupied workers without a row" in chromium.run("models[0].cost.textContent")
     assert chromium.run("document.querySelectorAll('li.more-free').length") == 0
     cells = chromium.run("[...models[0].body.rows[0].cells].map(cell => cell.textContent)")
-    assert cells == ["flood: 2000 requests", "1", "–", "–", "2000", "–", "–"]
+    assert cells == ["flood: 2000 requests", "1", "–", "–", "3", "1997", "–", "–"]
 
 
 def test_a_scene_is_played_by_its_buttons(watch: Callable[..., LivePage], chromium: Browser) -> None:
@@ -214,6 +274,59 @@ def test_a_line_leads_from_the_worker_that_asks_to_the_database(
     assert chromium.run("[...new Set(linesDrawn)]") == ["worker database true"]
     legend = chromium.run("byId('legend').innerText")
     assert "from the worker that asks" in legend and "failed" not in legend
+    assert chromium.errors == []
+
+
+def test_a_pool_whose_options_do_not_name_parking_says_that_it_parks(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    show(chromium, watch("-p", "-p --parking never", "-p --parking always", "-t"))
+    hints = "models.map(model => model.card.querySelector('.hint')?.textContent ?? '')"
+    said = chromium.run(hints)
+    assert "parks a connection that waits" in said[0] and said[1:] == ["", "", ""]
+    chromium.run("byId('scene-name').value = 'pool-starves'; byId('start').click()")
+    until(chromium, "!byId('next').disabled && models.length === 2")
+    assert "parks" in chromium.run(hints)[1]
+    assert not chromium.run("document.querySelector('.hint').checkVisibility()")  # the scene's text says it
+
+
+# The texts that are wider than their boxes, which hide a part of them
+CLIPPED = """
+[...document.querySelectorAll(
+  ".figures dd, .figures dt, .model h2, .cost, .hint, .recent li, .group button, .steps li")]
+  .filter(each => each.checkVisibility() && each.scrollWidth > each.clientWidth + 1)
+  .map(each => each.textContent)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_the_live_page_fits_and_has_no_error(
+    watch: Callable[..., LivePage], chromium: Browser, width: int, scheme: str
+) -> None:
+    """With four models, and with a scene of three: on a phone, a laptop and a projector."""
+    page = watch("-p", "-p --parking never --poolthreads 2", "-t", "-a")
+    show(chromium, page)
+    chromium.ask(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    chromium.media(prefers_color_scheme=scheme)
+    for kind, count in (("silent", 12), ("keep-alive", 3), ("visitor", 200)):
+        page.press(do="send", kind=kind, count=count)
+    until(chromium, f"Number({figure(3, 'answered')}) > 100")
+    chromium.drawn()
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    assert chromium.run(CLIPPED) == []
+    chromium.run("byId('scene-name').value = 'parking'; byId('start').click()")
+    until(
+        chromium,
+        "!byId('next').disabled && models.length === 3 && models.every(model => model.last !== null)",
+    )
+    click(chromium, "#next")
+    until(chromium, "document.querySelectorAll('.steps .done').length === 1")
+    chromium.drawn()
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    assert chromium.run(CLIPPED) == []
     assert chromium.errors == []
 
 

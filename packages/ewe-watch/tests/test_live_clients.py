@@ -14,18 +14,19 @@ from ewe_watch.live.clients import KINDS, Clients, ModelClients
 
 
 class Answer(socketserver.StreamRequestHandler):
-    """Answers a request with the bytes `answer` of its server."""
+    """Answers a request with the bytes `answer` of its server, and adds the lines of its head to `lines`."""
 
     def handle(self) -> None:
-        while self.rfile.readline().strip():
-            pass
+        while line := self.rfile.readline().strip():
+            self.server.lines.append(line)  # type: ignore[attr-defined]
         self.wfile.write(self.server.answer)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def server() -> Iterator[socketserver.ThreadingTCPServer]:
-    """A server whose test sets `answer`."""
+    """A server whose test sets `answer`, and reads the lines of the requests."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as found:
+        found.lines = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield found
@@ -56,6 +57,8 @@ def test_a_client_may_leave_while_the_tally_is_read() -> None:
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", "error"),
+        (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\nn", "lost"),
         (b"", "lost"),
     ],
 )
@@ -77,6 +80,7 @@ def test_a_slow_reader_tells_how_its_response_ended(
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "answered"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
+        (b"HTTP/1.1 504 Gateway Timeout\r\n\r\nlate", "error"),
         (b"hello\r\n\r\n", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok", "lost"),
@@ -92,5 +96,25 @@ def test_a_flood_counts_each_answer(
     try:
         wait_until(lambda: bool(group.tally("flood").ends), 20)
         assert group.flooded == {end: 20}
+    finally:
+        loop.stop()
+
+
+@pytest.mark.parametrize(("slowdown", "target"), [(1.0, b"/page"), (100.0, b"/page?ms=500&gate=7")])
+@pytest.mark.parametrize("kind", ["visitor", "keep-alive", "slow sender"])
+def test_slow_motion_slows_the_page_of_each_client(
+    server: socketserver.ThreadingTCPServer,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    slowdown: float,
+    target: bytes,
+) -> None:
+    monkeypatch.setattr(clients, "SLOW_SEND_S", 0.0)
+    server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"  # type: ignore[attr-defined]
+    loop, group = Clients(), ModelClients(server.server_address[1])
+    loop.send(group, KINDS[kind], 1, gate=7, slowdown=slowdown)
+    try:
+        wait_until(lambda: bool(group.tally(kind).ends), 20)
+        assert server.lines[0] == b"GET " + target + b" HTTP/1.1"  # type: ignore[attr-defined]
     finally:
         loop.stop()

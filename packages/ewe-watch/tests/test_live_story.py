@@ -214,9 +214,14 @@ def test_young_events_are_sorted_before_they_are_told() -> None:
     assert len(told.waiting) == 1
 
 
-def test_a_recording_keeps_the_model_and_the_last_lines() -> None:
+@pytest.mark.parametrize(
+    "before", [b"", b"0.8 x-begins - 6/6 \n0.9 db-begins - 5/5 model\n"], ids=["model", "behind"]
+)
+def test_a_recording_keeps_the_model_and_the_last_lines(before: bytes) -> None:
+    """X-Switch and the database daemon begin before the model does."""
     recording = Recording()
-    recording.add(b"1.0 model - 7/7 pool\n")
+    recording.add(before)
+    recording.add(before + b"1.0 model - 7/7 pool\n")
     line = b"1.0 runs 7.1 7/7 " + b"x" * 400 + b"\n"
     for _ in range(RECORDING_BYTES // (100 * len(line)) + 50):
         recording.add(line * 100)
@@ -234,3 +239,30 @@ def test_a_slow_reader_loses_the_oldest_changes() -> None:
     assert lines[-1] == b"999" and len(lines) == 200
     reader.end()
     assert reader.next() == b""
+
+
+def test_threads_that_are_seen_from_outside_have_rows_and_say_their_calls() -> None:
+    told = story("server")
+    told.show_calls({"7/7": "in accept4", "7/8": "in futex"})
+    told.feed(TraceEvent(1.0, "accepted", "7.1", "7/7", "5"))
+    told.feed(TraceEvent(2.0, "runs", "7.1", "7/8", ""))
+    assert [row[:6] for row in told.changes()["rows"]] == [
+        ["process 1", "7/7", "", 0, "in accept4", ""], ["thread 1", "7/8", "busy", 2000.0, "", "visitor 5"],
+    ]  # fmt: skip
+    told.feed(TraceEvent(3.0, "parked", "7.1", "7/8", ""))
+    told.show_calls({"7/7": "computes"})
+    assert [row[4] for row in told.changes()["rows"]] == ["computes", "ended"]
+    told.show_calls({"7/7": "in accept4", "7/9": "in futex"})  # the row of a thread that has ended
+    assert told.row_workers == ["7/7", "7/9"]
+
+
+def test_threads_without_a_connection_take_no_row_from_others() -> None:
+    told = story("server")
+    calls = {f"7/{number}": "in futex" for number in range(MOST_ROWS + 5)}
+    told.show_calls(calls)
+    before = list(told.row_workers)
+    told.show_calls(calls)
+    assert told.row_workers == before == list(calls)[:MOST_ROWS]
+    del calls["7/3"]
+    told.show_calls(calls)
+    assert told.row_workers[3] == f"7/{MOST_ROWS}" and told.row_workers[:3] == before[:3]

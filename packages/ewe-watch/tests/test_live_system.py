@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from ewe_watch.live import meters, model_process
+from ewe.config.command import UsageError
+from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
+from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
+from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
 LISTENING = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711\n"
@@ -25,9 +28,27 @@ def test_a_kernel_without_ipv6_has_no_table_of_it(tmp_path: Path, monkeypatch: p
     assert meters.backlogs([8080]) == {8080: 3}
 
 
+def test_a_connection_that_only_the_server_has_to_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that waits in the backlog: it has no inode. Not that of another port."""
+    line = LISTENING.replace(" 0A ", " {} ").replace("4711", "{}").replace("1F90", "{}")
+    states = [
+        ("08", 11, "1F90"),
+        ("08", 0, "1F90"),
+        ("01", 12, "1F90"),
+        ("08", 13, "1F91"),
+        ("08", 14, "1F90"),
+    ]
+    lines = [line.format(port, state, inode) for state, inode, port in states]
+    (tmp_path / "tcp").write_text("".join(["  sl  local_address\n", *lines]))
+    monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
+    assert meters.left_connections([8080, 8082]) == {8080: 2, 8082: 0}
+
+
 def test_a_system_without_proc_shows_no_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
-    assert meters.backlogs([8080]) is None
+    assert meters.backlogs([8080]) is None and meters.left_connections([8080]) is None
 
 
 def test_a_model_for_which_there_is_no_process_leaves_nothing_open(
@@ -62,6 +83,34 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
 
 
 @pytest.mark.parametrize(
+    ("wanted", "variables", "terminal", "shown"),
+    [
+        (None, {"DISPLAY": ":0"}, True, True),
+        (None, {"WAYLAND_DISPLAY": "wayland-0"}, True, True),
+        (None, {}, True, False),
+        (None, {"DISPLAY": ":0"}, False, False),
+        (None, {"DISPLAY": ":0", "SSH_CONNECTION": "192.0.2.1 1 192.0.2.2 22"}, True, False),
+        (False, {"DISPLAY": ":0"}, True, False),
+        (True, {}, False, True),
+    ],
+)
+def test_a_browser_is_shown_at_a_terminal_of_a_graphical_session(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | None,
+    variables: dict[str, str],
+    terminal: bool,
+    shown: bool,
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
+    assert shows_browser(wanted) is shown
+
+
+@pytest.mark.parametrize(
     ("text", "number"),
     [
         ("40", 40),
@@ -75,3 +124,35 @@ def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
 def test_a_number_of_a_query_may_have_any_length(text: str, number: int) -> None:
     """int() of 5,000 digits raises ValueError, so the page would have status 500."""
     assert whole_number(text) == number
+
+
+def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An OSError would end the thread that publishes all changes."""
+
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    server: Any = object.__new__(ForeignProcess)
+    server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
+    monkeypatch.setattr(foreign, "tcp_lines", no_descriptor)
+    assert server.read() == (b"", [])
+    assert server.names == {7: "1.1"} and server.held
+    monkeypatch.setattr(meters.psutil, "Process", no_descriptor)
+    assert meters.descendants(1) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('./server {port} {"x"}', "{x} is unknown"),
+        ("./server {p}", "{p} is unknown"),
+        ("./server", "{port} is missing"),
+    ],
+)
+def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> None:
+    """The quotes of a shell are removed first: {"x"} is {x} in the word that the server gets."""
+    with pytest.raises(UsageError) as raised:
+        foreign.foreign(line)
+    assert text in str(raised.value)

@@ -43,15 +43,19 @@ def test_a_worker_that_accepts_its_connections_itself(model: str) -> None:
     assert moment.text.endswith("It accepts its connections itself, and accepted none in this time.")
 
 
-def test_the_first_of_several_refusals() -> None:
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("queue", "The server did not accept the client 192.0.2.1: the limit queue was reached."),
+        ("overload", "The queue was full, and the server dropped a request of the client 192.0.2.1 from it."),
+    ],
+)
+def test_the_first_of_several_refusals(limit: str, text: str) -> None:
     trace = MadeTrace("pool")
     for seconds in (1.0, 2.0):
-        trace.say(seconds, "refused", "-", MAIN, "192.0.2.1 max-connections")
+        trace.say(seconds, "refused", "-", MAIN, f"192.0.2.1 {limit}")
     [moment] = moments_of(trace).values()
-    assert moment.text == (
-        "The server did not accept the client 192.0.2.1: the limit max-connections was reached. "
-        "It was the first of 2."
-    )
+    assert moment.text == f"{text} It was the first of 2."
 
 
 def test_a_client_that_no_worker_took() -> None:
@@ -65,6 +69,44 @@ def test_a_client_that_no_worker_took() -> None:
         "Connection 7 got no byte: 2.00 s after it was accepted, at the end of the trace"
     )
     assert found.text.endswith("2 clients were never served.")
+
+
+STAYS = [
+    # After the client has left, the worker waits for a program that ignores SIGTERM
+    pytest.param([(4.0, "exited", "7400"), (4.001, "ended", "the client has left")], 2.001,
+                 ": it waited for a program to end.", id="a program"),
+    pytest.param([(4.5, "ended", "the client has left")], 2.5, ".", id="anything else"),
+    pytest.param([(5.0, "lost", "1")], 3.0, ", and still was when the trace ended.", id="the end of the trace"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rest", "seconds", "words"), STAYS)
+def test_a_worker_that_outlives_its_client(
+    rest: list[tuple[float, str, str]], seconds: float, words: str
+) -> None:
+    trace = MadeTrace("thread")
+    name = trace.accept(1, Visitor(0), 0.1)
+    for at, event, text in [
+        (0.2, "runs", ""), (0.3, "request", "GET /cgi-bin/slow"), (0.4, "program", "7400"),
+        (0.5, "waits", "program"), (2.0, "goes-on", "left"), *rest,
+    ]:  # fmt: skip
+        trace.say(at, event, "-" if event == "lost" else name, POOL[0], text)
+    moment = moments_of(trace)["outlived-client"]
+    took = duration(seconds)
+    assert (
+        moment.text == f"Worker 1 stayed occupied for {took} after the client of connection 1 had left{words}"
+    )
+    assert moment.begin == pytest.approx(8102.0) and moment.end == pytest.approx(8102.0 + seconds)
+    assert (moment.connection, moment.worker) == (name, POOL[0])
+
+
+def test_a_worker_that_notices_at_once_that_its_client_has_left() -> None:
+    trace = MadeTrace("thread")
+    name = trace.accept(1, Visitor(0), 0.1)
+    for at, event, text in [(0.2, "runs", ""), (0.3, "waits", "program"), (3.0, "goes-on", "left")]:
+        trace.say(at, event, name, POOL[0], text)
+    trace.end(name, 3.05, POOL[0], "the client has left")
+    assert "outlived-client" not in moments_of(trace)
 
 
 def test_a_client_that_was_overtaken() -> None:
@@ -84,6 +126,10 @@ def test_a_client_that_was_overtaken() -> None:
         (0.00082, "820 µs"),
         (0.0045, "4.50 ms"),
         (0.999, "999 ms"),
+        (0.9996, "1.00 s"),
+        (0.0009996, "1.00 ms"),
+        (9.996, "10.0 s"),
+        (99.96, "100 s"),
         (31.24, "31.2 s"),
         (1.0, "1.00 s"),
     ],

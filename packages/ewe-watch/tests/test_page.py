@@ -47,6 +47,14 @@ def test_the_command_writes_a_page_that_loads_nothing(
     assert policy and script and hash_of(script[1]) in policy[1] and "default-src 'none'" in policy[1]
 
 
+def test_a_page_whose_program_does_not_run_has_a_picture(tmp_path: Path) -> None:
+    text = page_of(tmp_path, made("pool, never", [EVIL]), made("thread", [EVIL])).read_text()
+    still = re.search(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+    assert still is not None
+    assert still[1].count('class="ln-names"') == still[1].count('class="ln-table"') == 2
+    assert "<script" not in still[1] and "&lt;script&gt;" in still[1]
+
+
 def test_text_of_strangers_stays_text() -> None:
     assert "</script>" not in as_data([{"line": EVIL.line}])
     assert json.loads(as_data([{"line": EVIL.line}])) == [{"line": EVIL.line}]
@@ -58,6 +66,7 @@ def test_text_of_strangers_stays_text() -> None:
         ([], "name a trace (ewe --trace FILE writes one) or a model such as -p; see ewe-watch --help"),
         (["none.trace"], "cannot read none.trace: No such file or directory"),
         (["empty.trace"], "empty.trace has no events: has the server served anybody?"),
+        (["a.trace", "--svg", "none/a.svg"], "cannot write none/a.svg: No such file or directory"),
         (["a.trace", "-o", "none/page.html"], "cannot write none/page.html: No such file or directory"),
         (["a.trace", "a.trace", "--perfetto", "x.json"], "--perfetto takes one trace"),
         (["a.trace"] * 5, "a page shows 4 traces at most, and here are 5"),
@@ -88,15 +97,17 @@ def test_a_name_that_is_no_utf_8(
     assert "\ufffd.trace" in Path(name + ".html").read_text()
 
 
-def test_json_and_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_perfetto_and_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = made("pool, never").write(tmp_path / "a.trace")
-    assert cli.main([str(trace), "--json", "--perfetto", str(tmp_path / "p.json")]) == 0
+    svg, perfetto = str(tmp_path / "a.svg"), str(tmp_path / "p.json")
+    assert cli.main([str(trace), "--json", "--perfetto", perfetto, "--svg", svg]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["model"], document["description"]) == ("pool", "a pool of 5 threads, parking never")
     assert max(document["queue"]["queued"]) == 13
     assert len({len(column) for column in document["spans"].values()}) == 1
     assert json.loads((tmp_path / "p.json").read_text())["traceEvents"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.trace", "p.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "a.trace", "p.json"]
+    assert "pool: a pool of 5 threads, parking never (a.trace)" in (tmp_path / "a.svg").read_text()
 
 
 @pytest.mark.starts_processes

@@ -11,6 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.needs import require
@@ -29,6 +32,7 @@ from ewe_watch.live.scenes import (
     Stage,
     find_scene,
     lacks_users,
+    longest_wait_s,
     scene_files,
     scene_of,
 )
@@ -53,9 +57,26 @@ def test_the_statements_of_a_step_may_end_before_the_next_click(tmp_path: Path) 
     with director_in(tmp_path) as director:
         stage = Stage(director, find_scene("database-daemon"))
         stage.play(all_steps=False)
-        wait_until(lambda: not any(director.measure(model, "running statements") for model in (0, 1)), 30)
+        wait_until(lambda: all(director.measure(model, "answered report") == 4 for model in (0, 1)), 60)
         stage.play(all_steps=False)
         assert stage.at == len(stage.scene.steps) and not stage.failed
+
+
+@pytest.mark.starts_processes
+def test_slow_motion_ends_no_statement_and_a_step_waits_longer(tmp_path: Path) -> None:
+    """The daemon cancels a statement after ten seconds. A page of 5 ms takes half a second."""
+    with director_in(tmp_path) as director:
+        director.slow_down(100)
+        stage = Stage(director, find_scene("database-daemon"))
+        stage.play(all_steps=True)
+        assert stage.at == len(stage.scene.steps) and not stage.failed
+
+
+@pytest.mark.parametrize(("slowdown", "seconds"), [(1, LIMIT_S), (5, 5 * LIMIT_S), (1000, 300)])
+def test_a_step_waits_as_long_as_slow_clients_need_but_no_longer_than_they_live(
+    slowdown: float, seconds: float
+) -> None:
+    assert longest_wait_s(slowdown) == seconds
 
 
 @pytest.fixture
@@ -107,6 +128,28 @@ def test_root_writes_no_script_through_the_link_of_a_user(accounts: list[str], t
         assert not list(home.parent.rglob("ewe-watch.py"))  # the first account's script is removed again
     finally:
         shutil.rmtree(system)
+
+
+def test_a_scene_that_another_page_has_just_chosen_is_not_ended_within_a_step() -> None:
+    chooser: Any = object.__new__(SceneChooser)
+    new_stage = SimpleNamespace(lock=Lock())
+
+    class LockAfterTheOther:
+        """The lock of a chooser: another page had it until this page gets it, and has chosen a scene."""
+
+        def acquire(self, *, blocking: bool) -> bool:
+            chooser.stage = new_stage
+            return True
+
+        def release(self) -> None:
+            pass
+
+    chooser.stage, chooser.lock = SimpleNamespace(lock=Lock()), LockAfterTheOther()
+    with new_stage.lock, pytest.raises(ActionError, match="a step is being played"), chooser.alone():
+        pass
+    with chooser.alone():
+        assert new_stage.lock.locked()
+    assert not new_stage.lock.locked()
 
 
 @pytest.mark.starts_processes

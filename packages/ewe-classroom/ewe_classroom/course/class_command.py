@@ -30,8 +30,8 @@ from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course import class_run, labs, marks, submissions
 from ewe_classroom.course.class_page import similar_to_html, to_html
 from ewe_classroom.course.class_run import ClassPlan, GradedHandIn
+from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.similarity import MAX_PAIRS, SimilarPair, needs_copydetect, similar
-from ewe_classroom.grader import scheme
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 
 OWN_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
@@ -63,6 +63,8 @@ def grade(options: argparse.Namespace) -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
+    check_own_files(variant, options.own)
+    lab_scheme(lab, options.scheme)  # only to raise ConfigError for a wrong file
     rules = marks.read_rules(options.rules)
     # resolve(): the folder may be given as "." or as a link.
     class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
@@ -84,10 +86,11 @@ def grade(options: argparse.Namespace) -> int:
         )
         hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
         plan = ClassPlan(
-            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden
-        )
+            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden,
+            tuple(options.own), options.scheme,
+        )  # fmt: skip
         with ended_by_sigterm():
-            graded = class_run.grade_class(plan, layout.hand_ins, show)
+            graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
     return write_results(options, plan, rules, graded)
 
 
@@ -154,6 +157,11 @@ def unpacked(folder: Path) -> Iterator[Path]:
         yield target
 
 
+def tell(text: str) -> None:
+    """Print a line for the lecturer among the results."""
+    print(text, flush=True)
+
+
 def show(graded: GradedHandIn, left_count: int, seconds: float | None) -> None:
     """Print one result, and the time that is left.
 
@@ -170,6 +178,7 @@ def show(graded: GradedHandIn, left_count: int, seconds: float | None) -> None:
         names = ", ".join(failed[:MAX_CHECKS]) + (f" and {more} more" if more > 0 else "")
         text = f"{report['score']}/{report['max_score']}" + (f"  not passed: {names}" if failed else "")
         text += "" if graded.new else "  (graded before)"
+        text += "  (graded again)" if graded.again else ""
     time_left = (
         f"; {left_count} left, about {max(1, round(seconds / 60))} min"
         if left_count and seconds is not None
@@ -186,7 +195,10 @@ def write_results(
     Raises ConfigError.
     """
     points = float(
-        sum(item.points for item in scheme.load(plan.lab.name).checks_for_language(plan.variant.name).items)
+        sum(
+            item.points
+            for item in lab_scheme(plan.lab, plan.scheme).checks_for_language(plan.variant.name).items
+        )
     )
     manual = marks.read_manual(plan.results, rules, graded)
     all_marks = [marks.mark_of(each, rules, points, manual.get(each.hand_in.key, {})) for each in graded]

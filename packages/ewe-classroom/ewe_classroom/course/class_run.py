@@ -9,8 +9,15 @@ Each ewe-grade moves into a private network and starts the server as its own acc
 meet. A submission that spins or hangs costs the limit of one run and nobody else's time.
 
 graded.json identifies the graded work: the SHA-256 of the files, the lab, its language and numbers, the student's
-name, which the report shows, and ewe's version. If they are the same, the result is kept, and the next run of the
-command grades only the new work: after Ctrl-C, after late submissions, or after a change of one student's files.
+name, which the report shows, the SHA-256 of the grading scheme and of the lab's own files, and ewe's version. If
+they are the same, the result is kept, and the next run of the command grades only the new work: after Ctrl-C, after
+late submissions, or after a change of one student's files. After an edit of the scheme, every submission is graded
+again: a table must not mix the marks of two schemes.
+
+The limit of a run is a time on the clock. On a busy machine a right server may reach it, and the checks that did
+not run would cost the student points. When all are graded, those that have reached the limit are therefore graded
+again: one at a time, with a longer limit. A server that never sleeps is not among them, since it reaches the limit
+on any machine.
 
 Possible failures: ewe-grade itself fails or is killed. The submission then has no report, the table says so, and
 the next run of the command tries again.
@@ -32,16 +39,19 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe import __version__
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course.labs import Lab, LabVariant
+from ewe_classroom.course.own_parts import scheme_file
 from ewe_classroom.course.submissions import BadHandIn, HandIn, directory_of, take_files, walk
 from ewe_classroom.grader import apart
+from ewe_classroom.grader.verdicts import NOT_RUN
 from ewe_classroom.seeds import Seed
 
 # Beyond the limit of a run, until ewe-grade is killed: it stops the server, and writes its report.
@@ -51,6 +61,17 @@ STUDENTS = "students"
 MAX_REPORT_BYTES = 4 << 20
 MAX_PROBLEM_CHARS = 300
 WRONG_USAGE = 2  # exit status of ewe-grade
+# The limit of a run that is repeated because it has reached the limit, as a multiple of that limit.
+LONGER_LIMIT = 3.0
+FORMAT = "ewe-class/2"
+# The facts of identify_work() by which a report was made, apart from the submission itself: key -> the words for a
+# change.
+CHANGES = {
+    "format": "the version of ewe has changed", "version": "the version of ewe has changed",
+    "lab": "--lab has changed", "language": "--language has changed", "limit_s": "--limit has changed",
+    "own": "--own has changed", "scheme": "the grading scheme has changed",
+    "given": "the files that the lab gives have changed",
+}  # fmt: skip
 
 
 @dataclass
@@ -65,6 +86,7 @@ class GradedHandIn:
     problem: str = ""
     grader_failed: bool = False
     new: bool = False  # graded by this run of the command
+    again: bool = False  # graded a second time, alone and with a longer limit
 
     @property
     def score(self) -> int:
@@ -75,7 +97,8 @@ class GradedHandIn:
 class ClassPlan:
     """How to grade. limit_s: the time of one run. seeded: each student has the numbers of a seed (seeds.py).
 
-    hidden: paths that no graded program may read: the folder of the submissions, and the results.
+    hidden: paths that no graded program may read: the folder of the submissions, and the results. own: given files
+    that students may replace by their own ones. scheme: the lecturer's own grading scheme; None: that of the lab.
     """
 
     lab: Lab
@@ -86,6 +109,8 @@ class ClassPlan:
     seeded: bool = False
     user: str = ""
     hidden: tuple[Path, ...] = ()
+    own: tuple[str, ...] = ()
+    scheme: Path | None = None
 
     def directory(self, hand_in: HandIn) -> Path:
         return self.results / STUDENTS / hand_in.key
@@ -94,16 +119,31 @@ class ClassPlan:
         """Return the command that grades the submission in the current directory."""
         directory = self.directory(hand_in)
         names = (*self.variant.work, *self.variant.data)
-        words = [*apart.COMMAND, "--lab", self.lab.name]
+        # ewe-grade runs in the directory of the submission, from which a relative path would lead elsewhere.
+        scheme = self.lab.name if self.scheme is None else str(self.scheme.absolute())
+        words = [*apart.COMMAND, "--lab", scheme]
         words += ["--limit", f"{self.limit_s:g}"]
         words += [word for name in names for word in ("--work", name)]
         words += ["--json", str(directory / "report.json"), "--html", str(directory / "report.html")]
         words += ["--given", str(given)] if given is not None else []
+        words += [word for name in self.own for word in ("--own", name)]
         words += ["--build", self.variant.build] if self.variant.build else []
         words += [f"--seed={hand_in.name}" if self.seeded else f"--student={hand_in.name}"]
         words += ["--user", self.user] if self.user else []
         words += [word for path in self.hidden for word in ("--hide", str(path))]
         return [*words, *shlex.split(self.variant.grade)]
+
+
+class WaitingHandIn(NamedTuple):
+    """A submission to be graded. work: the directory of its files. graded_work: the facts of identify_work().
+
+    changed: the changes since an earlier report of the same submission (CHANGES); empty if there is none.
+    """
+
+    hand_in: HandIn
+    work: Path
+    graded_work: dict[str, Any]
+    changed: tuple[str, ...] = ()
 
 
 @dataclass
@@ -117,16 +157,20 @@ class RunningGrader:
     asked_to_end: bool = False
 
 
+OnResult = Callable[[GradedHandIn, int, float | None], None]
+
+
 def grade_class(
-    plan: ClassPlan, hand_ins: list[HandIn], on_result: Callable[[GradedHandIn, int, float | None], None]
+    plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions; return the results in the order of the submissions.
 
     Calls on_result with each result, the number of those that are left, and the estimated seconds until the end
-    (None if nothing was graded yet). Raises ConfigError if the results' directory cannot be written.
+    (None if nothing was graded yet). Calls tell with a line for the lecturer, such as why submissions are graded
+    again. Raises ConfigError if the results' directory cannot be written.
     """
     with locked(plan.results):
-        return grade_alone(plan, hand_ins, on_result)
+        return grade_alone(plan, hand_ins, on_result, tell)
 
 
 @contextlib.contextmanager
@@ -159,7 +203,7 @@ def locked(results: Path) -> Iterator[None]:
 
 
 def grade_alone(
-    plan: ClassPlan, hand_ins: list[HandIn], on_result: Callable[[GradedHandIn, int, float | None], None]
+    plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
     # The sticky bit marks a directory of several accounts, such as /tmp.
@@ -172,27 +216,110 @@ def grade_alone(
         (plan.results / STUDENTS).mkdir(exist_ok=True)
         plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
         given = given_files(plan)
+        rules = digests(plan, given)
     except OSError as reason:
         raise ConfigError(
             f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
         ) from None
     found: dict[str, GradedHandIn] = {}
-    waiting: list[tuple[HandIn, Path, dict[str, Any]]] = []
+    waiting: list[WaitingHandIn] = []
     for each in hand_ins:
-        ready = prepare(plan, each)
+        ready = prepare(plan, each, rules)
         if isinstance(ready, GradedHandIn):
             found[each.key] = ready
         else:
-            waiting.append((each, *ready))
+            waiting.append(ready)
+    for text in changes(waiting):
+        tell(text)
     for ready_count, result in enumerate(found.values(), 1):
         on_result(result, len(hand_ins) - ready_count, None)
+    for result in timed(plan, waiting, given, on_result):
+        found[result.hand_in.key] = result
+    late = [each for each in found.values() if has_reached_limit(each, plan)]
+    if late:
+        longer = replace(plan, jobs=1, limit_s=LONGER_LIMIT * plan.limit_s)
+        tell(
+            f"the limit of {plan.limit_s:g} s was reached: {counted(len(late))} to be graded again, one at a time,"
+            f" with {longer.limit_s:g} s"
+        )
+        for result in timed(longer, [once_more(plan, each, rules) for each in late], given, on_result):
+            result.again = True
+            found[result.hand_in.key] = result
+    return [found[each.key] for each in hand_ins]
+
+
+def timed(
+    plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None, on_result: OnResult
+) -> Iterator[GradedHandIn]:
+    """Grade submissions (in_parallel()). Yield each result, and then call on_result with the time that is left."""
     began = time.monotonic()
     for done_count, result in enumerate(in_parallel(plan, waiting, given), 1):
-        found[result.hand_in.key] = result
+        yield result
         left_count = len(waiting) - done_count
         seconds_each = (time.monotonic() - began) / done_count
         on_result(result, left_count, seconds_each * left_count)
-    return [found[each.key] for each in hand_ins]
+
+
+def counted(count: int) -> str:
+    """Return a number of submissions as text."""
+    return f"{count} submission{'' if count == 1 else 's'}"
+
+
+def changes(waiting: Sequence[WaitingHandIn]) -> list[str]:
+    """Return a line for each change after which submissions are graded again."""
+    counts = Counter(change for each in waiting for change in each.changed)
+    return [
+        f"{change} since the last run: {counted(count)} to be graded again"
+        for change, count in counts.items()
+    ]
+
+
+def has_reached_limit(graded: GradedHandIn, plan: ClassPlan) -> bool:
+    """Return whether a submission lacks verdicts because its run has reached the limit, perhaps by a busy machine.
+
+    Not if its server never sleeps, or if the run had the longer limit already.
+    """
+    report = graded.report
+    if report is None or graded.problem or report.get("refused") or report.get("restless"):
+        return False
+    had_longer_limit = float(report.get("limit_s") or 0.0) > plan.limit_s
+    return not had_longer_limit and any(each["status"] == NOT_RUN for each in report["verdicts"])
+
+
+def once_more(plan: ClassPlan, graded: GradedHandIn, rules: dict[str, Any]) -> WaitingHandIn:
+    """Forget the report of a submission, whose files are in the results already; return what to grade again.
+
+    A run that is interrupted now leaves no report without its last checks: the next one grades the submission.
+    Raises OSError.
+    """
+    directory = plan.directory(graded.hand_in)
+    forget_result(directory)
+    files = directory / "files"
+    work = directory_of(files, (*plan.variant.work, *plan.variant.data))
+    return WaitingHandIn(graded.hand_in, work, identify_work(plan, graded.hand_in, files, rules))
+
+
+def digests(plan: ClassPlan, given: Path | None) -> dict[str, Any]:
+    """Return the SHA-256 of the grading scheme and of the lab's own files. Raises OSError.
+
+    given: the directory of the lab's own files, if there are any.
+    """
+    scheme = scheme_file(plan.lab, plan.scheme).read_bytes()
+    return {
+        "scheme": hashlib.sha256(scheme).hexdigest(),
+        "given": digest_of(given, plan.variant.given) if given is not None else "",
+    }
+
+
+def digest_of(directory: Path, names: Sequence[str]) -> str:
+    """Return the SHA-256 of files in a directory, with their names. Raises OSError."""
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        content = (directory / name).read_bytes()
+        # With the size, two files can never give the same bytes as one file with the contents of both.
+        digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def given_files(plan: ClassPlan) -> Path | None:
@@ -207,11 +334,11 @@ def given_files(plan: ClassPlan) -> Path | None:
     return directory
 
 
-def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict[str, Any]]:
-    """Copy a student's files.
+def prepare(plan: ClassPlan, hand_in: HandIn, rules: dict[str, Any]) -> GradedHandIn | WaitingHandIn:
+    """Copy a student's files. rules: of digests().
 
     Return a result if there is nothing to grade: the earlier one of the same files, or one with a problem.
-    Otherwise return the directory to be graded, and the facts of identify_work().
+    Otherwise return what to grade.
     """
     directory = plan.directory(hand_in)
     # A separate directory: the earlier submission's files stay until it is known that these are others.
@@ -226,8 +353,9 @@ def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict
             raise BadHandIn(hand_in.problem)
         take_files(hand_in, new_files)
         work = directory_of(new_files, (*plan.variant.work, *plan.variant.data))
-        graded_work = identify_work(plan, hand_in, new_files)
-        if (earlier_report := kept_result(directory, graded_work)) is not None:
+        graded_work = identify_work(plan, hand_in, new_files, rules)
+        earlier_work = earlier_facts(directory)
+        if earlier_work == graded_work and (earlier_report := kept_report(directory)) is not None:
             shutil.rmtree(new_files)
             return GradedHandIn(hand_in, earlier_report)
     except (BadHandIn, ConfigError) as reason:
@@ -236,7 +364,9 @@ def prepare(plan: ClassPlan, hand_in: HandIn) -> GradedHandIn | tuple[Path, dict
     except OSError as reason:
         where = reason.filename or directory  # write(2) names no file
         return GradedHandIn(hand_in, problem=f"{where}: {reason.strerror}", grader_failed=True)
-    return keep_files(directory, new_files) / work.relative_to(new_files), graded_work
+    files = keep_files(directory, new_files)
+    changed = what_changed(earlier_work, graded_work)
+    return WaitingHandIn(hand_in, files / work.relative_to(new_files), graded_work, changed)
 
 
 def keep_files(directory: Path, new_files: Path) -> Path:
@@ -254,28 +384,45 @@ def forget_result(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path) -> dict[str, Any]:
-    """Return the facts that decide a report: the same files, lab, version and student's name give the same one."""
-    digest = hashlib.sha256()
-    for path in sorted(walk(directory)):
-        if path.is_file():
-            # With the size, two files can never give the same bytes as one file with the contents of both.
-            digest.update(
-                f"{path.relative_to(directory)}\0{path.stat().st_size}\0".encode(errors="surrogateescape")
-            )
-            digest.update(path.read_bytes())
+def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path, rules: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that decide a report: with the same ones, another run would write the same report.
+
+    directory: the student's files. rules: of digests().
+    """
+    names = [str(path.relative_to(directory)) for path in walk(directory) if path.is_file()]
     return {
-        "format": "ewe-class/1", "version": __version__, "lab": plan.lab.name, "language": plan.variant.name,
-        "student": hand_in.name, "seeded": plan.seeded, "limit_s": plan.limit_s, "files": digest.hexdigest(),
+        "format": FORMAT, "version": __version__, "lab": plan.lab.name, "language": plan.variant.name,
+        "student": hand_in.name, "seeded": plan.seeded, "limit_s": plan.limit_s, "own": sorted(plan.own),
+        "files": digest_of(directory, names), **rules,
     }  # fmt: skip
 
 
-def kept_result(directory: Path, graded_work: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the report of an earlier run if it graded the same work, else None."""
+def earlier_facts(directory: Path) -> dict[str, Any]:
+    """Return the facts of identify_work() for the earlier report of a student; {} if there is none."""
     with contextlib.suppress(OSError, ValueError):
-        if json.loads((directory / "graded.json").read_text()) == graded_work:
-            return read_report(directory / "report.json")
+        facts = json.loads((directory / "graded.json").read_text())
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def kept_report(directory: Path) -> dict[str, Any] | None:
+    """Return the report of an earlier run; None if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return read_report(directory / "report.json")
     return None
+
+
+def what_changed(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...]:
+    """Return what has changed since the earlier report, apart from the submission itself; () if there was none.
+
+    earlier, now: facts of identify_work(). If the student has handed in other files, they are the reason.
+    """
+    # A report of another version may lack facts, so no more than the version is said about it.
+    if not earlier or earlier.get("files") != now["files"]:
+        return ()
+    words = [text for key, text in CHANGES.items() if earlier.get(key) != now[key]]
+    return tuple(dict.fromkeys(words[:1] if earlier.get("format") != now["format"] else words))
 
 
 def read_report(path: Path) -> dict[str, Any]:
@@ -287,13 +434,11 @@ def read_report(path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def in_parallel(
-    plan: ClassPlan, waiting: list[tuple[HandIn, Path, dict[str, Any]]], given: Path | None
-) -> Iterator[GradedHandIn]:
+def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None) -> Iterator[GradedHandIn]:
     """Grade submissions, `jobs` at a time; yield each result when its process has ended.
 
-    waiting: submission, directory to be graded, facts of identify_work(). given: the directory of the lab's own
-    files. A pidfd is a descriptor of a process, which becomes readable when the process ends.
+    given: the directory of the lab's own files. A pidfd is a descriptor of a process, which becomes readable when
+    the process ends.
     """
     running: dict[int, RunningGrader] = {}  # pidfd -> grader
     not_started = list(reversed(waiting))  # pop() takes the last one, which is the first of `waiting`
@@ -301,9 +446,13 @@ def in_parallel(
         try:
             while not_started or running:
                 while not_started and len(running) < plan.jobs:
-                    hand_in, work, graded_work = not_started.pop()
-                    grader = start(plan, hand_in, work, graded_work, given)
-                    descriptor = os.pidfd_open(grader.process.pid)
+                    grader = start(plan, not_started.pop(), given)
+                    try:
+                        descriptor = os.pidfd_open(grader.process.pid)
+                    except OSError:  # no descriptor is free
+                        grader.process.terminate()
+                        wait_or_kill(grader.process)
+                        raise
                     running[descriptor] = grader
                     selector.register(descriptor, selectors.EVENT_READ)
                 deadline = min(each.end for each in running.values())
@@ -320,26 +469,31 @@ def in_parallel(
             for each in running.values():
                 each.process.terminate()  # ewe-grade then stops the server, and ends
             for descriptor, each in running.items():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    each.process.wait(GRACE_S)
-                each.process.kill()
-                each.process.wait()
+                wait_or_kill(each.process)
                 os.close(descriptor)
 
 
-def start(
-    plan: ClassPlan, hand_in: HandIn, work: Path, graded_work: dict[str, Any], given: Path | None
-) -> RunningGrader:
+def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a grader that was asked to end has ended; kill it after GRACE_S."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    process.kill()
+    process.wait()
+
+
+def start(plan: ClassPlan, waiting: WaitingHandIn, given: Path | None) -> RunningGrader:
     """Start ewe-grade in the directory of a submission.
 
     It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
     """
+    hand_in = waiting.hand_in
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            plan.command(hand_in, given), cwd=work, stdin=subprocess.DEVNULL, stdout=output,
+            plan.command(hand_in, given), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True, env=environment(),
         )  # fmt: skip
-    return RunningGrader(hand_in, process, graded_work, time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S)
+    end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
+    return RunningGrader(hand_in, process, waiting.graded_work, end_s)
 
 
 def environment() -> dict[str, str]:

@@ -45,6 +45,11 @@ def parser() -> RaisingParser:
     command.add_argument(
         "--rubric", action="store_true", help="show the rubric instead: the part that a person marks"
     )
+    command.add_argument(
+        "--toml",
+        action="store_true",
+        help="with --rubric: print the criteria and their points as [manual] of the rules of `ewe-course grade`",
+    )
     add_language(command)
     add_locale(command)
     for name, text in (("new", "write the handout of a lab"), ("solution", "write the solution of a lab")):
@@ -66,13 +71,7 @@ def parser() -> RaisingParser:
         action="store_true",
         help="grade each student with personal numbers; the seed is the account's name",
     )
-    command.add_argument(
-        "--own",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="grade the student's own file of this name, if there is one, in place of the lab's; may be repeated",
-    )
+    add_own_parts(command)
     command.add_argument(
         "--wheel",
         metavar="FILE",
@@ -133,13 +132,15 @@ def parser() -> RaisingParser:
     )
     command.add_argument("--lab", required=True)
     add_language(command)
+    add_own_parts(command)
     command.add_argument(
         "--output", type=Path, metavar="DIR", help="the directory of the results [FOLDER-marks]"
     )
     command.add_argument("--jobs", type=int, default=2, metavar="N", help="grade N submissions at a time [2]")
     command.add_argument(
-        "--limit", type=float, default=120.0, metavar="SECONDS", help="the time of one submission [120]"
-    )
+        "--limit", type=float, default=120.0, metavar="SECONDS",
+        help="the time of one submission; one that reaches it is graded again, alone and for longer [120]",
+    )  # fmt: skip
     command.add_argument(
         "--rules", type=Path, metavar="FILE", help="points, due date, late days, manual marks (TOML)"
     )
@@ -171,6 +172,23 @@ def add_language(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_own_parts(command: argparse.ArgumentParser) -> None:
+    """Add the options that replace parts of a lab (own_parts.py)."""
+    command.add_argument(
+        "--own",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="grade the student's own file of this name, if there is one, in place of the lab's; may be repeated",
+    )
+    command.add_argument(
+        "--scheme",
+        metavar="FILE",
+        type=Path,
+        help="grade by this scheme in place of the lab's: a copy of its grading.toml with other points",
+    )
+
+
 def add_locale(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--locale",
@@ -197,12 +215,16 @@ def show_list(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     """Print a lab's assignment, or its rubric."""
     from ewe_classroom.course.handout import section_of_points
+    from ewe_classroom.course.rubric import as_manual_marks
     from ewe_classroom.grader import scheme
 
+    if options.toml and not options.rubric:
+        raise ConfigError("--toml needs --rubric: it prints the criteria of the rubric")
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
     if options.rubric:
-        print(lab.read("rubric.md"), end="")
+        rubric = lab.read("rubric.md")
+        print(as_manual_marks(rubric) if options.toml else rubric, end="")
     else:
         text = lab.in_language("text.md", variant.name, options.locale).strip()
         points = section_of_points(scheme.load(lab.name).checks_for_language(variant.name), options.locale)
@@ -242,7 +264,7 @@ def pack(options: argparse.Namespace) -> int:
 
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
-    plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded)
+    plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded, options.scheme)
     # A wrong option shows its error now, and not after pip has built and downloaded the wheels.
     packs.check(plan_without_wheels, options.platform)
     plan = replace(plan_without_wheels, wheels=wheels.collect(options.wheel))

@@ -6,10 +6,11 @@ by rate. On a phone each row is a card, and the head of the table becomes a row 
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ewe_classroom.course.leaderboard import LeaderboardEntry, Standing, shown, standings
+from ewe_classroom.course.leaderboard import LeaderboardEntry, Standing, of_all, shown, standings
 from ewe_explore.pages import render
 
 
@@ -40,6 +41,8 @@ class LeaderboardRow(NamedTuple):
 
 
 BAR_MARGIN = 1.04  # 4 % of space to the right of the longest bar
+MAX_TICKS = 4  # of the scale in the head of the column of rates, without that of 0
+NICE_STEPS = (1, 2, 5)  # and these numbers, multiplied by a power of ten
 COLUMNS = (
     LeaderboardColumn("rank", "#", "", "ascending"),
     LeaderboardColumn("name", "server", "", "ascending"),
@@ -67,8 +70,19 @@ def to_html(entries: list[LeaderboardEntry], title: str = "") -> str:
         missing=len(entries) - len(rows),  # the servers without a speed
         references=sorted({row.entry.reference for row in rows}),
         claims=sorted({row.entry.claim for row in rows}),
+        ticks=ticks(max_rate),
         share=lambda rate: f"{100 * rate / max_rate:.1f}%",
     )
+
+
+def ticks(max_rate: float) -> list[float]:
+    """Return the rates that the scale above the bars names, from 0 on: at most MAX_TICKS after it.
+
+    max_rate: the rate at the right end of the scale, at least 1.
+    """
+    power = 10.0 ** math.floor(math.log10(max_rate / MAX_TICKS))
+    step = next(each * power for each in (*NICE_STEPS, 10) if max_rate < (MAX_TICKS + 1) * each * power)
+    return [count * step for count in range(int(max_rate / step) + 1)]
 
 
 def row_of(row: Standing) -> LeaderboardRow:
@@ -84,6 +98,8 @@ def row_of(row: Standing) -> LeaderboardRow:
             LeaderboardCell("p99", entry.p99, shown(entry.p99), "99 %"),
             LeaderboardCell("cpu", entry.cpu, shown(entry.cpu), "CPU"),
             LeaderboardCell("memory", entry.memory_kib, shown(entry.memory_kib, 1), "KiB"),
-            LeaderboardCell("checks", entry.passed, f"{entry.passed}/{entry.checks}", "checks"),
+            LeaderboardCell(
+                "checks", entry.passed if entry.checks else None, of_all(entry.passed, entry.checks), "checks"
+            ),
         ],
     )

@@ -100,12 +100,12 @@ def autolab(plan: PackPlan) -> Files:
     name = plan.lab.name
     # Autolab takes one file from a student. Several files come as an archive, which MAKEFILE unpacks.
     handin = plan.handed_in[0] if len(plan.handed_in) == 1 and not plan.own else "handin.tar"
-    driver = DRIVER.format(ewe=EWE, command=plan.command("--autolab", '"$grader/given"'), zero=ZERO)
+    driver = DRIVER.format(ewe=EWE, command=plan.command("--autolab", '"$grader"'), zero=ZERO)
     assessment = {
         f"{name}/{name}.yml": settings(plan, handin).encode(),
         f"{name}/{name}.rb": RB.format(module=name.capitalize(), name=name).encode(),
         f"{name}/autograde-Makefile": MAKEFILE.format(names=" ".join(plan.handed_in)).encode(),
-        f"{name}/autograde.tar": tar_of({"driver.sh": driver.encode(), **plan.given_files("given")}),
+        f"{name}/autograde.tar": tar_of({"driver.sh": driver.encode(), **plan.graded_by()}),
         f"{name}/{name}-handout.tar": tar_of(plan.starter_files(name)),
     }
     items = plan.checks

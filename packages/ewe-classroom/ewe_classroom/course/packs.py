@@ -32,12 +32,12 @@ from pathlib import Path
 from ewe import __version__
 from ewe.config.messages import ConfigError
 from ewe_classroom.course.archives import mode_of, zip_of
+from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.pack_autolab import autolab
 from ewe_classroom.course.pack_plan import GRADING_S, TOOLS, Files, PackPlan
 from ewe_classroom.course.pack_scripts import OBEY_COMMANDS, STOP_COMMANDS, install, root_script
 
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
-BUILD_FILES = ("Makefile", "go.mod")
 PRAIRIELEARN_IMAGE = "python:3.12-bookworm"  # has gcc and make, too
 
 # A group on Gradescope has one seed: the address of the member that comes first in the alphabet. Which member hands
@@ -63,14 +63,14 @@ def gradescope(plan: PackPlan) -> Files:
         " apt-get install -y python3.11 python3.11-venv\n" + install("/autograder/source/wheels")
     )
     run = root_script(
-        plan.command('--gradescope "$private/result"', "/autograder/source/given", GRADESCOPE_SEED),
+        plan.command('--gradescope "$private/result"', "/autograder/source", GRADESCOPE_SEED),
         source="/autograder/submission",
         result="/autograder/results/results.json",
     )
     return {
         "setup.sh": setup.encode(),
         "run_autograder": run.encode(),
-        **plan.given_files("given"),
+        **plan.graded_by(),
         **plan.wheel_files("wheels"),
     }
 
@@ -85,7 +85,7 @@ def github(plan: PackPlan) -> Files:
     folder = ".github/ewe"
     outputs = '--classroom "$private/result" --html "$private/report.html" --junit "$private/report.xml"'
     script = root_script(
-        plan.command(outputs, f'"$here/{folder}/given"', "$GITHUB_ACTOR"),
+        plan.command(outputs, f'"$here/{folder}"', "$GITHUB_ACTOR"),
         source='"$here"',
         before="here=$PWD\n" + install(f"{folder}/wheels") + STOP_COMMANDS,
         after=OBEY_COMMANDS + 'mkdir -p "$RUNNER_TEMP/ewe" && cp "$private"/report.* "$RUNNER_TEMP/ewe"\n'
@@ -112,7 +112,7 @@ def github(plan: PackPlan) -> Files:
     return {
         ".github/workflows/classroom.yml": "\n".join(lines).encode(),
         f"{folder}/grade.sh": script.encode(),
-        **plan.given_files(f"{folder}/given"),
+        **plan.graded_by(folder),
         **plan.wheel_files(f"{folder}/wheels"),
     }
 
@@ -157,7 +157,7 @@ def classroom50(plan: PackPlan) -> Files:
     autograder.py starts grade.sh in the student's checkout, with the directory of the bundle as its argument ($1).
     """
     script = root_script(
-        plan.command('--classroom50 "$private/result"', '"$bundle/given"', "$OWNER"),
+        plan.command('--classroom50 "$private/result"', '"$bundle"', "$OWNER"),
         source='"$here"',
         result='"$here/result.json"',
         before="here=$PWD bundle=$1\n" + install('"$bundle/wheels"') + STOP_COMMANDS,
@@ -167,7 +167,7 @@ def classroom50(plan: PackPlan) -> Files:
     return {
         "autograder.py": AUTOGRADER.format(variables=",".join(CLASSROOM50_VARIABLES)).encode(),
         "grade.sh": script.encode(),
-        **plan.given_files("given"),
+        **plan.graded_by(),
         **plan.wheel_files("wheels"),
     }
 
@@ -193,7 +193,7 @@ def prairielearn(plan: PackPlan) -> Files:
         },
     }
     script = root_script(
-        plan.command('--prairielearn "$private/result"', "/grade/tests/given"),
+        plan.command('--prairielearn "$private/result"', "/grade/tests"),
         source="/grade/student",
         result="/grade/results/results.json",
         before=install("/grade/tests/wheels") + "mkdir -p /grade/results\n",
@@ -222,7 +222,7 @@ def prairielearn(plan: PackPlan) -> Files:
         "tests/run.sh": script.encode(),
         **starter,
         **{f"clientFilesQuestion/{name}": source.encode() for name, source in pictures.items()},
-        **plan.given_files("tests/given"),
+        **plan.graded_by("tests"),
         **plan.wheel_files("tests/wheels"),
     }
 
@@ -230,8 +230,9 @@ def prairielearn(plan: PackPlan) -> Files:
 def devcontainer(plan: PackPlan) -> Files:
     """Return a development container: the same system on every laptop, with ewe and the tools of the language."""
     build = f"{plan.variant.build} && " if plan.variant.build else ""
-    command = f"{build}ewe-grade --lab {plan.lab.name} {plan.variant.grade}"
-    wheels = ".devcontainer/wheels"
+    folder = ".devcontainer"
+    command = f"{build}ewe-grade --lab {plan.lab_option(folder)} {plan.variant.grade}"
+    wheels = f"{folder}/wheels"
     settings: dict[str, object] = {
         "name": f"ewe: {plan.lab.name}",
         "image": "mcr.microsoft.com/devcontainers/python:3.12",
@@ -242,6 +243,7 @@ def devcontainer(plan: PackPlan) -> Files:
         settings["features"] = {"ghcr.io/devcontainers/features/go:1": {}}
     return {
         ".devcontainer/devcontainer.json": (json.dumps(settings, indent=4) + "\n").encode(),
+        **plan.scheme_files(folder),
         **plan.wheel_files(wheels),
     }
 
@@ -267,12 +269,9 @@ def check(plan: PackPlan, platform: str) -> None:
         raise ConfigError(
             "prairielearn: no public image has both Python and Go; choose --language python or c"
         )
-    # The given files that are sources: a student may replace the code of an earlier lab, but not the build.
-    replaceable = [name for name in plan.variant.given if name not in BUILD_FILES]
-    for name in plan.own:
-        if name not in replaceable:
-            choice = f"choose {' or '.join(replaceable)}" if replaceable else "it gives none in this language"
-            raise ConfigError(f"--own {name}: not a source that the lab gives to students; {choice}")
+    # A student may replace the code of an earlier lab, but not the build.
+    check_own_files(plan.variant, plan.own)
+    lab_scheme(plan.lab, plan.scheme_file)  # only to raise ConfigError for a wrong file
 
 
 def pack(plan: PackPlan, platform: str) -> Files:

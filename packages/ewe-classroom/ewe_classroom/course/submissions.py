@@ -103,23 +103,20 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     results: the absolute path of the results' directory, which is no submission if it lies in the folder.
     """
     try:
-        entries = sorted(
-            each
-            for each in folder.iterdir()
-            if each.name not in IGNORED_FOLDERS and (results is None or os.path.abspath(each) != str(results))
-        )
+        entries = entries_of(folder, results)
+        # An archive of a platform often contains one folder, which contains all submissions: enter it.
+        while (
+            len(entries) == 1
+            and entries[0].is_dir()
+            and not entries[0].is_symlink()
+            and not (work and (entries[0] / work).is_file())
+            and holds_students(entries[0], results)
+        ):
+            folder = entries[0]
+            entries = entries_of(folder, results)
     except OSError as reason:
-        raise ConfigError(f"{folder}: {reason.strerror}; name the folder with the submissions") from None
-    # An archive of a platform often contains one folder, which contains all submissions: enter it.
-    while (
-        len(entries) == 1
-        and entries[0].is_dir()
-        and not entries[0].is_symlink()
-        and not (work and (entries[0] / work).is_file())
-        and holds_students(entries[0])
-    ):
-        folder = entries[0]
-        entries = sorted(each for each in folder.iterdir() if each.name not in IGNORED_FOLDERS)
+        where = reason.filename or folder
+        raise ConfigError(f"{where}: {reason.strerror}; name the folder with the submissions") from None
     entries = [each for each in entries if not each.name.startswith(".")]
     layout = layout_of(folder, entries)
     if not layout.hand_ins:
@@ -133,19 +130,25 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     return layout
 
 
-def holds_students(directory: Path) -> bool:
+def entries_of(folder: Path, results: Path | None) -> list[Path]:
+    """Return the sorted entries of a folder, without IGNORED_FOLDERS and the results. Raises OSError."""
+    found = [each for each in folder.iterdir() if each.name not in IGNORED_FOLDERS]
+    return sorted(each for each in found if results is None or os.path.abspath(each) != str(results))
+
+
+def holds_students(directory: Path, results: Path | None) -> bool:
     """Return whether a folder holds the submissions of a class, and is not itself the submission of one student.
 
-    It does if it holds folders, archives, or files with a platform's names, and is not a repository.
+    It does if it holds folders, archives, or files with a platform's names, and is not a repository. results: as in
+    read(). Raises OSError.
     """
-    found = [each for each in directory.iterdir() if each.name not in IGNORED_FOLDERS]
     return (
         any(
             each.is_dir()
             or each.name.endswith(ARCHIVES)
             or MOODLE.fullmatch(each.name)
             or CANVAS.fullmatch(each.name)
-            for each in found
+            for each in entries_of(directory, results)
         )
         and not (directory / ".git").exists()
     )

@@ -26,7 +26,7 @@ from ewe.scratch import Scratch
 from ewe_classroom.grader import formats, own_model, processes, repeat, replay, scheme, subject
 from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.grading import Grading
-from ewe_classroom.grader.kinds import DATA, ENGINE, SERVER, kind
+from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.located import located
 from ewe_classroom.grader.page import to_html
 from ewe_classroom.grader.refused import refused
@@ -324,6 +324,8 @@ def copied(
     submission = Submission(home, SandboxLimits(account, hidden=hidden), directory_for(account))
     try:
         submission.take(options.work)
+        if submission.source != home:
+            print(f"graded: the folder {printable(str(submission.source.relative_to(home)))}")
         if options.given is not None:
             own = submission.take_own(options.own or [])
             submission.add_given(Path(options.given), own)
@@ -362,10 +364,7 @@ def prepared(
     directory = Path(scratch.path) / "grading"
     try:
         directory.mkdir()
-        if lab.subject == ENGINE:  # a check of X-Switch runs the scripts under its account
-            Path(scratch.path).chmod(0o711)
-        else:
-            closed_to_others(Path(scratch.path), account)
+        closed_to_others(Path(scratch.path), account)
         yield Grading(
             start_command, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
@@ -401,9 +400,8 @@ def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
             )
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
     plan = lab.speed if speed else replace(lab.speed, marks=())
-    return replace(
-        lab, items=tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names), speed=plan
-    )
+    found = tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names)
+    return replace(lab, items=found, speed=plan, is_whole_lab=False)
 
 
 def account_of(user: str | None) -> SubjectAccount | None:
@@ -600,15 +598,17 @@ def print_verdict(verdict: Verdict, color: bool) -> None:
         f"{shown} {verdict.name:<20} {verdict.score:>2}/{verdict.points:<2} {verdict.seconds:5.1f} s  {text}"
     )
     if verdict.status != PASSED:
+        # A line of a schedule has columns, which a line break would take apart.
+        columns = verdict.schedule.splitlines()
         for line in verdict.text().splitlines():
-            print(textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          "))
+            shown = textwrap.fill(line, 110, initial_indent="        ", subsequent_indent="          ")
+            print(f"        {line}" if line in columns else shown)
 
 
 def print_summary(report: Report) -> None:
-    """Print the points, the notes for the lecturer, and the check to begin with."""
-    print(f"\n{formats.summary_line(report)} ({report.seconds:.1f} s)")
-    for note in report.notes:
-        print(f"Note: {note}")
+    """Print the points, the remarks about the run, and the check to begin with."""
+    summary = f"{formats.summary_line(report)} ({report.seconds:.1f} s)"
+    print("", *formats.with_remarks(report, summary), sep="\n")
     if first := report.first_advice():
         print(f"Begin with {first.name}: {first.did or first.proves}")
         print(f"  {first.again}")

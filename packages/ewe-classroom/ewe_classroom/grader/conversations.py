@@ -21,10 +21,18 @@ KEPT_REQUESTS = 5  # requests on one connection that stays open
     hint="Open files in binary mode. send() may take fewer bytes than it is given: use sendall(), or loop.",
 )
 def answers(scene: Scene) -> None:
-    paths = ["/hello.txt", "/empty.txt", "/bytes.bin", "/large.bin", "/folder/deep.txt", *scene.site.own]
+    paths = [
+        "/hello.txt",
+        "/empty.txt",
+        "/bytes.bin",
+        "/large.bin",
+        "/folder/deep.txt",
+        *scene.site.seed_files,
+    ]
     for path in paths:
         if path == "/large.bin":
-            # A client that reads immediately may empty the buffers as fast as one send() fills them.
+            # A client that reads immediately may empty the buffers as fast as one send() fills them. The send()
+            # then takes the whole file, and a server without a loop would pass.
             client = scene.client("a client that reads late", reads=False).ask(path, Connection="close")
             scene.settle()
             client.read_on()

@@ -38,7 +38,7 @@ MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginnin
 MAX_OUTPUT_BYTES = 16 << 20  # of one answer; the largest one of a check has a megabyte
 MAX_WHOLE_BYTES = 100  # of an output that a message shows whole
 BYTES_BEFORE, BYTES_AFTER = 10, 30  # of a longer one, around the first difference
-HEAD = b"Content-Type: text/plain\n\n"
+HEAD = b"Content-Type: text/plain\n\n"  # with which the scripts of the checks begin their output
 # A script that prints the state of its process. The state must be the same for each script, whichever ran before.
 # The script changes nothing: signal.alarm(0) would end the alarm that a later reading has to find.
 PROBE = """\
@@ -322,14 +322,17 @@ class EngineScene(Scene):
         status: int | None = 0,
         **more: Any,
     ) -> ScriptResult:
-        """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`."""
+        """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`.
+
+        name, text, more: as in run(). because: the likely cause of a failure. status: None if the engine ends
+        without an end mark.
+        """
         answer = self.run(name, text, **more)
-        expected = output.encode() if isinstance(output, str) else output
-        body = answer.output.partition(b"\n\n")[2]
-        if not answer.output.startswith(HEAD) or body != expected:
+        expected = HEAD + (output.encode() if isinstance(output, str) else output)
+        if answer.output != expected:
             self.fail(
-                f"{name} answered {difference(answer.output, HEAD + expected)}{self.errors(answer)}",
-                f"answer {difference(HEAD + expected, answer.output)}",
+                f"{name} answered {difference(answer.output, expected)}{self.errors(answer)}",
+                f"answer {difference(expected, answer.output)}",
                 because,
             )
         if answer.status != status:

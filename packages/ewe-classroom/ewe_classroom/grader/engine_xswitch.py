@@ -4,32 +4,50 @@
 
 X-Switch's settings name the engine as an administrator names it (docs/xswitch-internals.md, "Tell X-Switch"). The
 other checks (engines.py) speak the protocol themselves, and so see more details of the engine's behaviour.
+
+If the grader is root, three accounts take part:
+
+    root                     the supervisors of ewe and of X-Switch, and suexecme, which starts the engine
+    the server's account     the workers of ewe, and the process of X-Switch that reads requests
+    the engine's account     the engine, in each check of a grading the same one (sandbox.py)
+
+Only this grading uses the last two. They have numbers and no names, but X-Switch's settings name accounts. Each
+Python of `ewe -x` therefore imports a module `sitecustomize`, which adds two names to what the module pwd finds.
+
+The sandbox hides the labs, the submissions of the class and ewe itself from `ewe -x` and all of its descendants.
+`ewe -x` therefore runs from a copy of ewe, in a directory that the engine's account may not enter. This directory
+also has the temporary files of `ewe -x`: X-Switch copies its own engines there, and one of them is a solution.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
-import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short, state_of
 from ewe_classroom.grader.engines import HEADER_SCRIPT
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, named_account, own_account
 from ewe_classroom.grader.scene import WAIT_LIMIT_S
 from ewe_classroom.grader.subject import START_TIMEOUT_S
+from ewe_classroom.grader.submission import end_all
 
-ACCOUNT = "nobody"  # the scripts' account if the grader is root: X-Switch runs no script as root
+# The engine's account if the other checks run the engine as root (--user root): X-Switch runs no script as root.
+WITHOUT_RIGHTS = "nobody"
 # The time limit is too long to pass even on a busy machine: X-Switch ends the endless script because its client has
 # disconnected. Each user has one engine at a time, so the next request waits until the engine has been killed.
 SETTINGS = """time-limit = "2m"
@@ -41,12 +59,59 @@ MIN_CPU_S = 0.1  # CPU time after which an endless script has begun
 POLL_EVERY_S = 0.02
 END_TIMEOUT_S = 20  # after SIGTERM, ewe ends X-Switch and its engines
 IMPORT_DIRECTORY = Path(ewe.__file__).resolve().parents[1]  # the directory from which Python imports ewe
+BUILT = "target"  # the directories of X-Switch's engines in C and Java, which this check does not need
+# A module that Python imports at its start. It is filled with the fields of two passwd entries.
+NAMES_OF_ACCOUNTS = """import pwd
+
+ENTRIES = [pwd.struct_passwd(fields) for fields in {entries!r}]
+entry_of_name, entry_of_uid = pwd.getpwnam, pwd.getpwuid
 
 
-def may_read(path: Path) -> bool:
-    """Return whether the scripts' account may read a file."""
-    account = pwd.getpwnam(ACCOUNT)
-    return path.exists() and processes.is_readable(path.resolve(), account.pw_uid, account.pw_gid)
+def getpwnam(name):
+    return next((each for each in ENTRIES if each.pw_name == name), None) or entry_of_name(name)
+
+
+def getpwuid(uid):
+    return next((each for each in ENTRIES if each.pw_uid == uid), None) or entry_of_uid(uid)
+
+
+pwd.getpwnam, pwd.getpwuid = getpwnam, getpwuid
+"""
+
+
+class XSwitchAccounts(NamedTuple):
+    """The accounts of the engine, and of the processes of ewe and of X-Switch that are not root."""
+
+    engine: SubjectAccount
+    server: SubjectAccount
+
+
+def accounts_for(limits: SandboxLimits) -> XSwitchAccounts | None:
+    """Return the accounts for an engine with these limits; None if the grader is not root, and so has no others.
+
+    Both have the group of the grading, which alone may enter its directories (sandbox.closed_to_others).
+    """
+    if os.geteuid() != 0:
+        return None
+    engine = limits.account or named_account(WITHOUT_RIGHTS)
+    server = replace(own_account(), gid=engine.gid)
+    # New names also for an account that has one: X-Switch would give its engine all groups of that name.
+    return XSwitchAccounts(
+        replace(engine, name=f"ewe-engine-{engine.uid}"), replace(server, name=f"ewe-server-{server.uid}")
+    )
+
+
+def names_of(accounts: XSwitchAccounts) -> str:
+    """Return the text of a module that gives these accounts their names in the module pwd."""
+    entries = [
+        (each.name, "x", each.uid, each.gid, "", "/nonexistent", "/usr/sbin/nologin") for each in accounts
+    ]
+    return NAMES_OF_ACCOUNTS.format(entries=entries)
+
+
+def may_read(path: Path, account: SubjectAccount) -> bool:
+    """Return whether an account may read a file."""
+    return path.exists() and processes.is_readable(path.resolve(), account.uid, account.gid)
 
 
 def quoted(value: str | list[str]) -> str:
@@ -64,9 +129,16 @@ class XSwitchServer:
 
     def __init__(self, scene: EngineScene) -> None:
         self.scene = scene
+        self.limits: SandboxLimits = scene.subject.limits
+        self.accounts = accounts_for(self.limits)
         self.scripts: Path = scene.subject.site.root
         self.directory = self.scripts.parent
         self.port = processes.free_port()
+        private = self.private_directory()
+        # Empty: the engine could ask ewe for a file of the document root, such as one of the private directory.
+        documents = self.directory / "documents"
+        documents.mkdir(exist_ok=True)
+        documents.chmod(0o755)
         settings = self.directory / "xswitch.toml"
         settings.write_text(self.settings())
         self.log = self.directory / "ewe.log"
@@ -81,43 +153,69 @@ class XSwitchServer:
             "--access-log",
             "off",
         ]
-        command += ["--cgi-path", str(self.scripts), "--documentroot", str(self.directory)]
+        command += ["--cgi-path", str(self.scripts), "--documentroot", str(documents)]
         command += ["--xswitch-config", str(settings)]
+        if self.accounts is not None:
+            command += ["--user", self.accounts.server.name]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONPATH": str(IMPORT_DIRECTORY),  # the ewe of this grader
+            # The ewe of this grader: first the copy, if there is one.
+            "PYTHONPATH": os.pathsep.join([str(private / "modules"), str(IMPORT_DIRECTORY)]),
+            "TMPDIR": str(private / "tmp"),
             "LANG": "C.UTF-8",
         }
+        self.children_before = set(processes.children_of_grader())
         with open(self.log, "wb") as log:
+            # account=None: X-Switch itself gives the engine its account, and needs root for this.
             self.process = subprocess.Popen(
-                command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                command, cwd=private, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, preexec_fn=replace(self.limits, account=None),
             )  # fmt: skip
+
+    def private_directory(self) -> Path:
+        """Return a new directory that the engine's account may not enter, for modules and temporary files.
+
+        modules: a copy of ewe, if ewe is hidden from the engine, and the names of the accounts. tmp: TMPDIR.
+        """
+        directory = Path(tempfile.mkdtemp(prefix="ewe-", dir=self.directory))
+        modules, temporary = directory / "modules", directory / "tmp"
+        modules.mkdir()
+        temporary.mkdir()
+        if self.limits.also_hidden:
+            shutil.copytree(IMPORT_DIRECTORY / "ewe", modules / "ewe", ignore=shutil.ignore_patterns(BUILT))
+        if self.accounts is not None:
+            (modules / "sitecustomize.py").write_text(names_of(self.accounts))
+            for each in (directory, modules, temporary):
+                os.chown(each, self.accounts.server.uid, -1)
+        return directory
 
     def settings(self) -> str:
         """Return X-Switch's settings: the engine of the command line runs every script."""
         words = [self.readable(word) for word in self.scene.subject.start_command.command]
-        account = f'script-user = "{ACCOUNT}"\nmin-uid = 1\n' if os.geteuid() == 0 else "min-uid = 1\n"
+        account = f"script-user = {quoted(self.accounts.engine.name)}\n" if self.accounts is not None else ""
         return (
-            f"{account}roots = [{quoted(str(self.scripts))}]\n{SETTINGS}"
+            f"{account}min-uid = 1\nroots = [{quoted(str(self.scripts))}]\n{SETTINGS}"
             f'[engines.student]\ncommand = {quoted(words)}\nextensions = [".py"]\nisolation = "none"\n'
             f'[directories]\n{quoted(str(self.scripts))} = "student"\n'
         )
 
     def readable(self, word: str) -> str:
-        """Return a word of the command. A file that the scripts' account may not read is replaced by a copy.
+        """Return a word of the command. A file that the engine's account may not read is replaced by a copy.
+
+        ewe-grade itself refuses such a file (check_readable), unless the other checks run the engine as root.
 
         A Python that the account may not run, for example in a home directory, is replaced by the first python3 on
         the search path that the account may run.
         """
         path = Path(word)
-        if os.geteuid() != 0 or os.sep not in word or not path.is_file():
+        if self.accounts is None or os.sep not in word or not path.is_file():
             return word
-        if may_read(path):
+        account = self.accounts.engine
+        if may_read(path, account):
             return word
         if word == sys.executable:
             found = (Path(directory) / "python3" for directory in os.get_exec_path())
-            return str(next((each for each in found if may_read(each)), word))
+            return str(next((each for each in found if may_read(each, account)), word))
         copy = self.directory / path.name
         shutil.copyfile(path, copy)
         copy.chmod(0o755)
@@ -191,12 +289,9 @@ class XSwitchServer:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # The process leads a separate session and process group (start_new_session).
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        end_all(self.process, self.children_before, self.limits.account)
 
 
 @check(

@@ -41,6 +41,7 @@ UNPROTECTED = (
     "The program ran as the grader's account, so it could have changed this report. Limits that need root did not"
     " hold: on its processes, and on files in /tmp, /var/tmp and /dev/shm."
 )
+RESTLESS = "This server never sleeps (idle-cpu): begin there. Checks that need a quiet server are not judged."
 NOT_FINISHED = "The grader was stopped before it had finished. The checks that did not run have no points."
 
 
@@ -178,9 +179,9 @@ def to_classroom50(report: Report, maximum: int) -> str:
                 "passed": verdict.status == PASSED,
                 "score": verdict.score,
                 "max-score": verdict.points,
-                "output": verdict.text(maximum),
+                "output": text,
             }
-            for verdict in report.verdicts
+            for verdict, text in zip(report.verdicts, texts_with_remarks(report, maximum), strict=True)
         ],
     }
     return as_json(table)
@@ -201,13 +202,13 @@ def to_classroom(report: Report, maximum: int) -> str:
                 "name": f"{verdict.name}: {verdict.proves}",
                 "status": "pass" if verdict.status == PASSED else "fail",
                 "score": verdict.score,
-                "message": verdict.text(maximum),
+                "message": text,
                 "test_code": clip(verdict.again, MAX_COMMAND_CHARS),
                 "filename": "",
                 "line_no": 0,
                 "execution_time": f"{verdict.seconds:.1f}s",
             }
-            for verdict in report.verdicts
+            for verdict, text in zip(report.verdicts, texts_with_remarks(report, maximum), strict=True)
         ],
     }
     return as_json(table)
@@ -238,7 +239,7 @@ def to_prairielearn(report: Report, maximum: int) -> str:
 
 @fitted
 def to_junit(report: Report, maximum: int) -> str:
-    """Return JUnit's XML: one testsuite, one testcase for each check."""
+    """Return JUnit's XML: one testsuite, one testcase for each check. The remarks are properties of the suite."""
     count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN, NOT_JUDGED), 0)
     for verdict in report.verdicts:
         count[verdict.status] += 1
@@ -250,6 +251,9 @@ def to_junit(report: Report, maximum: int) -> str:
         f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN] + count[NOT_JUDGED]}" '
         f'time="{report.seconds:.3f}" timestamp="{timestamp}">',
     ]
+    if said := remarks(report):
+        properties = [f'<property name="remark" value={attribute(remark)}/>' for remark in said]
+        lines += ["<properties>", *properties, "</properties>"]
     for verdict in report.verdicts:
         start_tag = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
         start_tag += f'time="{verdict.seconds:.3f}"'
@@ -278,9 +282,41 @@ def to_autolab(report: Report) -> str:
 
 
 def outcome(report: Report) -> str:
-    """Return the summary for a platform, with what the mark rests on."""
-    text = summary_line(report) if report.finished else NOT_FINISHED
-    return f"{text}\n{UNPROTECTED}" if report.unprotected else text
+    """Return the summary for a platform, with the remarks."""
+    return "\n".join(with_remarks(report, summary_line(report) if report.finished else NOT_FINISHED))
+
+
+def with_remarks(report: Report, summary: str) -> list[str]:
+    """Return the lines of a summary and the remarks. RESTLESS comes first: nothing else can be judged well."""
+    lines = remarks(report)
+    lines.insert(1 if report.restless else 0, summary)
+    return lines
+
+
+def remarks(report: Report) -> list[str]:
+    """Return the facts about the whole run that a reader of the marks has to know, each as one line.
+
+    They are RESTLESS (always the first), the limit of the run, UNPROTECTED, and the notes of the report.
+    """
+    said = [RESTLESS] if report.restless else []
+    if report.limit_s:
+        said.append(f"The limit of a run was {report.limit_s:g} s.")
+    if report.unprotected:
+        said.append(UNPROTECTED)
+    return said + report.notes
+
+
+def texts_with_remarks(report: Report, maximum: int) -> list[str]:
+    """Return the text of each check, for a platform that shows no text about the run.
+
+    The text of one check begins with the remarks: the first check that has not passed, or else the first one.
+    maximum: the characters of one text of a check.
+    """
+    texts = [verdict.text(maximum) for verdict in report.verdicts]
+    if texts and (said := remarks(report)):
+        number = next((index for index, verdict in enumerate(report.verdicts) if verdict.status != PASSED), 0)
+        texts[number] = "\n".join([*said, texts[number]])
+    return texts
 
 
 def summary_line(report: Report) -> str:

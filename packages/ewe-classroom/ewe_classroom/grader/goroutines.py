@@ -126,10 +126,11 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
     hold(scene, client_count)
     more_processes = len(scene.subject.running()) - processes_alone
     during = count_goroutines(scene)
-    grown = len(during) - len(before)
-    growth = f"{client_count} stalled clients brought {grown} goroutines more"
+    more_goroutines = len(during) - len(before)
+    growth = f"{client_count} stalled clients brought {more_goroutines} goroutines more"
     growth_and_states = f"{growth} (now {in_words(during)})"
-    if kind == "thread" and (grown != client_count or more_processes > 0):
+    # A process for each connection brings a goroutine, too: the main goroutine of the process
+    if kind == "thread" and (more_goroutines != client_count or more_processes > 0):
         scene.fail(
             growth_and_states,
             f"{client_count} goroutines more",
@@ -141,7 +142,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
             f"at least {scene.workers}: the workers start before the first client comes",
             "the main goroutine serves the clients, or the workers are started only when they are needed",
         )
-    if kind in ("fixed", "one") and grown > 0:
+    if kind in ("fixed", "one") and more_goroutines > 0:
         scene.fail(
             growth_and_states,
             "the same number as without clients",

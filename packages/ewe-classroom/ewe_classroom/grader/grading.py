@@ -16,10 +16,11 @@ is "not judged", and names the check on which it rests (dependencies.py).
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -28,9 +29,10 @@ from ewe_classroom.grader import formats, own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import rests_on
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
-from ewe_classroom.grader.processes import HiddenProcess
+from ewe_classroom.grader.processes import HiddenProcess, ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import (
+    MIN_SERVER_TIMEOUT_S,
     FailedExpectation,
     Findings,
     MissingProgram,
@@ -46,6 +48,8 @@ from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PA
 from ewe_classroom.seeds import Seed
 
 MAX_ATTEMPTS = 3  # of a schedule, if a time limit of the server has disturbed it
+# The server's threads and the grader wait for a processor for so long in a schedule: the machine was busy.
+BUSY_MACHINE_S = 1.0
 PORT_COUNT = 1000  # ports of the student's server in a private network, from the first one on
 OUTPUT_LINES = 6  # of the server's output, in the verdict of a check that has not passed
 FIRST_CHECK = "idle-cpu"  # what this check finds decides how the others wait (scene.py)
@@ -59,6 +63,11 @@ REPLAY_FORMAT = "ewe-replay/1"
 def is_not_run_yet(verdict: Verdict) -> bool:
     """Return whether a check has still to run."""
     return verdict.status == NOT_RUN and not verdict.because
+
+
+def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
+    """Return for how long threads have waited for a processor since they began, all together, in seconds."""
+    return sum(task.queued_s for task in tasks.values())
 
 
 class Grading:
@@ -120,6 +129,7 @@ class Grading:
             student=self.student,
             seeded=self.seed is not None,
             limit_s=self.limit_s,
+            starter_points=self.scheme.starter_points,
             unprotected=self.limits.account is None and self.scheme.subject != DATA,
             notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
         )
@@ -237,7 +247,8 @@ class Grading:
 
         A server may disconnect a client that sends or reads nothing for some seconds. On a busy machine a schedule
         can take so long; the gate of that client then opens by itself. A fault after this proves nothing, so the
-        check is run again.
+        check is run again. On a busy machine it is "not judged" if the last attempt fails in this way, too.
+        Beside a free processor the server itself made the schedule so long, and the verdict stays.
         """
         for _ in range(MAX_ATTEMPTS):
             scene = self.run_check_once(item, verdict)
@@ -249,6 +260,12 @@ class Grading:
                 return
             if not is_disturbed:
                 return
+        if scene is not None and scene.queued_s >= BUSY_MACHINE_S:
+            verdict.leave_open(
+                f"the machine was too busy: in {MAX_ATTEMPTS} attempts the server disconnected a client that had "
+                f"waited for {MIN_SERVER_TIMEOUT_S:g} s or more, which a time limit may do. Grade again when the "
+                f"machine has less to do. What happened here: {verdict.did}"
+            )
 
     def make_not_judged(self, verdict: Verdict, scene: Scene) -> None:
         """Make a verdict "not judged": a server that is never quiescent could still have acted."""
@@ -271,10 +288,11 @@ class Grading:
         missing program, a fault of the grader.
         """
         scene: Scene | None = None
+        queued_before_s = queued_s(processes.tasks([os.getpid()]))
         self.fault = ""
         # An earlier attempt may have left texts
         verdict.sent, verdict.did, verdict.should, verdict.because = item.check.sends, "", "", ""
-        verdict.output = ""
+        verdict.output = verdict.schedule = ""
         try:
             if item.check.fresh:
                 self.end_subject()
@@ -313,10 +331,14 @@ class Grading:
             scene.close()
             self.subject = scene.subject  # a scene may have started the server again
             self.never_sleeps = scene.never_sleeps
-            verdict.facts = scene.confirmations
+            verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
             verdict.steps = scene.steps
             if verdict.status != PASSED:
                 verdict.output = self.subject.log(OUTPUT_LINES)
+            if verdict.status == FAILED and scene.may_have_timed_out():
+                # end_subject() below ends the server's threads.
+                own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
+                scene.queued_s = own_s + queued_s(self.subject.tasks())
             if self.record is not None:
                 self.write_replay(verdict)
         if item.check.fresh or verdict.status != PASSED:

@@ -18,15 +18,27 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ewe_classroom.grader.formats import MAX_FILE_BYTES, UNPROTECTED, summary_line
+from ewe_classroom.grader.formats import MAX_FILE_BYTES, RESTLESS, remarks, summary_line
 from ewe_classroom.grader.pictures import LEGEND, Ratios, ratios, timeline
-from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict, clip
+from ewe_classroom.grader.verdicts import (
+    ERROR,
+    FAILED,
+    NOT_JUDGED,
+    NOT_RUN,
+    PASSED,
+    SCHEDULE_LABEL,
+    Report,
+    Verdict,
+    clip,
+)
 from ewe_explore import lanes
 from ewe_explore.pages import render
 
 # Steps by which a page becomes smaller: the characters of one text, and the verdicts that get a picture.
 TEXT_LIMITS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
 INTERPRETER = re.compile(r"python[\d.]*")
+COLUMNS_TEXTS = 4  # a text in columns, mostly spaces, may be as long as so many others
+QUOTED = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–", NOT_JUDGED: "?"}
 
 
@@ -38,7 +50,10 @@ class Piece(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One check. rows: a label, the pieces of its text, and the style of the text: did, code, pre or ""."""
+    """One check. rows: a label, the pieces of its text, and its style.
+
+    The styles are did, code, pre, columns (a wide text whose lines must not be broken) and "".
+    """
 
     verdict: Verdict
     mark: str
@@ -73,11 +88,13 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     failed = by_weight(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
+    starter = 100 * report.starter_points / report.points if report.starter_points and report.points else None
     open_verdicts = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
     right = [verdict for verdict in report.verdicts if verdict.status == PASSED]
     return {
         "report": report,
-        "unprotected": UNPROTECTED,
+        # The template itself has the words of RESTLESS, the first of them in bold.
+        "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
         "subject": clip(report.subject, maximum),
         "program": clip(program(report.subject), 60),
         "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
@@ -86,6 +103,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
         "done": 100 * share,
+        "starter": starter,
         "pieces": pieces,
         "lanes_style": Markup(lanes.style()),
         "definitions": Markup(lanes.definitions()),
@@ -137,9 +155,8 @@ def card(verdict: Verdict, report: Report, maximum: int, drawn: Sequence[str]) -
     is_drawn = verdict.status in drawn
     rows = []
     for label, text, kind in rows_of(verdict):
-        clipped = clip(text, maximum)
-        # In a command or in the server's output, a backtick is a backtick.
-        rows.append((label, [Piece(clipped, False)] if kind in ("code", "pre") else pieces(clipped), kind))
+        clipped = clip(text, maximum * COLUMNS_TEXTS if kind == "columns" else maximum)
+        rows.append((label, [Piece(clipped, False)] if kind in QUOTED else pieces(clipped), kind))
     return Card(
         verdict,
         mark=MARKS[verdict.status],
@@ -164,6 +181,7 @@ def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
         ("What happened", verdict.did, "did"),
         ("What should happen", verdict.should, ""),
         ("Likely cause" if failed else "Why not", verdict.because, ""),
+        (SCHEDULE_LABEL, verdict.schedule if failed else "", "columns"),
         ("Why it matters", verdict.why, ""),
         ("Hint", verdict.hint if failed else "", ""),
         ("Found", "; ".join(verdict.facts), ""),

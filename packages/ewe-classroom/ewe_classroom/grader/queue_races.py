@@ -10,8 +10,9 @@ keep their connections until all have their answers; then the same with room for
 line `ROOM = N`; then the server is stopped while it serves them.
 
 A client sees a lost wake-up once in a million runs. The explorer (ewe_explore) decides at each lock and each
-condition which thread goes on, so it finds one within some hundred schedules, and shows the smallest. The number of
-schedules and the seed are fixed: the mark does not depend on the speed of the machine.
+condition which thread goes on, so it finds one within some hundred schedules. It draws the timeline of the smallest
+one, and the verdict quotes this timeline. The number of schedules and the seed are fixed: the mark does not depend
+on the speed of the machine.
 
 The grader copies test_queue.py from the lab, so an easier copy in the submission has no effect. The queue runs
 within the explorer, so a program could write the explorer's report itself, or change the explorer. After a success
@@ -67,6 +68,8 @@ CONTROL_PASSES = {"scenario_close"}  # the scenarios that put nothing
 FORGED = "the program itself reports success: it does so with a queue that loses each item, too"
 # The beginnings of lines in the explorer's report: a failure, its explanation, the command that repeats it.
 FAILURE, WHY = "✗ ", "Why: "
+# The beginnings of the timeline's first line, and of the line between its last one and the failure.
+TIMELINE_HEAD, RULE = " line ", "═"
 AGAIN_LINE = re.compile(r"^again: (.*)$", re.MULTILINE)
 
 
@@ -176,6 +179,7 @@ def fail(scene: Scene, report: str, sent: str = "") -> None:
     headline = part_of(report, FAILURE)
     again = AGAIN_LINE.search(report)
     scenario = re.search(r"--scenario (\w+)", again[1]) if again else None
+    scene.schedule = timeline_of(report)
     scene.fail(
         headline or (report_lines[-1] if report_lines else "the explorer has written nothing"),
         "keep every item and every wake-up in each order of the threads",
@@ -199,6 +203,17 @@ def part_of(report: str, begin: str) -> str:
             break
         lines.append(line.strip())
     return " ".join(lines)
+
+
+def timeline_of(report: str) -> str:
+    """Return the timeline above the failure in a report of the explorer: the smallest schedule that fails.
+
+    Return "" if there is none. Without threads there is nothing to draw.
+    """
+    before, found, _ = ("\n" + report).partition("\n" + FAILURE)
+    lines = before.splitlines() if found else []
+    heads = [number for number, line in enumerate(lines) if line.startswith(TIMELINE_HEAD)]
+    return "\n".join(line for line in lines[heads[-1] :] if not line.startswith(RULE)) if heads else ""
 
 
 def copied(scene: Scene, source: Path) -> Path:

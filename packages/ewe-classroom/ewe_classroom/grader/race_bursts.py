@@ -8,6 +8,9 @@
     more than the room    n half requests, 80 whole ones    put() waits while the queue is full
     the stop              2 n whole requests, SIGTERM       the server ends; a second time, while it is idle
 
+n is the number of workers that `progress` has found: a pool with a worker too few or too many loses the points of
+that check alone. A hang of a server that serves one client at a time, or any number, is "not judged".
+
 A stopped server finds a whole burst waiting when it goes on, so the burst does not depend on the speed of the
 machine. Conditions have bad luck (unlucky/): a woken thread gets its lock back late, which turns a lost wake-up and
 an `if` for `while` into a certainty. The last bursts are played once for each place at which a thread waits: there
@@ -44,7 +47,7 @@ from ewe_classroom.grader.sanitizers import (
     sanitized,
     source_line,
 )
-from ewe_classroom.grader.scene import CONNECT_S, Condition, Scene, SceneClient
+from ewe_classroom.grader.scene import CONNECT_S, NO_LIMIT, Condition, Scene, SceneClient
 from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
 
@@ -146,12 +149,24 @@ def processor_s(tasks: Mapping[int, processes.ThreadSample]) -> float:
     return sum(task.ran_s for task in tasks.values())
 
 
+def workers_of(scene: Scene) -> int:
+    """Return how many clients the server serves at a time, as found by `progress`, or else as the lab asks for.
+
+    A server that is no pool (Scene.at_once()) gets the bursts of the lab's number: a race in it is a race.
+    """
+    found = scene.findings.at_once
+    if found is None or found in (1, NO_LIMIT):
+        return scene.workers
+    return found
+
+
 class Bursts:
     """The bursts on one server. The scene's subject is the server that is built with a race detector."""
 
     def __init__(self, scene: Scene, program: Sanitized) -> None:
         self.scene = scene
         self.program = program
+        self.workers = workers_of(scene)
         self.hang_s = MIN_HANG_S
         self.positions: list[str] = []  # at which threads have waited for a condition, in the first run
         self.spurious = ""  # the place where waits return without a reason
@@ -165,7 +180,7 @@ class Bursts:
         """
         self.start()
         self.serve_bursts()
-        self.stop(2 * self.scene.workers)
+        self.stop(2 * self.workers)
         self.positions = self.traced_positions()
         self.start()
         self.stop(0)
@@ -207,7 +222,7 @@ class Bursts:
 
     def serve_bursts(self) -> None:
         """Play the bursts of the module's table, but the stop; fail at the first fault."""
-        workers = self.scene.workers
+        workers = self.workers
         for whole in range(workers):
             self.one_each(whole)
         for _ in range(3):
@@ -229,7 +244,7 @@ class Bursts:
         with self.stopped():
             clients = [
                 self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")
-                for number in range(self.scene.workers)
+                for number in range(self.workers)
             ]
         stalled = [client for client in clients if client is not clients[whole]]
         self.expect(
@@ -240,27 +255,27 @@ class Bursts:
 
     def hand_over(self) -> None:
         """Make n-1 workers free at the moment when n connections come."""
-        workers = self.scene.workers
+        workers = self.workers
         stalled = self.hold(workers - 1)
         with self.stopped():
             self.release(stalled)
             clients = [self.ask(f"/{10 + number}.txt") for number in range(workers)]
         self.expect(stalled + clients, f"{workers} clients came while workers became free")
 
-    def stop(self, clients: int) -> None:
-        """Send SIGTERM while so many clients wait; fail unless the server ends without a race."""
+    def stop(self, client_count: int) -> None:
+        """Send SIGTERM while `client_count` clients wait; fail unless the server ends without a race."""
         self.expect_detector()
-        # Stopped, so that the requests and the signal wait for the server together.
+        # The server is stopped, so that it finds the requests and the signal together.
         with self.stopped():
-            for number in range(clients):
+            for number in range(client_count):
                 self.ask(f"/{number}.txt")
             self.scene.signal(signal.SIGTERM)
-        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {clients} clients")
+        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {client_count} clients")
         self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
-                f"SIGTERM was sent{f' beside {clients} requests' if clients else ' to the idle server'}, and the "
-                f"server did not end{self.sleepers()}",
+                f"SIGTERM was sent{f' beside {client_count} requests' if client_count else ' to the idle server'}, "
+                f"and the server did not end{self.sleepers()}",
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
@@ -396,10 +411,14 @@ class Bursts:
             "a wake-up is lost"
             if self.waiting()
             else "a worker has ended, or it waits for a lock without end",
+            is_hang=True,
         )
 
-    def fail(self, did: str, should: str, because: str) -> None:
-        """Fail the check. A wait whose test is an `if` is the cause of all that follows."""
+    def fail(self, did: str, should: str, because: str, *, is_hang: bool = False) -> None:
+        """Fail the check. A wait whose test is an `if` is the cause of all that follows.
+
+        is_hang: clients wait for a response. Raises NotJudged if this is so because the server is no pool.
+        """
         self.expect_no_race()
         # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
@@ -414,6 +433,8 @@ class Bursts:
         elif self.spurious and not keywords[self.spurious]:
             because = f"a thread that woke at {self.spurious} went on although its condition was false"
             should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
+        elif is_hang:
+            self.scene.at_once()  # raises NotJudged
         self.scene.fail(
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )
@@ -421,14 +442,18 @@ class Bursts:
     def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
         races: list[RaceReport] = self.program.reports(self.output())
-        if races:
-            # The race is the cause, even if an earlier check has failed (Findings.causes)
-            self.scene.findings.causes.add(self.scene.check)
-            more = f" ({len(races) - 1} more reports)" if len(races) > 1 else ""
-            self.scene.fail(
-                races[0].did() + more, races[0].change(), races[0].cause(),
-                sent="bursts of clients, to the server built with a race detector",
-            )  # fmt: skip
+        if not races:
+            return
+        # A report of a race explains itself: this check loses its points, also if an earlier check has failed.
+        self.scene.findings.causes.add(self.scene.check)
+        first, more = races[0], len(races) - 1
+        others = f" ({more} more report{'s' if more > 1 else ''})" if more else ""
+        self.scene.fail(
+            first.did() + others,
+            first.change(),
+            first.cause(),
+            sent="bursts of clients, to the server built with a race detector",
+        )
 
     def output(self) -> str:
         with open(self.scene.subject.output, "rb") as file:

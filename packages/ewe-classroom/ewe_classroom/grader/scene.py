@@ -419,6 +419,10 @@ class Scene:
         self.confirmations: list[str] = []
         # Waits whose end proves nothing, because the server could still act at any time (until()).
         self.unproved: list[str] = []
+        # The timeline of a failure, if the check has another one than that of the clients (Verdict.schedule).
+        self.schedule = ""
+        # For how long, in seconds, the server's threads and the grader waited for a processor (grading.py).
+        self.queued_s = 0.0
         # Grading sets the attributes below, before the check begins (grading.py).
         self.deadline = float("inf")  # the end of the run (time.monotonic())
         self.check = ""  # the name of the check that plays the scene

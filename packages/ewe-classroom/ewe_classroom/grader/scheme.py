@@ -38,6 +38,8 @@ KNOWN_KEYS = {"title", "workers", "subject", "check", "speed"}
 KNOWN_OF_SPEED = {"reference", "clients", "marks"}
 REFERENCES = ("serial", "fork", "prefork", "thread", "pool", "asyncio", "event", "solution")
 MAX_CLIENTS = 400
+# An untouched starter has at most a tenth of a lab's points: tests/test_starters.py grades the starters.
+STARTER_PART = 10
 KNOWN_OF_CHECK = {"name", "points", "options", "hint", "needs"}
 
 
@@ -67,7 +69,10 @@ class SpeedPlan:
 
 @dataclass(frozen=True)
 class Scheme:
-    """The grading scheme of a lab: its checks with their points, and the number of workers of the server."""
+    """The grading scheme of a lab: its checks with their points, and the number of workers of the server.
+
+    is_whole_lab: the checks and points are those of a lab of ewe, and no --only has chosen some of them.
+    """
 
     name: str
     title: str
@@ -75,6 +80,12 @@ class Scheme:
     items: tuple[Item, ...]
     speed: SpeedPlan = SpeedPlan()
     subject: str = SERVER  # the kind of submission (kinds.py)
+    is_whole_lab: bool = False
+
+    @property
+    def starter_points(self) -> int | None:
+        """The points that the lab's starter has at most; None if nothing is known about them."""
+        return sum(item.points for item in self.items) // STARTER_PART if self.is_whole_lab else None
 
     def checks_for_language(self, language: str) -> Scheme:
         """Return the scheme without the checks that do not suit a submission in a language."""
@@ -135,7 +146,8 @@ def load(name: str) -> Scheme:
             raise ConfigError(
                 f"{path}: check {item.check.name} needs the subject {item.check.subject}, not {subject}"
             )
-    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject)
+    is_whole_lab = not name.endswith(".toml")
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject, is_whole_lab)
 
 
 def check_needs(items: tuple[Item, ...], path: Path) -> None:

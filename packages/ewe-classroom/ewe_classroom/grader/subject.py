@@ -121,8 +121,8 @@ class ServedFiles:
         self.files |= {
             numbered_path(number): b"file %d\n" % number * (number + 1) for number in range(NUMBERED_FILES)
         }
-        self.own = seed.files() if seed is not None else {}  # the files of this student
-        self.files |= self.own
+        self.seed_files = seed.files() if seed is not None else {}
+        self.files |= self.seed_files
         for path, content in self.files.items():
             file = self.root / path[1:]
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,9 @@
 
 A grading platform gives the grader a directory that a student has filled. A build tool trusts such a directory:
 make reads GNUmakefile before the Makefile of the lab, go reads go.work, and a symbolic link may name any file. The
-grader therefore copies only the files that the lab names. It runs the build as the server's account, so a build has
-no more rights than the server.
+grader therefore copies only the files that the lab names. A student may have sent them within a folder: the grader
+takes the one folder that has all of them. It runs the build as the server's account, so a build has no more rights
+than the server.
 
 Possible failures: a file is missing, is a symbolic link, or is huge; the build fails, never ends, or fills the
 disk. The message is one line, and the report gives it as the reason.
@@ -31,6 +32,7 @@ from pathlib import Path
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import processes
+from ewe_classroom.grader.located import files
 from ewe_classroom.grader.sandbox import (
     SandboxLimits,
     SubjectAccount,
@@ -51,6 +53,7 @@ MAX_PYTHON_BYTES = 2 << 20  # the grader itself parses these files, and needs a 
 BUILD_TIMEOUT_S = 120.0
 MAX_BUILD_BYTES = 2 << 30  # memory of one process of the build
 MAX_SHOWN_CHARS = 300  # of the build's output
+MAX_SHOWN_FOLDERS = 3  # in the message about a file that several folders have
 
 
 class Submission:
@@ -75,15 +78,17 @@ class Submission:
                 os.chown(directory, limits.account.uid, limits.account.gid)
 
     def take(self, names: Sequence[str]) -> None:
-        """Copy files of the submission.
+        """Copy files of the submission. If none of them is there, they are looked for in the folders.
 
-        Raises BadSubject for an unsuitable file, and ConfigError for a name with a directory.
+        Raises BadSubject for an unsuitable or missing file, and ConfigError for a name with a directory.
         """
         for name in names:
             if name != os.path.basename(name) or name in ("", ".", ".."):
                 raise ConfigError(
                     f"--work, --own: {name!r} is not the name of a file; leave out its directory"
                 )
+        self.source = folder_of(self.source, names)
+        for name in names:
             copy(self.source / name, self.path / name)
 
     def take_own(self, names: Sequence[str]) -> list[str]:
@@ -175,6 +180,32 @@ class Submission:
     def close(self) -> None:
         """Remove the copy."""
         self.scratch.close()
+
+
+def folder_of(top: Path, names: Sequence[str]) -> Path:
+    """Return the directory of a submission: `top`, or the one folder within it that has all files of the names.
+
+    A missing file is a fault of copy(), which names it. Raises BadSubject if several folders have the files, or if
+    a folder has only some of them.
+    """
+    # lexists() is true for a symbolic link to nothing, too: copy() then says why it refuses the link.
+    if not names or any(os.path.lexists(top / name) for name in names):
+        return top
+    holders = {name: [path.parent for path in files(top, name)] for name in names}
+    whole = [folder for folder in holders[names[0]] if all(folder in holders[name] for name in names)]
+    if len(whole) == 1:
+        return whole[0]
+    if whole:
+        shown = ", ".join(str(folder.relative_to(top)) for folder in whole[:MAX_SHOWN_FOLDERS])
+        raise BadSubject(f"there are {len(whole)} folders with {names[0]}: {shown}; hand in one of them")
+    folder = next((folder for folders in holders.values() for folder in folders), None)
+    if folder is not None:
+        lacking = next(name for name in names if folder not in holders[name])
+        raise BadSubject(
+            f"cannot read {lacking}: the folder {folder.relative_to(top)} has no such file; hand in all files of"
+            " the work there"
+        )
+    return top
 
 
 def copy(source: Path, target: Path) -> None:

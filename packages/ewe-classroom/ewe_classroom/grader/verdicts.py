@@ -10,6 +10,7 @@ from typing import Any
 PASSED, FAILED, NOT_RUN, ERROR = "passed", "failed", "not run", "error"
 NOT_JUDGED = "not judged"  # what the check would have seen rests on something that another check has refuted
 NOT_PRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+SCHEDULE_LABEL = "The smallest schedule"
 MAX_TEXT_CHARS = 10_000  # characters of one text of a verdict
 MAX_STEP_CHARS = 1000  # characters of the bytes of one step; a replay file contains all of them
 GAP_NOTE_CHARS = 40  # room for the note that stands in place of the middle of a text
@@ -50,6 +51,8 @@ class Verdict:
     earned: int | None = None  # the points of a check with partial points; None: all or nothing
     # The check has ended, but its result may become "not judged" as soon as another check has run.
     waits: bool = False
+    # The timeline of the smallest schedule that fails, with a column for each thread (queue_races.py).
+    schedule: str = ""
 
     @property
     def score(self) -> int:
@@ -63,7 +66,7 @@ class Verdict:
     def leave_open(self, because: str) -> None:
         """Make the verdict "not judged", for this reason. Its texts about a failure are dropped."""
         self.status, self.because = NOT_JUDGED, because
-        self.sent = self.did = self.should = ""
+        self.sent = self.did = self.should = self.schedule = ""
 
     @property
     def what_happened(self) -> str:
@@ -72,7 +75,7 @@ class Verdict:
 
     def clip(self) -> None:
         """Shorten the texts that quote the server, and remove the control sequences of a terminal from them."""
-        for name in ("sent", "did", "should", "because", "output"):
+        for name in ("sent", "did", "should", "because", "schedule", "output"):
             setattr(self, name, clip(printable(getattr(self, name)), MAX_TEXT_CHARS))
         self.facts = [clip(printable(fact), MAX_TEXT_CHARS) for fact in self.facts]
 
@@ -85,16 +88,17 @@ class Verdict:
         if self.status == NOT_JUDGED:
             return clip(f"Not judged: {self.because}", maximum)
         lines = [
-            ("What was sent", self.sent),
-            ("What happened", self.did),
-            ("What should happen", self.should),
-            ("Likely cause", self.because),
-            ("Why it matters", self.why),
-            ("Hint", self.hint),
-            ("See it again", self.again),
-            ("The server wrote", self.output),
+            ("What was sent: ", self.sent),
+            ("What happened: ", self.did),
+            ("What should happen: ", self.should),
+            ("Likely cause: ", self.because),
+            (f"{SCHEDULE_LABEL}:\n", self.schedule),
+            ("Why it matters: ", self.why),
+            ("Hint: ", self.hint),
+            ("See it again: ", self.again),
+            ("The server wrote: ", self.output),
         ]
-        return "\n".join(f"{label}: {clip(text, maximum)}" for label, text in lines if text)
+        return "\n".join(f"{label}{clip(text, maximum)}" for label, text in lines if text)
 
 
 @dataclass
@@ -116,6 +120,7 @@ class Report:
     limit_s: float = 0.0  # of the run; checks that it did not reach are "not run"
     unprotected: bool = False  # the submission had the grader's account (sandbox.py)
     notes: list[str] = field(default_factory=list)  # for the lecturer: what the system did not allow
+    starter_points: int | None = None  # that the lab's starter has at most; None if unknown
     restless: bool = False  # the server was never quiescent while it had nothing to do (scene.py)
 
     @property

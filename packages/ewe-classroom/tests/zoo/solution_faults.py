@@ -658,6 +658,24 @@ fault(
     ("number < workers; number++", "number <= workers; number++"),
 )
 fault(
+    "OneFewer",
+    "pool",
+    "c",
+    "progress",
+    "3 workers or fewer take connections",
+    "There are n-1 workers.",
+    ("number < workers; number++", "number + 1 < workers; number++"),
+)
+fault(
+    "OneFewer",
+    "pool",
+    "go",
+    "progress",
+    "3 workers or fewer take connections",
+    "There are n-1 workers.",
+    ("number < workers; number++", "number + 1 < workers; number++"),
+)
+fault(
     "LastComeFirst",
     "pool",
     "go",

@@ -167,6 +167,9 @@ class Bench(Protocol):
     def load(self, server: RunningServer, load: Load) -> Sample:
         """Run a load once on the load's core, and watch the server meanwhile. Raises LabError."""
 
+    def undisturbed(self, measure: Callable[[], Sample]) -> Sample:
+        """Measure, and once more if other programs had the cores; return the last sample. Raises LabError."""
+
     def probe(self, server: RunningServer, load: Load) -> None:
         """Send one request and check its answer against the load. Raises LabError."""
 

@@ -13,10 +13,12 @@ other programs.
     foreign  =  - CPU time of the lab and of all its descendants
 
 Possible failures. A process that ends takes its CPU time with it: to its parent, which has waited for it, or to
-nobody, if its parent ended first. `ProcessTreeClock` therefore keeps the last reading of each process. A program
-that becomes a daemon leaves the tree: a process that was once in the tree stays in it. The interrupts of the kernel
-are left out, because the load itself causes most of them. With more than two cores the lab's own processes may also
-run elsewhere: only those count that were last seen on a watched core.
+nobody, if its parent ended first. `ProcessTreeClock` therefore keeps the last reading of each process. A parent
+that ignores SIGCHLD, such as the daemon of Apache's mod_cgid, never waits, and the CPU time of its programs is
+lost. While the lab has such a process, other programs have at most what their own clocks say. A program that
+becomes a daemon leaves the tree: a process that was once in the tree stays in it. The interrupts of the kernel are
+left out, because the load itself causes most of them. With more than two cores the lab's own processes may also run
+elsewhere: only those count that were last seen on a watched core.
 """
 
 from __future__ import annotations
@@ -26,11 +28,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ewe_lab.bench.processes import TICKS_PER_S, ProcessStat, own_cpu_seconds, processes
+from ewe_lab.bench.processes import (
+    TICKS_PER_S,
+    ProcessStat,
+    busy_seconds,
+    forgetful_processes,
+    own_cpu_seconds,
+    processes,
+)
 
 READ_EVERY_S = 1.0  # seconds between two readings
+MIN_WINDOW_S = 0.5  # of a shorter time no share is known: the busy time of a core comes in ticks of 10 ms
 # Of one core: if other programs had more, rates and times are no longer the server's
 MAX_FOREIGN_SHARE = 0.25
 
@@ -49,6 +58,7 @@ class ProcessTreeClock:
     def __init__(self, root: int) -> None:
         self.root = root
         self.members: dict[tuple[int, int], CpuReading] = {}  # by pid and start time
+        self.forgetful: set[tuple[int, int]] = set()  # those members whose children's CPU time is lost
 
     def cpu_seconds_since_last_call(self, everyone: Iterable[ProcessStat], cores: Sequence[int]) -> float:
         """Return the CPU seconds that the process tree used on the cores since the last call.
@@ -60,6 +70,10 @@ class ProcessTreeClock:
         family = self.family(list(everyone))
         readings = {
             key: CpuReading(own_cpu_seconds(process), process.waited) for key, process in family.items()
+        }
+        # Once is enough: at another reading the process may have no child
+        self.forgetful = (self.forgetful & set(family)) | {
+            (process.pid, process.started) for process in forgetful_processes(family.values())
         }
         used = waited = 0.0
         for key, reading in readings.items():
@@ -97,20 +111,46 @@ class ProcessTreeClock:
         return found
 
 
-def busy_seconds(cores: Sequence[int]) -> float:
-    """Return the seconds that cores have been busy with programs since the machine started, without interrupts."""
-    found = 0.0
-    for line in Path("/proc/stat").read_text(errors="replace").splitlines():
-        name, *ticks = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
-            # proc(5): user, nice, system, idle, iowait, irq, softirq, steal
-            user, nice, system, *_, steal = map(int, ticks[:8])
-            found += (user + nice + system + steal) / TICKS_PER_S
-    return found
+class StrangersClock:
+    """The CPU seconds of all processes that do not belong to a tree, as far as /proc knows them.
+
+    It is a lower bound: a process that starts and ends between two readings is missed, unless its parent waits.
+    """
+
+    def __init__(self) -> None:
+        self.readings: dict[tuple[int, int], float] = {}  # by pid and start time: CPU seconds so far
+
+    def cpu_seconds_since_last_call(
+        self, strangers: Iterable[ProcessStat], cores: Sequence[int], started_after: float
+    ) -> float:
+        """Return the CPU seconds that the strangers used on the cores since the last call.
+
+        started_after: in clock ticks since the machine started: a process that is new and older has been seen by no
+        call, and is not counted yet.
+        """
+        used, readings = 0.0, {}
+        for process in strangers:
+            key = process.pid, process.started
+            readings[key] = process.own + process.waited
+            before = self.readings.get(key, 0.0 if process.started >= started_after else readings[key])
+            used += max(readings[key] - before, 0.0) if process.core in cores else 0.0
+        self.readings = readings
+        return used
+
+
+@dataclass(frozen=True)
+class ForeignReading:
+    """A moment of a watch: the time, and the seconds that other programs had until then."""
+
+    at: float
+    foreign_s: float
 
 
 class OtherProgramsWatch:
-    """Watches the cores until the block is left. busy, everyone: the readings, for tests."""
+    """Watches the cores until the block is left. busy, everyone: the readings, for tests.
+
+    take_reading() and cores_since() tell what other programs had during one measurement, from the same clock.
+    """
 
     def __init__(
         self,
@@ -120,10 +160,12 @@ class OtherProgramsWatch:
     ) -> None:
         self.cores = sorted(set(cores))
         self.read_busy_seconds, self.list_processes = busy, everyone
-        self.tree_clock = ProcessTreeClock(os.getpid())
+        self.tree_clock, self.strangers_clock = ProcessTreeClock(os.getpid()), StrangersClock()
         self.busy_s = self.lab_s = 0.0  # busy seconds of the cores, and those of the lab among them
         self.last_busy_s = 0.0  # the last reading: busy seconds since the machine started
+        self.last_ticks = 0.0  # the last reading: clock ticks since the machine started
         self.began = self.ended = 0.0  # the times of the first and the last reading
+        self.lock = threading.Lock()  # a measurement reads beside the thread
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.read_each_second, daemon=True)
 
@@ -142,18 +184,39 @@ class OtherProgramsWatch:
         while not self.stopped.wait(READ_EVERY_S):
             self.take_reading()
 
-    def take_reading(self, first: bool = False) -> None:
-        """Add the CPU seconds since the last reading to the totals. first: there is no reading before it."""
-        # Both clocks are read one after the other, so that they cover the same time
-        busy_s = self.read_busy_seconds(self.cores)
-        lab_s = self.tree_clock.cpu_seconds_since_last_call(self.list_processes(), self.cores)
-        self.ended = time.monotonic()
-        if first:
-            self.began = self.ended
-        else:
-            self.busy_s += busy_s - self.last_busy_s
-            self.lab_s += lab_s
-        self.last_busy_s = busy_s
+    def take_reading(self, first: bool = False) -> ForeignReading:
+        """Add the CPU seconds since the last reading to the totals; return the moment and the sum.
+
+        first: there is no reading before it.
+        """
+        with self.lock:
+            # Both clocks are read one after the other, so that they cover the same time
+            busy_s = self.read_busy_seconds(self.cores)
+            everyone = list(self.list_processes())
+            lab_s = self.tree_clock.cpu_seconds_since_last_call(everyone, self.cores)
+            strangers_s = self.strangers_clock.cpu_seconds_since_last_call(
+                (each for each in everyone if (each.pid, each.started) not in self.tree_clock.members),
+                self.cores,
+                self.last_ticks,
+            )
+            self.last_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S
+            self.ended = time.monotonic()
+            if self.tree_clock.forgetful:
+                # The rest of the busy time is that of programs of the lab which have ended
+                lab_s = max(lab_s, busy_s - self.last_busy_s - strangers_s)
+            if first:
+                self.began = self.ended
+            else:
+                self.busy_s += busy_s - self.last_busy_s
+                self.lab_s += lab_s
+            self.last_busy_s = busy_s
+            return ForeignReading(self.ended, self.busy_s - self.lab_s)
+
+    def cores_since(self, begin: ForeignReading) -> float | None:
+        """Take a reading; return how many cores other programs had since then, None if it was just now."""
+        end = self.take_reading()
+        length = end.at - begin.at
+        return max((end.foreign_s - begin.foreign_s) / length, 0.0) if length >= MIN_WINDOW_S else None
 
     def foreign_share(self) -> float:
         """Return the share of the cores, 0 to 1, that other programs had from the first reading to the last."""

@@ -23,6 +23,7 @@ from ewe_lab.bench.guard import tell_guards
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # clock ticks a second: the unit of /proc/PID/stat and /proc/stat
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
+IGNORES_CHILDREN = 1 << (signal.SIGCHLD - 1)  # the bit of SIGCHLD in the mask SigIgn of /proc/PID/status
 TERM_TO_KILL_S = 5.0  # seconds that a process may take to end after SIGTERM
 KILL_ROUNDS, KILL_PAUSE_S = 100, 0.01  # how often the rest of a session is killed, until no process is left
 MAX_READINGS_OF_TREE = 5  # of a tree whose processes start and end meanwhile
@@ -110,6 +111,27 @@ def cpu_seconds(*roots: int) -> float:
     return total
 
 
+def forgets_children(pid: int) -> bool:
+    """Whether the CPU time of a process's children is lost when they end; False if the process has ended.
+
+    The process ignores SIGCHLD, as the daemon of Apache's mod_cgid does. It then waits for no child, and the kernel
+    adds the CPU time of an ended child to nothing.
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in text.splitlines() if line.startswith("SigIgn:")), "0")
+    return bool(int(mask, 16) & IGNORES_CHILDREN)
+
+
+def forgetful_processes(family: Iterable[ProcessStat]) -> list[ProcessStat]:
+    """Return the processes among `family` that have children there, and whose children's CPU time is lost."""
+    family = list(family)
+    parents = {process.parent for process in family}
+    return [process for process in family if process.pid in parents and forgets_children(process.pid)]
+
+
 def own_cpu_seconds(process: ProcessStat) -> float:
     """Return the CPU seconds of one process from its CPU clock: the times in /proc come in steps of 10 ms."""
     try:
@@ -119,15 +141,44 @@ def own_cpu_seconds(process: ProcessStat) -> float:
         return process.own
 
 
-def core_seconds(core: int) -> float:
-    """Return the seconds that a core has been busy since the machine started, with any program."""
+def seconds_by_core() -> dict[int, float]:
+    """Return, for each core, the seconds that it has been busy with programs since the machine started.
+
+    Interrupts are left out: the load itself causes most of them, and they belong to no program.
+    """
+    found = {}
     for line in Path("/proc/stat").read_text(errors="replace").splitlines():
         name, *ticks = line.split()
-        if name == f"cpu{core}":
-            # proc(5): eight kinds of time; behind them that of guests, which user and nice include
-            user, nice, system, _idle, _iowait, *others = (int(number) for number in ticks[:8])
-            return (user + nice + system + sum(others)) / TICKS_PER_S
-    raise LabError(f"core {core} is not in /proc/stat")
+        if name.startswith("cpu") and name[3:].isdecimal():
+            # proc(5): user, nice, system, idle, iowait, irq, softirq, steal; behind them the time of guests, which
+            # user and nice include
+            user, nice, system, *_, steal = map(int, ticks[:8])
+            found[int(name[3:])] = (user + nice + system + steal) / TICKS_PER_S
+    return found
+
+
+def busy_seconds(cores: Sequence[int]) -> float:
+    """Return the seconds that cores have been busy with programs since the machine started, without interrupts."""
+    by_core = seconds_by_core()
+    return sum(by_core.get(core, 0.0) for core in cores)
+
+
+def core_seconds(core: int) -> float:
+    """Return the seconds that a core has been busy with programs since the machine started. Raises LabError."""
+    by_core = seconds_by_core()
+    if core not in by_core:
+        raise LabError(f"core {core} is not in /proc/stat")
+    return by_core[core]
+
+
+def share_of_core(busy_s: float, measured_s: float) -> float:
+    """Return busy seconds as a share of the measured time, at most 1.
+
+    The shares of a core, of the server and of the load generator are made alike, so that they can be subtracted.
+    measured_s: shorter than the time in which the busy seconds were used, in which the load generator also starts
+    and ends. As a share of that time, a full core would not seem full.
+    """
+    return min(busy_s / measured_s, 1.0) if measured_s > 0 else 0.0
 
 
 def two_cores() -> tuple[int, int]:

@@ -110,7 +110,8 @@ class Usage:
     descriptors: int | None = None
     voluntary: int | None = None  # context switches
     involuntary: int | None = None
-    core: float | None = None  # share of the server's core that was busy, other programs included
+    # The share of the server's core that was busy with programs, other programs included, interrupts not
+    core: float | None = None
 
 
 @dataclass
@@ -122,6 +123,7 @@ class Sample:
     requests and its first error ends it; else 0. service: from sending a request to the end of its answer.
     response: from the time at which the request was due; None if the load has no schedule. client: the share of its
     core that the load generator used; core: the share of that core that was busy, other programs included.
+    foreign_cores: how many cores other programs had during the measurement; None if it is not known.
     """
 
     tool: str
@@ -143,6 +145,7 @@ class Sample:
     running: list[tuple[int, float]] = field(default_factory=list)
     phases: list[Sample] = field(default_factory=list)
     elsewhere: bool = False  # the server was a target that ran already, perhaps on another machine
+    foreign_cores: float | None = None
 
     @property
     def tried(self) -> int:
@@ -178,7 +181,7 @@ class Sample:
     @property
     def foreign_on_server_core(self) -> float | None:
         """The share of the server's core that other programs had; None if it is not known."""
-        if self.usage is None or self.usage.core is None or not self.seconds:
+        if self.usage is None or self.usage.core is None or not self.seconds or self.usage.cpu < 0:
             return None
         return self.usage.core - self.usage.cpu / self.seconds
 
@@ -189,8 +192,13 @@ class Sample:
 
     @property
     def micros(self) -> float | None:
-        """The server's CPU time for a reply, in µs."""
-        return self.usage.cpu / self.replies * 1e6 if self.usage and self.replies else None
+        """The server's CPU time for a reply, in µs.
+
+        None also if it is negative: an earlier report lost the CPU time of programs that nobody waits for.
+        """
+        if self.usage is None or not self.replies or self.usage.cpu < 0:
+            return None
+        return self.usage.cpu / self.replies * 1e6
 
 
 @dataclass
@@ -281,7 +289,8 @@ def figure(sample: Sample, name: str) -> float | None:
 class ExperimentTable:
     """One experiment as it was run. id: `E-T2`, or `compare`. skipped: the reason if it was not run at all.
 
-    foreign: the share of the cores that other programs had meanwhile. None: nobody looked.
+    foreign: the share of the cores that other programs had meanwhile. None: nobody looked. left_out: the number of
+    measurements that were removed, because other programs had the cores meanwhile (disturbance.py).
     """
 
     id: str
@@ -295,6 +304,7 @@ class ExperimentTable:
     notes: list[str] = field(default_factory=list)
     foreign: float | None = None
     cores: int = 2  # the number of cores of which `foreign` is a share
+    left_out: int = 0
 
 
 @dataclass

@@ -2,23 +2,28 @@
 
 Absolute figures of different decades are never compared. Ratios are compared: the figure of a server divided by
 that of the table's reference server, in the document and here, among cells of the same column and the same x. Let p
-be the document's ratio and o ours. A cell is
+be the document's ratio and o ours. A ratio is level with the reference within 10 %; ours also if the repeats
+overlap, or within 20 % if there is only one. The order comes first: a claim that events serve a sixth more requests
+than threads is false where they serve a sixth fewer, although the two ratios differ by less than a factor of 1.5.
+A cell is
 
-    reproduced    if p and o differ by a factor of at most 1.5
-    shape         else, if both are on the same side of the reference: the order is kept
-    inverted      else, if they are on opposite sides of it
-    changed       else: one of the two is level with the reference (within 10 %; ours also if the repeats overlap,
-                  or within 20 % if there is only one) and the other is not. A difference that the document shows
-                  is absent here, or a difference that it does not show is present here
-    not testable  if there is no o: no measurement, no reply although a time is needed, or no reference server here
+    reproduced    if p and o are on the same side of the reference, or both level with it, and differ by a factor of
+                  at most 1.5
+    shape         if they are on the same side, or both level, and differ by more: the order is kept
+    inverted      if they are on opposite sides of it
+    changed       if one of the two is level with the reference and the other is not. A difference that the document
+                  shows is absent here, or a difference that it does not show is present here. Two ratios that
+                  differ by at most 10 %, such as 1.12 and 1.08, have not changed: the cell is reproduced if ours is
+                  not level by chance
+    not testable  if our repeats allow both p and no difference at all, so that they cannot tell the two apart; or
+                  if there is no o: no measurement, no reply although a time is needed, or no reference server here
                   or in the document (or one that gave no reply)
 
 A load generator that used more than 70 % of its core may have been the bottleneck. The rate is then a lower bound:
 o is a lower bound if the generator was too busy with the server, an upper bound if it was too busy with the
 reference, and unknown if both. If the bound shows the order, and by more than chance as above, the verdict is
-`shape` or `inverted`, and else not testable. For `inverted`, and for `changed`, p and the bound must differ by more
-than a factor of 1.5. Times under such a load are not testable. Memory and CPU time do not depend on the load
-generator.
+`shape` or `inverted`, and else not testable. For `changed`, p and the bound must differ by more than 10 %. Times
+under such a load are not testable. Memory and CPU time do not depend on the load generator.
 
 A share of lost requests is not compared by ratios, since the reference may have lost none. Let p be the printed
 share and o ours. The cell is reproduced if both are at most 1 %, or if both are more and differ by a factor of at
@@ -30,8 +35,9 @@ the other ratio is 0 too, the cell is reproduced. A table whose only measured se
 testable.
 
 If other programs had more than a quarter of a core while the table was measured, none of its cells is testable and
-its claim has no verdict: the winner of a race beside a compiler depends on the compiler. A claim about settings,
-events or memory (`timed = false`) keeps its verdict, with a warning.
+its claim has no verdict: the winner of a race beside a compiler depends on the compiler. If they had that much
+during a single measurement, this one is left out (disturbance.py), and a cell without another one is not testable.
+A claim about settings, events or memory (`timed = false`) keeps its verdict, with a warning.
 
 A column holds if all testable cells are reproduced or shape, holds in part if some are, and does not hold if none
 is. A table has the word of its testable columns if they agree, and else holds in part.
@@ -46,15 +52,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ewe_lab.bench import figures
+from ewe_lab.bench.disturbance import without_disturbed
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.figures import percent_text, ratio_text
 from ewe_lab.bench.foreign import MAX_FOREIGN_SHARE
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, figure, has_too_few_times
 
-MAX_RATIO_FACTOR = 1.5  # the greatest factor between the two ratios of a reproduced cell
+MAX_RATIO_FACTOR = 1.5  # the greatest factor between the two ratios of a reproduced cell on one side
 MAX_DESCRIBED_COLUMNS = 4  # up to this many columns, the finding describes each one
 ROUNDING = 1e-9  # a tolerance, so that 10 of 11 counts as level
-LEVEL_RATIO = 1.1  # a ratio between 1 / LEVEL_RATIO and LEVEL_RATIO is level with the reference
+# A ratio between 1 / LEVEL_RATIO and LEVEL_RATIO is level with the reference; two that differ by it are alike
+LEVEL_RATIO = 1.1
 
 RATES = ("rate", "request_rate", "connection_rate", "kilobytes")
 MAX_LOST_SHARE = 0.01  # share of its requests that a server may lose and still win
@@ -104,16 +112,33 @@ def side_of_reference(ratio_to_reference: float) -> int:
     return 1 if ratio_to_reference > 1 else -1
 
 
-def compare(paper: float, ours: float, level: bool = False) -> str:
-    """Return the verdict on two ratios to the reference server. level: our ratio may differ from 1 by chance."""
-    if paper == ours:  # also if both are 0, which have no factor
-        return REPRODUCED
-    if min(paper, ours) > 0 and max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR:
-        return REPRODUCED
-    paper_side, our_side = side_of_reference(paper), 0 if level else side_of_reference(ours)
+def ratio_factor(one: float, other: float) -> float:
+    """Return the factor, at least 1, between two ratios; infinite if only one of them is 0."""
+    if one == other:  # also if both are 0, which have no factor
+        return 1.0
+    return max(one, other) / min(one, other) if min(one, other) > 0 else math.inf
+
+
+def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = None) -> str:
+    """Return the verdict on two ratios to the reference server.
+
+    by_chance: the least and the greatest ratio that ours may be, with the spread of the repeats; None: it is exact.
+    NOT_TESTABLE if the spread has both the document's ratio and no difference at all.
+    """
+    factor = ratio_factor(paper, ours)
+    low, high = by_chance or (ours, ours)
+    is_level_by_chance = by_chance is not None and low <= 1 <= high
+    paper_side, our_side = side_of_reference(paper), 0 if is_level_by_chance else side_of_reference(ours)
     if paper_side == our_side:
-        return SHAPE
-    return INVERTED if paper_side == -our_side else CHANGED
+        return REPRODUCED if factor <= MAX_RATIO_FACTOR else SHAPE
+    if paper_side == -our_side:
+        return INVERTED
+    # One of the two is level with the reference, and the other is not
+    is_alike = factor <= LEVEL_RATIO + ROUNDING
+    if not is_level_by_chance:
+        return REPRODUCED if is_alike else CHANGED
+    may_be_both = factor <= MAX_RATIO_FACTOR and low <= paper <= high
+    return NOT_TESTABLE if is_alike or may_be_both else CHANGED
 
 
 def compare_shares(paper: float, ours: float) -> str:
@@ -134,9 +159,9 @@ def compare_with_bound(paper: float, bound: float, *, is_lower: bool) -> str:
         return NOT_TESTABLE
     if side_of_reference(paper) == known_side:
         return SHAPE
-    if min(paper, bound) > 0 and max(paper, bound) / min(paper, bound) <= MAX_RATIO_FACTOR:
-        return NOT_TESTABLE
-    return INVERTED if side_of_reference(paper) == -known_side else CHANGED
+    if side_of_reference(paper) == -known_side:
+        return INVERTED
+    return NOT_TESTABLE if ratio_factor(paper, bound) <= LEVEL_RATIO + ROUNDING else CHANGED
 
 
 def is_client_limited(cell: Cell) -> bool:
@@ -192,8 +217,15 @@ def is_timed(experiment: Experiment | None) -> bool:
 
 def judge(table: ExperimentTable, experiment: Experiment | None) -> list[JudgedCell]:
     """Return the table's cells in their order, each with its ratios and its verdict."""
-    judged_cells = judge_on_quiet_machine(table, experiment)
-    reason = other_programs_clause(table) if is_timed(experiment) else ""
+    if not is_timed(experiment):
+        return judge_on_quiet_machine(table, experiment)
+    judged_cells = [
+        replace(judged, cell=cell)  # with all its figures
+        for judged, cell in zip(
+            judge_on_quiet_machine(without_disturbed(table), experiment), table.cells, strict=True
+        )
+    ]
+    reason = other_programs_clause(table)
     if not reason:
         return judged_cells
     return [
@@ -237,7 +269,9 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return JudgedCell(cell, paper, ours, REFERENCE)
     limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
     if not limited:
-        return JudgedCell(cell, paper, ours, compare(paper, ours, level=may_be_chance(cell, reference)))
+        verdict = compare(paper, ours, ratios_by_chance(cell, reference))
+        reason = f"the difference from {reference.server} may be chance" if verdict == NOT_TESTABLE else ""
+        return JudgedCell(cell, paper, ours, verdict, reason)
     reason = f"the load generator was the limit (of {' and '.join(measured.server for measured in limited)})"
     verdict = NOT_TESTABLE
     if cell.value in RATES and len(limited) == 1 and not may_be_chance(cell, reference):
@@ -250,6 +284,17 @@ def may_be_chance(cell: Cell, reference: Cell) -> bool:
     """Whether the figures of two cells overlap, each with the spread of its repeats."""
     ours, of_reference = figure_range(cell, cell.value), figure_range(reference, reference.value)
     return bool(ours and of_reference and ours.is_level_with(of_reference))
+
+
+def ratios_by_chance(cell: Cell, reference: Cell) -> tuple[float, float] | None:
+    """Return the least and the greatest ratio of two cells, each with the spread of its repeats.
+
+    The spread has 1 exactly if `may_be_chance`. None if one of the two was not measured.
+    """
+    ours, of_reference = figure_range(cell, cell.value), figure_range(reference, reference.value)
+    if ours is None or of_reference is None or of_reference.high <= 0:
+        return None
+    return ours.low / of_reference.high, ours.high / of_reference.low if of_reference.low > 0 else math.inf
 
 
 def judge_lost_share(cell: Cell) -> JudgedCell:
@@ -365,8 +410,12 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
     )
     if log_distance(most_changed) <= math.log(MAX_RATIO_FACTOR):
         moved = f"no ratio moved by more than {MAX_RATIO_FACTOR}"
-        return f"Little has changed: {moved}; at most, {printed_clause} then, and {our_clause}."
-    text = f"The largest change: {printed_clause} then, and {our_clause}."
+        at_most = f"at most, {printed_clause} then, and {our_clause}."
+        if all(judged.verdict in CONFIRMED for judged in tested):
+            return f"Little has changed: {moved}; {at_most}"
+        text = f"{with_capital(moved)}, but an order has changed; {at_most}"
+    else:
+        text = f"The largest change: {printed_clause} then, and {our_clause}."
     if clause := inverted_pair(tested):
         text = text.removesuffix(".") + f"; {clause}."
     return text
@@ -375,11 +424,7 @@ def change_since_document(table: ExperimentTable, experiment: Experiment | None)
 def log_distance(judged: JudgedCell) -> float:
     """Return the distance of a cell's two ratios on a logarithmic scale; infinite if only one of them is 0."""
     assert judged.paper is not None and judged.ours is not None
-    if judged.paper == judged.ours:
-        return 0.0
-    if min(judged.paper, judged.ours) <= 0:
-        return math.inf
-    return abs(math.log(judged.paper / judged.ours))
+    return math.log(ratio_factor(judged.paper, judged.ours))
 
 
 def inverted_pair(tested: Sequence[JudgedCell]) -> str:

@@ -7,10 +7,12 @@
 A thread reads /proc once a second, for the whole process tree. It runs on the core on which the Watch was made,
 which should not be the server's.
 
-CPU time is exact and includes processes that have ended. The context switches of a process after the last reading
-are not counted if the process ends. A peak between two readings is missed. Memory is PSS: each shared page is
-divided among the processes that share it. The kernel counts PSS page by page. If that is slow, the Watch reads PSS
-less often, so that reading takes at most a twentieth of the time.
+CPU time is exact and includes processes that have ended, with one exception: programs of a process that ignores
+SIGCHLD, such as the CGI programs of Apache's mod_cgid. The kernel adds their CPU time to nothing. The server's CPU
+time is then that of its core, and a note of the sample says so. The context switches of a process after the last
+reading are not counted if the process ends. A peak between two readings is missed. Memory is PSS: each shared page
+is divided among the processes that share it. The kernel counts PSS page by page. If that is slow, the Watch reads
+PSS less often, so that reading takes at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,20 +28,36 @@ from typing import TypeVar
 
 import psutil
 
-from ewe_lab.bench.processes import ENDED_STATES, core_seconds, cpu_seconds, process_tree
+from ewe_lab.bench.processes import (
+    ENDED_STATES,
+    ProcessStat,
+    core_seconds,
+    cpu_seconds,
+    forgetful_processes,
+    process_tree,
+    share_of_core,
+)
 from ewe_lab.bench.results import Second, Usage
 
 SERVER, LOAD = "server", "load"  # the two cores that a Watch may watch
 SAMPLE_EVERY_S = 1.0  # seconds
 HALF_SAMPLE_S = SAMPLE_EVERY_S / 2
 MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
+CPU_OF_CORE = (
+    "its programs are not waited for, so the kernel forgets their CPU time: the CPU time is that of the server's"
+    " core, with all that ran there"
+)
+CPU_NOT_KNOWN = (
+    "its programs are not waited for, so the kernel forgets their CPU time, which the CPU time lacks"
+)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading. at: a time of time.monotonic(). cpu, voluntary, involuntary: totals so far.
+    """One reading. at: a time of time.monotonic(). cpu, core_s, voluntary, involuntary: totals so far.
 
-    cpu is in seconds; voluntary and involuntary are context switches. memory: bytes. None: not read.
+    cpu is in seconds; voluntary and involuntary are context switches. memory: bytes. core_s: the busy seconds of
+    the server's core. None: not read.
     """
 
     at: float
@@ -50,6 +68,7 @@ class Reading:
     memory: float | None
     voluntary: int
     involuntary: int
+    core_s: float | None = None
 
 
 class Watch:
@@ -73,6 +92,8 @@ class Watch:
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
         self.busy_at_begin_s: dict[str, float] = {}  # by core: its busy seconds since the machine started
         self.core_busy_s: dict[str, float] = {}  # by core: its busy seconds from begin() to end()
+        # Whether the server has programs that nobody waits for: then `cpu` of the readings lacks their CPU time
+        self.forgets_programs = False
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
@@ -118,8 +139,12 @@ class Watch:
         """Add a reading to `readings`."""
         # Before the lock: another reading may hold it for long, and the server goes on meanwhile
         at, cpu = time.monotonic(), cpu_seconds(*self.pids)
+        server_core = self.cores[SERVER]
+        core_s = None if server_core is None else core_seconds(server_core)
         with self.lock:
-            family = list(self.living_processes())
+            tree = process_tree(*self.pids)
+            self.forgets_programs = self.forgets_programs or bool(forgetful_processes(tree))
+            family = list(living_processes(tree))
             for process in family:
                 self.switches.update(switches(process.pid))  # the last counts of ended threads stay
             self.readings.append(
@@ -132,17 +157,9 @@ class Watch:
                     memory=self.read_memory(family),
                     voluntary=sum(voluntary for voluntary, _ in self.switches.values()),
                     involuntary=sum(involuntary for _, involuntary in self.switches.values()),
+                    core_s=core_s,
                 )
             )
-
-    def living_processes(self) -> Iterator[psutil.Process]:
-        """Yield the processes of the server's tree that have not ended."""
-        for process in process_tree(*self.pids):
-            if process.state not in ENDED_STATES:
-                try:
-                    yield psutil.Process(process.pid)
-                except psutil.NoSuchProcess:
-                    pass  # it has ended meanwhile
 
     def read_memory(self, family: list[psutil.Process]) -> float | None:
         """Return the memory in bytes; None if it was read too recently. Note when it may be read next."""
@@ -157,7 +174,22 @@ class Watch:
 
     def usage(self) -> Usage:
         """Return the resources used from begin() to end()."""
-        return usage_of_readings(self.readings)
+        return usage_of_readings(self.readings_with_programs())
+
+    def readings_with_programs(self) -> list[Reading]:
+        """Return the readings. Their CPU time is that of the server's core if that of its programs is lost."""
+        if not self.forgets_programs:
+            return self.readings
+        return [
+            reading if reading.core_s is None else replace(reading, cpu=reading.core_s)
+            for reading in self.readings
+        ]
+
+    def note_on_cpu(self) -> str:
+        """Return why the CPU time is not that of the server's processes, "" if it is."""
+        if not self.forgets_programs:
+            return ""
+        return CPU_NOT_KNOWN if self.cores[SERVER] is None else CPU_OF_CORE
 
     def usage_between(self, start: float, end: float) -> Usage | None:
         """Return the resources used between two times, in seconds since begin(); None without two readings between.
@@ -170,7 +202,7 @@ class Watch:
         first = self.readings[0].at
         inside = [
             reading
-            for reading in self.readings
+            for reading in self.readings_with_programs()
             if start - HALF_SAMPLE_S <= reading.at - first < end + HALF_SAMPLE_S
         ]
         if len(inside) < 2:
@@ -181,17 +213,15 @@ class Watch:
     def busy_share(self, role: str, measured_s: float) -> float | None:
         """Return the share of the measured time in which a core was busy; None if it was not watched.
 
-        role: SERVER or LOAD. measured_s: shorter than the time from begin() to end(), in which the load generator
-        also starts and ends. As a share of that time, a full core would not seem full.
+        role: SERVER or LOAD. measured_s: of the load, as in share_of_core().
         """
         busy_s = self.core_busy_s.get(role)
-        # At most 1: a core may also be busy before and after the measured time
-        return None if busy_s is None or measured_s <= 0 else min(busy_s / measured_s, 1.0)
+        return None if busy_s is None or measured_s <= 0 else share_of_core(busy_s, measured_s)
 
     def add_to_timeline(self, timeline: list[Second]) -> None:
         """Add to each second the reading at its end."""
         first = self.readings[0].at
-        for before, reading in pairwise(self.readings):
+        for before, reading in pairwise(self.readings_with_programs()):
             # A reading about k seconds after the first ends the second with the index k - 1
             second_index = round((reading.at - first) / SAMPLE_EVERY_S) - 1
             length = reading.at - before.at
@@ -213,7 +243,8 @@ def usage_of_readings(readings: Sequence[Reading]) -> Usage:
     """Return the resources used from the first to the last reading."""
     first, last = readings[0], readings[-1]
     return Usage(
-        cpu=last.cpu - first.cpu,
+        # Not below 0: a program whose CPU time is lost may have run at the first reading
+        cpu=max(last.cpu - first.cpu, 0.0),
         memory=max_of_known(reading.memory for reading in readings),
         threads=max_of_known(reading.threads for reading in readings),
         processes=max_of_known(reading.processes for reading in readings),
@@ -227,6 +258,16 @@ def usage_of_readings(readings: Sequence[Reading]) -> Usage:
 # One process. None: the process has ended, or we may not read its figures.
 
 Number = TypeVar("Number", int, float)
+
+
+def living_processes(tree: Iterable[ProcessStat]) -> Iterator[psutil.Process]:
+    """Yield the processes of a tree that have not ended."""
+    for process in tree:
+        if process.state not in ENDED_STATES:
+            try:
+                yield psutil.Process(process.pid)
+            except psutil.NoSuchProcess:
+                pass  # it has ended meanwhile
 
 
 def threads_of(process: psutil.Process) -> int | None:

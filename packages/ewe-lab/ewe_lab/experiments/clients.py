@@ -157,18 +157,34 @@ def measure_once(
 ) -> Cell:
     """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
 
-    around: a generator function that yields once: it runs to its `yield` before the load, and on after it. A
-    LabError becomes the cell's failure. Return the cell.
+    around: a generator function that yields once: it runs to its `yield` before the load, and on after it. It is
+    measured a second time, with a new server, if other programs had the cores. A LabError becomes the cell's
+    failure. Return the cell.
     """
     load = with_warm_up(load, tested.kind)
     cell.load = load.description()
-    try:
+
+    def measure() -> Sample:
         with lab.start(tested, root, tls=bool(load.tls)) as server:
             cell.command = server.command
             with contextmanager(around)(server) if around else nullcontext():
-                cell.samples.append(lab.load(server, load))
+                return lab.load(server, load)
+
+    try:
+        cell.samples.append(lab.undisturbed(measure))
     except LabError as reason:
         cell.failure = str(reason)
+    return cell
+
+
+def measure_repeatedly(lab: Bench, cell: Cell, measure: Callable[[Cell], Cell]) -> Cell:
+    """Measure a cell as often as the lab repeats, or until it fails; return the cell.
+
+    measure: adds a sample, or a failure.
+    """
+    for _ in range(lab.repeats):
+        if measure(cell).failure:
+            break
     return cell
 
 
@@ -185,8 +201,9 @@ def measure_beside_idle(lab: Bench, tested: ServerUnderTest, load: Load, cell: C
             held = count_answered(opened, QUIET_S)
             yield
 
+    earlier = len(cell.samples)
     measure_once(lab, tested, load, cell, root, idle)
-    for sample in cell.samples:
+    for sample in cell.samples[earlier:]:
         sample.extra["held"] = held
         if held < count:
             sample.notes.append(f"only {held} of {count} connections were answered")
@@ -194,5 +211,5 @@ def measure_beside_idle(lab: Bench, tested: ServerUnderTest, load: Load, cell: C
 
 
 def held_connections(cell: Cell) -> float:
-    """Return how many idle connections the server of a measured cell held: those that were answered."""
-    return cell.samples[0].extra.get("held", cell.x or 0.0)
+    """Return how many idle connections the server of a measured cell held in each repeat: those with an answer."""
+    return min(sample.extra.get("held", cell.x or 0.0) for sample in cell.samples)

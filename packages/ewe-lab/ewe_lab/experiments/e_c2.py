@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered
+from ewe_lab.experiments.clients import COMPLETE_HEAD, connections, count_answered, measure_repeatedly
 
 LIMITS = (64, 256, 1024)
 ALMOST_ALL = 0.99  # share of the connections
@@ -40,21 +42,30 @@ def run(lab: Bench) -> Iterator[Cell]:
                     tested.name, f"limit {limit}", offered, value="extra.accepted", unit="connections"
                 )
                 cell.load = f"{offered} connections, one request each, kept open"
-                try:
-                    with lab.start(tested, root) as server:
-                        cell.command = server.command
-                        # Only now: at its start ewe would take the limit into account (BEHIND_ITS_BACK)
-                        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
-                        with connections(server.url, offered, COMPLETE_HEAD) as opened:
-                            count = count_answered(opened, QUIET_S)
-                    sample = Sample(
-                        "sockets", seconds=0.0, requests=offered, replies=count, connections=len(opened)
-                    )
-                    sample.extra["accepted"] = count
-                    cell.samples.append(sample)
-                except LabError as reason:
-                    cell.failure = str(reason)
-                yield cell
+                measure = partial(offer_connections, lab, tested, root, limit)
+                yield measure_repeatedly(lab, cell, measure)
+
+
+def offer_connections(lab: Bench, tested: ServerUnderTest, root: Path, limit: int, cell: Cell) -> Cell:
+    """Open `cell.x` connections to a server with so many descriptors; add the sample to the cell, and return it.
+
+    The sample's figure `extra.accepted` is the number of connections that got an answer. A LabError becomes the
+    cell's failure.
+    """
+    offered = int(cell.x or 0)
+    try:
+        with lab.start(tested, root) as server:
+            cell.command = server.command
+            # Only now: at its start ewe would take the limit into account (BEHIND_ITS_BACK)
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
+            with connections(server.url, offered, COMPLETE_HEAD) as opened:
+                count = count_answered(opened, QUIET_S)
+        sample = Sample("sockets", seconds=0.0, requests=offered, replies=count, connections=len(opened))
+        sample.extra["accepted"] = count
+        cell.samples.append(sample)
+    except LabError as reason:
+        cell.failure = str(reason)
+    return cell
 
 
 def check(table: ExperimentTable) -> Finding:

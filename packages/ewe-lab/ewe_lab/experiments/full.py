@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable, figure
 from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import measure_once
+from ewe_lab.experiments.clients import measure_once, measure_repeatedly
 from ewe_lab.experiments.tested_servers import APACHE_PREFORK, ASYNCIO, FORK, NGINX, POOL, THREAD
 
 PREFORK = ServerUnderTest("prefork", model="prefork")  # with its own range of workers
@@ -27,7 +28,8 @@ def run(lab: Bench) -> Iterator[Cell]:
     quick_servers = [tested for tested in SERVERS if tested.name in MODELS_OF_EWE or tested is NGINX]
     for tested in lab.servers(quick_servers if lab.quick else SERVERS):
         load = Load("closed", users=CLIENTS, seconds=lab.quick_or_full(1.5, 4), warm_up=0, reopens=True)
-        cell = measure_once(lab, tested, load, Cell(tested.name, value="extra.longest", unit="s"), root)
+        measure = partial(measure_once, lab, tested, load, root=root)
+        cell = measure_repeatedly(lab, Cell(tested.name, value="extra.longest", unit="s"), measure)
         for sample in cell.samples:
             # Without a single time there is no figure: the cell then has no longest wait
             if sample.service is not None:
@@ -38,17 +40,24 @@ def run(lab: Bench) -> Iterator[Cell]:
         yield cell
 
 
+def worst_figures(cell: Cell) -> dict[str, float]:
+    """Return the greatest of each extra figure among the repeats of a cell."""
+    names = {name for sample in cell.samples for name in sample.extra}
+    return {name: max(sample.extra.get(name, 0.0) for sample in cell.samples) for name in names}
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
     The claim holds if under each model no request waited longer than MAX_WAIT_S, and p99 is at most
     MAX_P99_TO_MEDIAN times the median. run() has put both into the extra figures of a sample: `longest` in seconds,
-    and `tail`, p99 divided by the median. A p99 of too few requests is not judged: its sample has no `tail`.
+    and `tail`, p99 divided by the median. Of the repeats the worst figure counts. A p99 of too few requests is not
+    judged: its sample has no `tail`.
     """
     found = {
-        cell.server: cell.samples[0].extra
+        cell.server: worst
         for cell in table.cells
-        if cell.server in MODELS_OF_EWE and cell.samples and "longest" in cell.samples[0].extra
+        if cell.server in MODELS_OF_EWE and "longest" in (worst := worst_figures(cell))
     }
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured.")

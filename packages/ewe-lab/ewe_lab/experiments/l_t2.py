@@ -89,7 +89,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def cell_of(name: str, size: int) -> Cell:
-    """Return an empty cell with the figure that the paper prints."""
+    """Return an empty cell of a row, with the paper's figure if there is one. size: of the answer, in bytes."""
+    # The samples of sample() have this figure
     cell = Cell(name, size_name(size), value="extra.millis", unit="ms")
     cell.load = "one client on a kept connection"
     if name in PRINTED:

@@ -192,51 +192,48 @@ def median_call_s(call: Call, count: int) -> float:
     return statistics.median(durations)
 
 
+def medians_of(table: ExperimentTable, column: str) -> dict[str, float]:
+    """Return the medians of a column by scenario, in the order of ROWS, without those that were not measured."""
+    found = {cell.server: cell.median for cell in table.cells if cell.column == column}
+    return {name: median for name in ROWS if (median := found.get(name)) is not None}
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
-    The claim has three parts: ODBC and type 2 connect for long, embedded SQL the shortest; 7 retrieves longest.
+    The claim has three parts. ODBC and JDBC type 2 need a large share of their time to connect. Embedded SQL
+    connects in the shortest time. Scenario 7, the daemon, needs the longest time to retrieve.
 
     The third part is judged by the clock, since the daemon's work is not in the gateway's CPU time. It is not
     judged if scenario 7 was not measured.
     """
-    medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median is not None}
     pieces, part_holds = [], []
     for system in (SQLITE, POSTGRESQL):
-        con = {
-            name: time for name in ROWS if (time := medians.get((name, column_of(system, CON)))) is not None
-        }
-        ret = {
-            name: time for name in ROWS if (time := medians.get((name, column_of(system, RET)))) is not None
-        }
-        wall = {name: time for name in ROWS if (time := medians.get((name, column_of(system, RET, "wall"))))}
+        connect_ms, retrieve_ms = (medians_of(table, column_of(system, part)) for part in (CON, RET))
+        retrieve_wall_ms = medians_of(table, column_of(system, RET, "wall"))
         # Scenario 7 does not connect to a database.
-        connect_times = {name: time for name, time in con.items() if name != CGI_DAEMON}
-        if EMBEDDED not in connect_times or len(connect_times) < 2:
+        database_connect_ms = {name: ms for name, ms in connect_ms.items() if name != CGI_DAEMON}
+        if EMBEDDED not in database_connect_ms or len(database_connect_ms) < 2:
             continue
         shares = {
-            name: con[name] / (con[name] + ret[name])
-            for name in con
-            if name in ret and con[name] + ret[name] > 0
+            name: ms / (ms + retrieve_ms[name])
+            for name, ms in connect_ms.items()
+            if name in retrieve_ms and ms + retrieve_ms[name] > 0
         }
         part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
-        part_holds.append(min(connect_times, key=connect_times.__getitem__) == EMBEDDED)
-        if CGI_DAEMON in wall:
-            part_holds.append(max(wall, key=wall.__getitem__) == CGI_DAEMON)
+        part_holds.append(min(database_connect_ms, key=database_connect_ms.__getitem__) == EMBEDDED)
+        if CGI_DAEMON in retrieve_wall_ms:
+            part_holds.append(max(retrieve_wall_ms, key=retrieve_wall_ms.__getitem__) == CGI_DAEMON)
+        # The name of a scenario begins with its number
         share_texts = ", ".join(f"{name.partition(' ')[0]} {share:.0%}" for name, share in shares.items())
         pieces.append(f"{system}: connecting is of the CPU time {share_texts}")
-    adds = {
-        cell.column: cell.median
-        for cell in table.cells
-        if cell.server == ADDED_TIME_ROW and cell.median is not None
-    }
     if not pieces:
         return Finding(NOT_TESTABLE, "Embedded SQL was not measured beside another scenario.")
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
-    if adds:
-        worst = max(adds.values())
-        pieces.append(
-            f"the daemon adds at most {worst:.0f} µs to a call (the target is {MAX_ADDED_US:.0f} µs)"
-        )
-    # The piece about the daemon begins with a small letter: it follows a semicolon
-    return Finding(verdict, f"{'. '.join(pieces)}.".replace(". the", "; the"))
+    sentence = ". ".join(pieces)
+    added_us = [
+        cell.median for cell in table.cells if cell.server == ADDED_TIME_ROW and cell.median is not None
+    ]
+    if added_us:
+        target = f"the target is {MAX_ADDED_US:.0f} µs"
+        sentence += f"; the daemon adds at most {max(added_us):.0f} µs to a call ({target})"
+    return Finding(HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS, f"{sentence}.")

@@ -81,9 +81,10 @@ def measure(
             with on_core(load_core()):
                 for ask in asks:  # the first engines start before the measurement
                     ask()
-                before = xswitch_status(server)
-                times = time_requests(asks, count)
-                cell.samples.append(sample(times, before, xswitch_status(server)))
+                for _ in range(lab.repeats):
+                    before = xswitch_status(server)
+                    times = time_requests(asks, count)
+                    cell.samples.append(sample(times, before, xswitch_status(server)))
             cell.command = server.command
     except LabError as reason:
         cell.failure = str(reason)
@@ -136,9 +137,15 @@ def has_more_users(cell: Cell) -> bool:
 
 
 def is_as_claimed(cell: Cell) -> bool:
-    """Whether the limit of engines was kept, and engines were evicted only with more users than engines."""
-    extra = cell.samples[0].extra
-    return extra["engines"] <= engine_limit_of(cell) and (extra["evicted"] > 0) == has_more_users(cell)
+    """Whether the limit of engines was kept, and engines were evicted only with more users than engines.
+
+    It has to be so in each repeat.
+    """
+    return all(
+        sample.extra["engines"] <= engine_limit_of(cell)
+        and (sample.extra["evicted"] > 0) == has_more_users(cell)
+        for sample in cell.samples
+    )
 
 
 def check(table: ExperimentTable) -> Finding:

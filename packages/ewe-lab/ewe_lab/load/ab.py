@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from ewe_lab.bench.processes import (
     output_text,
     path_of_tool,
     running,
+    share_of_core,
     wait_for_end,
 )
 from ewe_lab.bench.results import Sample, Times
@@ -44,11 +44,11 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class AbReport:
-    """The report of one run of ab, and the share of its core that ab used."""
+    """The report of one run of ab, and the CPU seconds that ab used."""
 
     figures: dict[str, float]
     times: Times | None
-    client: float
+    cpu_s: float
 
 
 def parse_ab(text: str) -> dict[str, float]:
@@ -109,7 +109,7 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
         received=figures.get("received", 0.0),
         errors={name: count for name, count in errors.items() if count},
         service=done.times,
-        client=done.client,
+        client=share_of_core(done.cpu_s, figures["seconds"]),
     )
 
 
@@ -153,11 +153,10 @@ def run_ab_once(load: Load, url: str, seconds: float, core: int | None, prefix: 
             tempfile.TemporaryFile() as output,
             running([*command, url.rstrip("/") + load.path], output, core) as started,
         ):
-            began = time.monotonic()
             if not wait_for_end(started, seconds):
                 os.kill(started.pid, signal.SIGINT)
                 if not wait_for_end(started, load.timeout + END_S):
                     raise LabError("ab does not end")
-            client = cpu_seconds(started.pid) / (time.monotonic() - began)
+            cpu_s = cpu_seconds(started.pid)
             figures = parse_ab(output_text(output))
-            return AbReport(figures, read_times(table, figures), client)
+            return AbReport(figures, read_times(table, figures), cpu_s)

@@ -65,6 +65,7 @@ def run_httperf(
     load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]
 ) -> Sample:
     """Run arrivals without warm-up, to the end of the last session; return the sample. Raises LabError."""
+    # The users of arrivals are connections, which all sessions share
     if load.phases or load.users or load.tls:
         raise LabError("httperf knows no phases, no shared connections, and no TLS here")
     parts = urlsplit(url)
@@ -74,6 +75,7 @@ def run_httperf(
         "--uri", load.path, f"--wsess={count},{load.calls},{load.think:g}", "--rate", f"{load.rate:g}",
         "--timeout", f"{load.timeout:g}",
     ]  # fmt: skip
+    # The sessions may need less time than `seconds`, and must not take more
     max_run_s = count / load.rate + load.calls * (load.timeout + load.think) + START_AND_END_S
     with tempfile.TemporaryFile() as output:
         observer.begin()

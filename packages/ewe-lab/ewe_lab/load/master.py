@@ -37,12 +37,17 @@ class LoadFailed(Exception):
 
 
 class LoadWorkers:
-    """locust's master, and the workers that it knows. counts_by_worker: those that have arrived."""
+    """locust's master, and the workers that it knows. workers: the number that take part in the load.
+
+    lab_pid: the process of the lab, whose end ends the load. counts_by_worker: the counts that have arrived, by the
+    name that locust gives a worker.
+    """
 
     def __init__(self, load: Load, url: str, workers: int) -> None:
         self.load, self.workers = load, workers
         self.lab_pid = os.getppid()
         self.counts_by_worker: dict[str, dict[str, Any]] = {}
+        # By this name, locust tells the workers which users to start: their class (worker.py) has it, too
         user: Any = type(USER, (users.ClosedUser,), {})
         environment = Environment(user_classes=[user], events=new_events(), host=url, catch_exceptions=False)
         self.runner = environment.create_master_runner("127.0.0.1", 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError, find_tool
+from ewe_lab.bench.processes import LabError, find_tool, share_of_core
 from ewe_lab.bench.results import Sample
 from ewe_lab.load.ab import run_ab
 from ewe_lab.load.child import NoObserver, WindowObserver, run_locust
@@ -93,7 +93,6 @@ def measure_with_wrk(
 
     def measure(seconds: float) -> Sample:
         """Run wrk for so many seconds; return its report as a sample."""
-        began = time.monotonic()
         report = run_wrk(
             url.rstrip("/") + load.path,
             seconds=seconds,
@@ -119,8 +118,7 @@ def measure_with_wrk(
             replies=max(report.requests - errors.get("status", 0) - errors.get("ct", 0), 0),
             received=report.received,
             errors=errors,
-            # The longer of the two times: that of wrk's report leaves out its start
-            client=report.cpu / max(time.monotonic() - began, report.seconds),
+            client=share_of_core(report.cpu, report.seconds),
             extra=report.latency,
         )
 

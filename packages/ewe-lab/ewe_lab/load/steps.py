@@ -91,7 +91,10 @@ def start_by_spawn(command: list[str], shared: mmap.mmap) -> Micros:
 
 
 def reap_and_read_times(pid: int, reading: int, answer: bytes) -> tuple[int, int]:
-    """Reap the program and return the two times of its answer."""
+    """Reap the program; return the two times of its answer in ns: of its first statement, and of its write.
+
+    reading: the end of the pipe from which the answer was read, which is closed. Exit if the answer is not whole.
+    """
     os.close(reading)
     _, status = os.waitpid(pid, 0)
     if len(answer) != TWO_TIMES.size:

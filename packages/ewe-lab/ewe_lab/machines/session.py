@@ -235,15 +235,16 @@ class Session:
 
     def ended_error(self) -> LabError:
         """Return the error for a conversation that has ended: ssh's own words, and advice."""
+        program = "ssh" if self.to.name else "the agent"
         try:
-            self.process.wait(END_S)  # then its errors are complete, and it has a status
+            # Once the process has ended, its errors are complete
+            end = f"{program} ended with status {self.process.wait(END_S)}"
         except subprocess.TimeoutExpired:
-            pass
+            end = f"{program} closed its output, and did not end within {END_S:g} s"
         lines = [line for line in output_text(self.errors).splitlines() if not FORWARDED.search(line)]
-        status = f"ssh ended with status {self.process.returncode}"
-        ssh_message = last_line("\n".join(lines)) if lines else status
-        advice = next((f" ({advice})" for words, advice in ADVICE if words in ssh_message), "")
-        return LabError(f"{self.to}: {printable(ssh_message)}{advice}")
+        message = last_line("\n".join(lines)) if lines else end
+        advice = next((f" ({advice})" for words, advice in ADVICE if words in message), "")
+        return LabError(f"{self.to}: {printable(message)}{advice}")
 
     def clock_offset(self) -> tuple[float, float]:
         """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.

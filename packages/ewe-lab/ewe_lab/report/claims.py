@@ -9,7 +9,10 @@ megabytes, so they stay where they are.
 
 A finding replaces another one unless it says less: a run without a verdict, beside other programs, does not
 replace a verdict, and a quick run does not replace a full one that has a verdict. Of two that say as much the later
-one counts.
+one counts. A finding of the same run replaces the earlier one always: the rules of verdicts have changed meanwhile,
+and the earlier word is no longer what the figures say. The kept reports are enough for this: nothing is measured.
+
+    ewe-lab claims reports/*.json --page docs/claims.md
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from ewe_lab.bench.results import (
 )
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
 from ewe_lab.report import summary
+from ewe_lab.report.kept_reports import lacks_phases
 
 FORMAT = 1  # of the file beside the page
 # The facts by which two machines differ, and those of the programs that were measured
@@ -60,7 +64,8 @@ It measures first what lacks a verdict, then what was measured quickly, then the
 has ended is kept at once, so the command may be interrupted, and goes on another evening where it has stopped. It
 waits while other programs have the cores. `packages/ewe-lab/reports/` keeps a small report of each row, with the
 machine, the date and the version of the code. `ewe-lab report FILE` shows one. `.bench/claims-DATE-TIME/` has the
-whole reports. `ewe-lab claims DIR --page claims.md` puts the findings of any other run on a page.
+whole reports. `ewe-lab claims DIR --page claims.md` puts the findings of any other run on a page. After a change of
+the rules `make verdicts` judges the kept reports again and writes this page, without a measurement.
 """
 
 
@@ -75,7 +80,7 @@ class KeptFinding:
     machine: str
     quick: bool
     foreign: float | None  # the share of the cores that other programs had
-    code: str = ""  # the version of the code, if `ewe-lab renew` has measured it
+    code: str = ""  # the version of the code that was measured, if the report has it
 
     @property
     def date(self) -> str:
@@ -102,11 +107,14 @@ class KeptFindings:
     format: int = FORMAT
 
     def letter_of_machine(self, facts: Mapping[str, str]) -> str:
-        """Return the letter of a machine, and store its facts. A new machine gets the next letter."""
+        """Return the letter of a machine, and store its facts. A new machine gets the next letter.
+
+        Runs with the same MACHINE_FACTS are of one machine. The versions of its programs may be newer than before.
+        """
         facts_of_machine = {name: text for name, text in facts.items() if name not in LEFT_OUT_FACTS}
         for letter, stored in self.machines.items():
             if all(stored.get(name) == facts_of_machine.get(name) for name in MACHINE_FACTS):
-                self.machines[letter] = facts_of_machine  # the versions of programs may be newer
+                self.machines[letter] = facts_of_machine
                 return letter
         letter = chr(ord("A") + len(self.machines))
         self.machines[letter] = facts_of_machine
@@ -119,7 +127,10 @@ class KeptFindings:
             if experiment is None or table.interrupted or table.skipped:
                 continue
             new, old = self.kept_finding(table, experiment, results), self.findings.get(table.id)
-            if old is not None and new.rank < old.rank:
+            is_judged_again = old is not None and new.started == old.started
+            if is_judged_again and lacks_phases(table):
+                continue  # the report has too little for a verdict
+            if old is not None and not is_judged_again and new.rank < old.rank:
                 yield f"{table.id}: “{old.word}” of {old.date} stays, and not “{new.word}” of {new.date}"
                 continue
             self.findings[table.id] = new
@@ -132,7 +143,14 @@ class KeptFindings:
             since = verdicts.change_since_document(table, experiment)
         letter = self.letter_of_machine(results.machine)
         return KeptFinding(
-            found.word, found.sentence, since, results.started, letter, table.quick, table.foreign
+            found.word,
+            found.sentence,
+            since,
+            results.started,
+            letter,
+            table.quick,
+            table.foreign,
+            results.machine.get("code", ""),
         )
 
 

@@ -10,6 +10,7 @@ code, and the share of the cores that other programs had. A chart of a timeline 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
@@ -18,14 +19,23 @@ from typing import Any
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, write_and_rename
 
 DIGITS = 3  # of a figure: repeats differ by more
-# No verdict needs the seconds of a run, its histogram, its first answers, the parts of a changing load, and these
-# counts of resources
-LEFT_OUT = ("timeline", "buckets", "running", "phases", "voluntary", "involuntary", "descriptors")
+# No verdict needs the seconds of a run, its histogram, its first answers, and these counts of resources
+LEFT_OUT = ("timeline", "buckets", "running", "voluntary", "involuntary", "descriptors")
+PHASES = re.compile("/s for .* then ")  # in the description of a load whose rate changes
 
 
 def kept_report(directory: Path, id: str) -> Path:
     """Return the file of an experiment."""
     return directory / f"{id}.json"
+
+
+def lacks_phases(table: ExperimentTable) -> bool:
+    """Whether a report lacks the phases of a changing load, as those of earlier versions do.
+
+    Its verdict needs them.
+    """
+    phased = [cell for cell in table.cells if PHASES.search(cell.load)]
+    return bool(phased) and not any(sample.phases for cell in phased for sample in cell.samples)
 
 
 def write(results: Results, table: ExperimentTable, directory: Path, code: str) -> Path:

@@ -22,6 +22,8 @@ from ewe_lab.report import fit, phases
 PLOT_HEIGHT_PX = 230  # of a plot
 MIN_SHOWN_REST_S = 0.5  # seconds: an incomplete last second is shown only if it is longer than this
 PANEL_HEIGHT_PX = 84  # height of a panel of a timeline
+# Of a line's name, at the right of the plot: the greatest width, and the height
+NAME_WIDTH_PX, NAME_HEIGHT_PX = 116, 12.5
 Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
 
 
@@ -97,19 +99,22 @@ def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequ
     return picture.svg(), ["server", chart.x or "x", y_title], rows
 
 
-def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value: str, y_title: str) -> None:
-    """Draw axes, lines, marks, and each line's name at its end."""
-    names = [shortened(line.name, 116, SMALL) for line in found]  # at most 116 px beside the plot
+def draw_lines(picture: Picture, chart: Chart, lines: Sequence[ChartLine], value: str, y_title: str) -> None:
+    """Draw axes, lines, marks, and each line's name at its end.
+
+    lines: at least one. value: the name of the figure, by which a tick of the y axis gets its text.
+    """
+    names = [shortened(line.name, NAME_WIDTH_PX, SMALL) for line in lines]
     right = WIDTH - max(width(name, SMALL) for name in names) - 22
-    curves = [fit.curve_points(line.points) if chart.kind == "scatter" else line.points for line in found]
-    ys = [y for each in (*(line.points for line in found), *curves) for _, y in each]
-    height = max(PLOT_HEIGHT_PX, len(found) * 12.5)  # the names at the right have 12.5 px each
+    curves = [fit.curve_points(line.points) if chart.kind == "scatter" else line.points for line in lines]
+    ys = [y for each in (*(line.points for line in lines), *curves) for _, y in each]
+    height = max(PLOT_HEIGHT_PX, len(lines) * NAME_HEIGHT_PX)
     top, bottom = 26.0, 26.0 + height
     y_axis = scale_for(ys, bottom, top, log=chart.log_y)
     ticks = y_axis.ticks(28)
     texts = [tick_text(value, tick) for tick in ticks]
     left = max(width(text, SMALL) for text in texts) + 10
-    xs = sorted({x for line in found for x, _ in line.points})
+    xs = sorted({x for line in lines for x, _ in line.points})
     x_axis = x_scale(xs, left + 4, right, chart.log_x)
     picture.write(2, 12, shortened(y_title, WIDTH - 6), kind="dim")
     for tick, text in zip(ticks, texts, strict=True):
@@ -118,15 +123,17 @@ def draw_lines(picture: Picture, chart: Chart, found: Sequence[ChartLine], value
     draw_x_axis(picture, x_axis, xs, bottom, chart.x)
     picture.line(left, bottom, right, bottom, "axis")
     ends = [y_axis(curve[-1][1]) for curve in curves]
-    name_positions = spread(ends, 12.5, top, bottom)  # so that no name covers another
-    for line, curve, name, end, name_y in zip(found, curves, names, ends, name_positions, strict=True):
+    # No name covers another one
+    name_positions = spread(ends, NAME_HEIGHT_PX, top, bottom)
+    for line, curve, name, end, name_y in zip(lines, curves, names, ends, name_positions, strict=True):
         points = [(x_axis(x), y_axis(y)) for x, y in line.points]
         kind = f"s{line.series % SERIES}"
         picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
         for x, y in points:
             picture.marker(x, y, line.series)
         last_x, _ = points[-1]
-        picture.path([(last_x + 4, end), (right + 10, name_y)], f"{kind} lead")  # from the line to its name
+        # From the line to its name
+        picture.path([(last_x + 4, end), (right + 10, name_y)], f"{kind} lead")
         picture.write(right + 13, name_y + 3.5, name, size=SMALL, kind="name")
     picture.height = bottom + (38 if chart.x else 22)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ewe_lab.bench import figures, verdicts
+from ewe_lab.bench.disturbance import left_out_sentence, lost_rows, lost_rows_clause, without_disturbed
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results
 from ewe_lab.bench.verdicts import FigureRange, Finding, Winner, with_capital
@@ -17,6 +18,7 @@ COMPARE = "compare"  # id of a table that no experiment describes
 DOUBTFUL_FOREIGN_SHARE = 0.1  # of the server's core: if other programs had more, the page says so
 MAX_NAMED_SERVERS = 4  # the most servers that a note names; of more servers it gives the number
 MIN_COST_RATIO = 1.5  # of two costs that a sentence compares
+MIN_RANKED_MODELS = 3  # measured at a setting; one with fewer models does not count for the ranking
 MAX_SPREAD_SHARE = 0.2  # repeats that differ by more than this share are doubtful
 MODEL_SENTENCES = {  # how a model works, in one sentence beside its figures
     "serial": "one connection at a time: all other clients wait, also while the client is silent",
@@ -32,9 +34,20 @@ MODEL_SENTENCES = {  # how a model works, in one sentence beside its figures
 def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     """Return the finding on a table's claim: from the experiment's check if it has one, else from the ratios."""
     check = CHECKS.get(table.id)
-    measured = not table.skipped and any(cell.samples for cell in table.cells)
-    found = check(table) if check is not None and measured else verdicts.finding(table, experiment)
-    return finding_with_doubts(found, table, experiment, check is not None) if measured else found
+    if table.skipped or not any(cell.samples for cell in table.cells):
+        return verdicts.finding(table, experiment)
+    decided_apart = verdicts.is_timed(experiment) and not verdicts.other_programs_clause(table)
+    quiet = without_disturbed(table) if decided_apart else table
+    # A check may need each row: it does not judge the rows that remain
+    if check is not None and quiet is not table and lost_rows(table):
+        return no_verdict(lost_rows_clause(table))
+    found = check(quiet) if check is not None else verdicts.finding(table, experiment)
+    return finding_with_doubts(found, table, experiment, check is not None)
+
+
+def no_verdict(clause: str) -> Finding:
+    """Return the finding that there is no verdict. clause: what other programs had."""
+    return Finding(verdicts.NO_VERDICT, f"{with_capital(clause)}. Run it again on a quiet machine.")
 
 
 def finding_with_doubts(
@@ -48,14 +61,19 @@ def finding_with_doubts(
     other_programs, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
     if other_programs and timed:
         if checked or any(cell.paper is not None for cell in table.cells):
-            sentence = f"{with_capital(other_programs)}. Run it again on a quiet machine."
+            crowded = no_verdict(other_programs)
             # A lack that the check names, such as of hardware, may be there on a quiet machine too
             lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
-            return Finding(verdicts.NO_VERDICT, sentence + lack)
+            return Finding(crowded.word, crowded.sentence + lack)
         return found
+    if timed and found.word == verdicts.NOT_TESTABLE and lost_rows(table):
+        return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
         return found
     parts = [found.sentence]
+    if timed:
+        parts.append(left_out_sentence(table))
+        table = without_disturbed(table)
     if other_programs:
         parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
     if timed or any(len(cell.values) > 1 for cell in table.cells):
@@ -95,7 +113,9 @@ def spread_sentence(table: ExperimentTable) -> str:
 def sentences(table: ExperimentTable) -> list[str]:
     """Say for each column which server wins. If a column has several x, describe the last one only."""
     found = []
-    by_group = list(verdicts.distinct_groups(table.cells).items())
+    lost = lost_rows_clause(table)
+    cells_to_compare = table.cells if lost else without_disturbed(table).cells
+    by_group = list(verdicts.distinct_groups(cells_to_compare).items())
     # By column; a later x replaces an earlier one
     last_group: dict[str, tuple[float | None, list[Cell]]] = {
         column: (x, cells) for (column, x), cells in by_group
@@ -109,7 +129,7 @@ def sentences(table: ExperimentTable) -> list[str]:
             found.append(f"{setting}: {'; '.join(parts)}.")
         else:
             found += [f"{with_capital(part)}." for part in parts]
-    if found and (other_programs := verdicts.other_programs_clause(table)):
+    if found and (other_programs := verdicts.other_programs_clause(table) or lost):
         return [f"No winner is named: {other_programs}."]
     return found
 
@@ -244,7 +264,7 @@ def join_names(names: Sequence[str]) -> str:
 
 @dataclass
 class ModelSummary:
-    """The figures of one model of ewe over all settings at which at least three models were measured.
+    """The figures of one model of ewe over all settings at which at least MIN_RANKED_MODELS were measured.
 
     settings: their number. how: a sentence on how the model works.
     """
@@ -265,7 +285,7 @@ class ModelSummary:
 
 
 def standings(results: Results) -> list[ModelSummary]:
-    """Rank ewe's models over all measured settings, the cheapest first, and after them those that lost requests.
+    """Rank ewe's models by cost over all settings with MIN_RANKED_MODELS; models that lost requests come last.
 
     In each setting a model's figure is divided by that of the best model, so that fast and slow settings count
     alike. The geometric mean of these ratios is the model's figure.
@@ -278,11 +298,12 @@ def standings(results: Results) -> list[ModelSummary]:
     memory: dict[str, list[float]] = {}
     crowded: set[str] = set()
     for table in results.tables:
+        disturbed_rows = {id(cell) for cell in lost_rows(table)}
         for group in verdicts.distinct_groups(table.cells).values():
             ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
-            if len({cell.server for cell in ours}) < 3:
+            if len({cell.server for cell in ours}) < MIN_RANKED_MODELS:
                 continue
-            for name, into, best in (("micros", cpu, min), ("rate", rate, max)):
+            for name, ratios, choose_best in (("micros", cpu, min), ("rate", rate, max)):
                 values = {
                     cell.server: value
                     for cell in ours
@@ -290,10 +311,11 @@ def standings(results: Results) -> list[ModelSummary]:
                 }
                 reliable = [values[cell.server].value for cell in ours
                          if cell.server in values and not verdicts.has_lost_requests(cell)]  # fmt: skip
-                best_value = best(reliable or [value.value for value in values.values()], default=0.0)
+                best_value = choose_best(reliable or [each.value for each in values.values()], default=0.0)
                 for model, value in values.items():
-                    into.setdefault(model, []).append(value.divided_by(best_value))
-            crowded |= {cell.server for cell in ours if verdicts.other_programs_clause(table)}
+                    ratios.setdefault(model, []).append(value.divided_by(best_value))
+            beside_others = bool(verdicts.other_programs_clause(table))
+            crowded |= {cell.server for cell in ours if beside_others or id(cell) in disturbed_rows}
             for cell in ours:
                 lost.setdefault(cell.server, []).append(verdicts.greatest_lost_share(cell))
                 if (peak := figures.figure_of_cell(cell, "usage.memory")) is not None:

@@ -311,14 +311,16 @@ def php_page(lab: Bench, database: LabDatabase, tested: ServerUnderTest) -> Iter
 
 
 def write_page(path: Path, database: LabDatabase) -> None:
-    """Write the page in PHP for a database."""
+    """Write the page in PHP for a database: report.php with the values of @SOURCE@, @ACCOUNT@ and @STATEMENT@."""
     variables = {"SOURCE": f"sqlite:{database.source}", "ACCOUNT": "", "STATEMENT": REPORT}
     if database.name == POSTGRESQL:
         parameters = parameters_of(database)
         variables["ACCOUNT"] = parameters.pop("user")
+        # Quotes, because the option has a space (libpq's connection strings)
         parameters["options"] = f"'{READ_ONLY_OPTION}'"
         variables["SOURCE"] = "pgsql:" + ";".join(f"{name}={value}" for name, value in parameters.items())
     text = (compiled.SOURCES / "report.php").read_text()
-    for name, value in variables.items():  # @NAME@ stands between single quotes in the page
+    for name, value in variables.items():
+        # The page has the name in a string of PHP with single quotes
         text = text.replace(f"@{name}@", value.replace("\\", "\\\\").replace("'", "\\'"))
     path.write_text(text)

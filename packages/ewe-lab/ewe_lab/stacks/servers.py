@@ -147,17 +147,6 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
     return found, processes
 
 
-@contextmanager
-def run_nginx(
-    *, root: Path, directory: Path, core: int | None = None, access_log: Path | None = None
-) -> Iterator[StartedServer]:
-    """Run nginx with one worker and a file cache that re-checks a file after a second, as ewe does; yield it."""
-    with run_other_server(
-        "nginx", root=root, directory=directory, core=core, access_log=access_log
-    ) as server:
-        yield server
-
-
 def free_port() -> int:
     """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as sock:

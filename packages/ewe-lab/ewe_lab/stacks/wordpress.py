@@ -34,7 +34,6 @@ PACKAGE = Path("/usr/share/wordpress")
 THEMES = PACKAGE / "wp-content" / "themes"
 DRIVER = "mysqli"
 INSTALL_TIMEOUT_S = 120.0  # seconds
-ADMINISTRATOR = "admin"
 
 CONFIGURATION = """<?php
 define('DB_NAME', '{name}');

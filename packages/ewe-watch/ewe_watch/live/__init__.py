@@ -18,6 +18,7 @@
     director.py       all of these together
     scenes.py         prepared demonstrations, which are also tests
     actions.py        what the buttons ask for
+    run_page.py       the recordings of all models as one page, to share
     page.py           the page, as a feature of the server; serve.py runs that server
     command.py        the part of the command ewe-watch that needs all of these
 

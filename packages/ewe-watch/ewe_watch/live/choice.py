@@ -27,6 +27,11 @@ PARAMETERS = (
     "poolthreads", "queue", "parking", "workers", "connections", "overload", "schedule", "backlog", "persistent",
 )  # fmt: skip
 
+PARKS = (
+    "This pool parks a connection that waits, so silent clients hold no worker."
+    ' The pool of 2006 keeps its worker: "-p --parking never"'
+)
+
 
 class ModelChoice(NamedTuple):
     """A model and its options. values: the text of each setting by its key, as in a settings file."""
@@ -44,6 +49,11 @@ class ModelChoice(NamedTuple):
         """The name and the options for people, such as "pool, parking: never"."""
         shown = (f"{key}: {value}" for key, value in self.values.items() if key != "database")
         return ", ".join([self.name, *shown])
+
+    @property
+    def hint(self) -> str:
+        """What a lecturer may not expect of the defaults, in one line; "" for nothing."""
+        return PARKS if self.name == "pool" and "parking" not in self.values else ""
 
     def words(self) -> list[str]:
         """Return the choice as words of the server's command line."""

@@ -29,19 +29,22 @@ FLOOD_CONNECTIONS = 50
 MOST_ALIVE = 600  # clients of one model at the same time
 MOST_LABELS = 4000
 TIMES_KEPT = 200
-RECENT = 8  # finished clients that the page lists
+RECENT = 8  # clients that have ended and that the page lists, by the time of their ends
 CHUNK_BYTES = 64 * 1024
 STOP_S = 5.0  # the longest wait for clients that are to end
 # How long pages and pauses take at normal speed; slow motion multiplies them
-SLOWED_PAGE_MS = 5  # only in slow motion: a visitor's page takes no time else
+SLOWED_PAGE_MS = 5  # only in slow motion: the page takes no time else
 SCRIPT_MS = 20
 SLOW_SEND_S = 0.3  # between two bytes of a slow sender
 SLOW_READ_S = 0.2  # between two reads of a slow reader
 SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
-REPORT_COUNT = 5_000_000  # the number to which the database counts: some seconds
+# The number to which each statement of a report counts. Slow motion does not multiply it: the daemon cancels a
+# statement after its time-limit of ten seconds, which is less far away on a busy machine.
+REPORT_COUNT = 500_000
 HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
+ERROR = "error"  # a response with a status from 400 on, but 503: that one refuses
 UNFINISHED = "unfinished"  # when the time of a flood was over
 
 
@@ -79,7 +82,7 @@ class Tally:
             "longest": round((now - min(self.alive.values(), default=now)) * 1000),
             "median": round(median(self.times_ms), 1) if self.times_ms else None,
             "worst": round(max(self.times_ms), 1) if self.times_ms else None,
-            **{end: self.ends[end] for end in (ANSWERED, REFUSED, LOST, LET_GO)},
+            **{end: self.ends[end] for end in (ANSWERED, ERROR, REFUSED, LOST, LET_GO)},
         }
 
 
@@ -141,6 +144,7 @@ class LiveClient:
             return LOST
         if status[:3] == "503":
             return REFUSED
+        end = ERROR if status[:1] in ("4", "5") else ANSWERED
         bytes_left = -1  # unknown: the body ends with the connection
         for name, _, value in (line.partition(":") for line in field_lines):
             if name.lower() == "content-length":
@@ -150,11 +154,11 @@ class LiveClient:
         while bytes_left:
             data = await reader.read(piece_bytes)
             if not data:
-                return LOST if bytes_left > 0 else ANSWERED
+                return LOST if bytes_left > 0 else end
             bytes_left -= len(data) if bytes_left > 0 else 0
             if pause_s:
                 await asyncio.sleep(pause_s)
-        return ANSWERED
+        return end
 
     def close(self) -> None:
         """Close the connection."""
@@ -168,10 +172,16 @@ def head(target: str, *, close: bool = True) -> bytes:
     return f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n\r\n".encode()
 
 
+def page_for(client: LiveClient) -> str:
+    """Return the target of a page, which takes no time; in slow motion SLOWED_PAGE_MS times the factor."""
+    if client.slowdown <= 1:
+        return "/page"
+    return f"/page?ms={round(SLOWED_PAGE_MS * client.slowdown)}&gate={client.gate}"
+
+
 async def visit(client: LiveClient) -> str:
-    """Ask for one page. In slow motion the page takes longer."""
-    milliseconds = 0 if client.slowdown <= 1 else round(SLOWED_PAGE_MS * client.slowdown)
-    return await client.ask(f"/page?ms={milliseconds}&gate={client.gate}")
+    """Ask for one page."""
+    return await client.ask(page_for(client))
 
 
 async def be_silent(client: LiveClient) -> str:
@@ -183,7 +193,7 @@ async def be_silent(client: LiveClient) -> str:
 async def send_slowly(client: LiveClient) -> str:
     """Send a request byte by byte, as a client behind a slow link does: it occupies a worker that waits for it."""
     reader = await client.connect()
-    for byte in head("/page"):
+    for byte in head(page_for(client)):
         await client.send(bytes((byte,)))
         await asyncio.sleep(SLOW_SEND_S * client.slowdown)
     return await client.read_response(reader)
@@ -238,8 +248,8 @@ async def ask_second(client: LiveClient) -> str:
 
 
 async def report(client: LiveClient) -> str:
-    """Ask for a page whose statement keeps the database busy for some seconds."""
-    return await client.ask(f"/count.sql.html?n={round(REPORT_COUNT * client.slowdown)}")
+    """Ask for a page whose statements keep the database busy for some seconds."""
+    return await client.ask(f"/count.sql.html?n={REPORT_COUNT}")
 
 
 async def block(client: LiveClient) -> str:
@@ -255,7 +265,7 @@ async def hold(client: LiveClient) -> str:
 async def keep(client: LiveClient) -> str:
     """Ask for one page, and keep the connection until the server closes it, or the client is let go."""
     reader = await client.connect()
-    await client.send(head("/page", close=False))
+    await client.send(head(page_for(client), close=False))
     if (end := await client.read_response(reader)) != ANSWERED:
         return end
     client.group.note(client, ANSWERED)  # now, not at the end: the page has come
@@ -289,7 +299,7 @@ async def flood(client: LiveClient) -> str:
 
     await asyncio.gather(*(one() for _ in range(FLOOD_CONNECTIONS)))
     client.group.flooded = dict(ends)
-    return ANSWERED if ends[ANSWERED] else REFUSED if ends[REFUSED] else LOST
+    return next((end for end in (ANSWERED, ERROR, REFUSED) if ends[end]), LOST)
 
 
 KINDS = {

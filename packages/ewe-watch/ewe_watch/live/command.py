@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from ewe_watch.live.director import Choice, Director
 from ewe_watch.live.foreign import foreign
 from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, lacks_users, scene_files
 from ewe_watch.live.serve import directed, serve
+
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # the variables of a graphical session
 
 
 def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
@@ -32,13 +35,25 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
         scene = find_scene(options.scene)
         with directed(users) as director:
             tell_lack(scene, director)
-            return serve(director, scene, browser=options.open)
+            return serve(director, scene, browser=shows_browser(options.open))
     shown: list[Choice] = [*map(foreign, options.command), *models]
     if len(shown) > MOST_MODELS:
         raise UsageError(f"a page shows {MOST_MODELS} models at most, and here are {len(shown)}")
     with directed(users) as director:
         director.show(shown)
-        return serve(director, browser=options.open)
+        return serve(director, browser=shows_browser(options.open))
+
+
+def shows_browser(wanted: bool | None) -> bool:
+    """Return whether ewe-watch shows its page in a browser of this computer.
+
+    wanted: True for --open, False for --no-open. None: it does so at a terminal of a graphical session, but not
+    through SSH, since the user then sits at another computer.
+    """
+    if wanted is not None:
+        return wanted
+    graphical = sys.platform == "darwin" or any(os.environ.get(name) for name in DISPLAYS)
+    return graphical and "SSH_CONNECTION" not in os.environ and sys.stderr.isatty()
 
 
 def tell_lack(scene: WatchScene, director: Director) -> None:

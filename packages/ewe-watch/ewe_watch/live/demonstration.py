@@ -4,7 +4,7 @@
     /blocking?ms=2000      the same without `io.call`: the mistake that stops an event loop
     /cgi-bin/slow?ms=1000  a program that runs for a second
     /cgi-bin/slow.py       the same with a name by which X-Switch runs it in an engine
-    /count.sql.html?n=1000 a page from a database, which counts to n; needs --database demo={site}/demo.db
+    /count.sql.html?n=1000 a page from a database that counts to n, ten times; needs --database demo={site}/demo.db
     /large.bin             a file that is larger than all buffers
 
 Slow motion is therefore honest: a page that waits a hundred times longer occupies its worker a hundred times
@@ -48,11 +48,15 @@ while time.monotonic() < end and not os.path.exists(gate):
     time.sleep({look})
 print("Content-Type: text/plain\\n\\nThe program has ended.")
 """
+STATEMENTS = (
+    10  # of the page that counts, one after the other: the daemon cancels a statement after ten seconds
+)
 COUNT = """-- database: demo
 -- title: Counted
 -- parameter: n integer = 1000
--- query: counted
--- time: 60
+"""
+COUNT_ONCE = """-- query: counted{number}
+-- time: 10
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :n)
 SELECT count(*) AS n FROM numbers
 """
@@ -105,7 +109,8 @@ def make_site(directory: Path, python: str) -> None:
         (root / name).write_bytes(BODY)
     with (root / "large.bin").open("wb") as file:
         file.truncate(LARGE_BYTES)
-    (root / "count.sql.html").write_text(COUNT, encoding="utf-8")
+    statements = (COUNT_ONCE.format(number=number) for number in range(1, STATEMENTS + 1))
+    (root / "count.sql.html").write_text("".join([COUNT, *statements]), encoding="utf-8")
     sqlite3.connect(directory / "demo.db").close()
     text = PROGRAM.format(python=python, directory=str(directory), most=MOST_MS, look=LOOK_S)
     for name in ("slow", "slow.py"):

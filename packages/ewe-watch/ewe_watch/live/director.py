@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -32,14 +33,14 @@ from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
 from ewe_watch.live.foreign import UNSEEN_FIGURES, ForeignChoice, ForeignProcess
 from ewe_watch.live.guard import ModelGuard, UserScript
 from ewe_watch.live.live_story import SETTLE_S, LiveStory
-from ewe_watch.live.meters import CostMeter, backlogs
+from ewe_watch.live.meters import CostMeter, backlogs, left_connections
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
 Choice = ModelChoice | ForeignChoice
 
-PICTURE_S = 0.05
+PICTURE_S = 0.05  # between two pictures: each is one change for all pages
 METERS_S = 1.0
-BACKLOG_EVERY = 4  # pictures between two looks at the kernel's backlog
+PICTURES_PER_BACKLOG = 4  # the kernel's backlog is read for each fourth picture
 RECORDING_BYTES = 16 * 1024 * 1024  # of each model
 CHANGES_KEPT = 200  # for a reader that is slow
 MOST_READERS = 20
@@ -58,7 +59,9 @@ MEASURES = (
     *COSTS, "backlog", "queued", "parked", "lost", "refused", "accepted", "programs", "started programs",
     "statements", *BEHIND,
 )  # fmt: skip
-OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "refused", "lost")
+OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "error", "refused", "lost")
+# The line of the event `model`: time, event, connection, worker, text
+MODEL_LINE = re.compile(rb"^\S+ model \S+ \S+.*\n", re.MULTILINE)
 
 
 class ActionError(Failure):
@@ -66,10 +69,13 @@ class ActionError(Failure):
 
 
 class Recording:
-    """The last lines of a trace, up to RECORDING_BYTES. The first line, which names the model, is kept."""
+    """The last lines of a trace, up to RECORDING_BYTES. The line that names the model is kept, and comes first.
+
+    X-Switch and the database daemon start before the model: their events can come before this line.
+    """
 
     def __init__(self) -> None:
-        self.first = b""
+        self.model = b""
         self.pieces: deque[bytes] = deque()
         self.size = 0
 
@@ -77,9 +83,9 @@ class Recording:
         """Add new lines of the trace; above RECORDING_BYTES, drop the oldest ones. data: whole lines, or none."""
         if not data:
             return
-        if not self.first:  # the line that names the model: it must survive the limit
-            line, newline, data = data.partition(b"\n")
-            self.first = line + newline
+        if not self.model and (found := MODEL_LINE.search(data)):
+            self.model = found[0]
+            data = data[: found.start()] + data[found.end() :]
         self.pieces.append(data)
         self.size += len(data)
         while self.size > RECORDING_BYTES:
@@ -87,7 +93,7 @@ class Recording:
 
     def text(self) -> bytes:
         """Return the trace."""
-        return self.first + b"".join(list(self.pieces))  # a copy: another thread may add a piece
+        return self.model + b"".join(list(self.pieces))  # a copy: another thread may add a piece
 
 
 class ShownModel:
@@ -110,12 +116,14 @@ class ShownModel:
         self.meter = CostMeter(self.process.pid)
         self.cost: dict[str, Any] = {}
         self.backlog: int | None = None
+        self.left: int | None = None  # connections that their client has closed, and the server has not
 
     def take_new_events(self) -> None:
         """Read the new lines of the trace; add them to the recording, and their events to the story."""
         data, events = self.process.read()
         self.recording.add(data)
         self.story.add(events)
+        self.story.show_calls(self.process.calls_now())
 
     def measure_cost(self) -> None:
         """Measure the CPU time and the memory of the model, and find its zombies; store both."""
@@ -139,6 +147,7 @@ class ShownModel:
             "options": self.choice.values,
             "model": self.choice.model,
             "description": self.process.description,
+            "hint": self.choice.hint,
             "port": self.process.port,
             "parameters": parameters,
             "unseen": UNSEEN_FIGURES if isinstance(self.choice, ForeignChoice) else (),
@@ -150,6 +159,7 @@ class ShownModel:
             "now": round((time.monotonic() - self.zero) * 1000, 1),
             "alive": self.process.alive(),
             "backlog": self.backlog,
+            "left": self.left,
             "cost": self.cost,
             "clients": self.clients.as_json(),
             **self.story.changes(),
@@ -332,30 +342,43 @@ class Director:
             self.gate += 1
 
     def slow_down(self, factor: float) -> None:
-        """Make clients and pages slower from now on. Raises ActionError."""
+        """Make clients and pages slower from now on, and tell it to all pages. Raises ActionError."""
         if not 1 <= factor <= MOST_FACTOR:
             raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
-        self.slowdown = factor
+        with self.lock:
+            self.slowdown = factor
+            self.publish({"factor": factor})
 
     # The picture
 
     def picture_loop(self) -> None:
-        """Read the traces and publish the changes, until the end."""
-        pictures = 0
+        """Read the traces and publish the changes as the next picture, every PICTURE_S seconds until the end."""
+        picture_count = 0
         while not self.stopping.wait(PICTURE_S):
             with self.lock:
                 for model in self.models:
                     model.take_new_events()
-                if pictures % BACKLOG_EVERY == 0:
+                if picture_count % PICTURES_PER_BACKLOG == 0:
                     self.look_at_backlogs()
+                    self.look_at_left_connections()
                 self.publish({"models": [model.changes() for model in self.models]})
-            pictures += 1
+            picture_count += 1
 
     def look_at_backlogs(self) -> None:
         """Ask the kernel for the backlog of each model."""
         found = backlogs(model.process.port for model in self.models)
         for model in self.models:
             model.backlog = None if found is None else found.get(model.process.port, 0)
+
+    def look_at_left_connections(self) -> None:
+        """Ask the kernel for the connections that only the server has to close, if a server is seen from outside.
+
+        Such a server writes no trace that says whether it closes its connections.
+        """
+        if any(isinstance(model.choice, ForeignChoice) for model in self.models):
+            found = left_connections(model.process.port for model in self.models)
+            for model in self.models:
+                model.left = None if found is None else found[model.process.port]
 
     def meters_loop(self) -> None:
         """Measure the costs of the models, until the end. It holds no lock, because a measurement is slow."""

@@ -10,6 +10,9 @@ Such a server writes no trace. But the kernel tells the system call in which eac
     the thread is in another call                                              parked
     the connection is gone                                                     ended, closed
 
+The call of each other thread is shown as text: a thread "in futex" waits for a lock or a condition, one "in accept"
+for a client.
+
 Some facts stay unseen: requests and responses, the server's own queue, work that is shorter than a look, and the
 connection of a thread that computes. A connection that no thread reads or writes is shown as parked.
 
@@ -34,20 +37,36 @@ from typing import NamedTuple
 from ewe.config.command import UsageError
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.guard import ModelGuard
-from ewe_watch.live.meters import backlogs, descendants, tcp_lines
+from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_lines
 from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
 
 DEFAULT_WORKERS = "5"
 HOLES = re.compile(r"\{(\w*)\}")
 TCP_COLUMNS = (1, 2, 3, 9)  # of a line of /proc/net/tcp: local address, remote address, state, inode
-ESTABLISHED, CLOSE_WAIT = "01", "08"
+ESTABLISHED = "01"
 MOST_THREADS = 200  # threads of a server that one look() reads
-# The numbers of system calls whose first argument is the socket (Linux, asm/unistd.h), for each processor:
-# (read, readv, recvfrom, recvmsg), (write, writev, sendfile, sendto, sendmsg)
+# The system calls in which a thread may wait, by their numbers (Linux, asm/unistd.h), for each processor
 CALLS = {
-    "x86_64": ({0, 19, 45, 47}, {1, 20, 40, 44, 46}),
-    "aarch64": ({63, 65, 207, 212}, {64, 66, 71, 206, 211}),
-}
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 34: "pause", 35: "nanosleep",
+        40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
+        61: "wait4", 73: "flock", 74: "fsync", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait",
+        288: "accept4", 426: "io_uring_enter", 441: "epoll_pwait2",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 32: "flock", 63: "read", 64: "write", 65: "readv", 66: "writev", 71: "sendfile",
+        72: "pselect6", 73: "ppoll", 82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep",
+        115: "clock_nanosleep", 133: "rt_sigsuspend", 137: "rt_sigtimedwait", 202: "accept", 203: "connect",
+        206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
+        426: "io_uring_enter", 441: "epoll_pwait2",
+    },
+}  # fmt: skip
+# Those whose first argument is the descriptor of a connection
+READS = frozenset(("read", "readv", "recvfrom", "recvmsg"))
+WRITES = frozenset(("write", "writev", "sendfile", "sendto", "sendmsg"))
+COMPUTES = "computes"  # the thread is in no system call
+SOCKET = re.compile(r"socket:\[(\d+)\]")  # of a descriptor in /proc/PID/fd: the inode of its socket
 UNSEEN_FIGURES = ("queued", "answered", "refused")  # the page shows "?" for each of them
 UNSEEN = "seen from outside: no requests, no queue of the server's own, no work shorter than 50 ms"
 
@@ -73,6 +92,11 @@ class ForeignChoice(NamedTuple):
         """The command line."""
         return self.line
 
+    @property
+    def hint(self) -> str:
+        """Nothing: ewe-watch knows no defaults of such a server."""
+        return ""
+
     def with_values(self, values: dict[str, str]) -> ForeignChoice:
         """Return the choice with other values. Only the number of workers can change. Raises UsageError."""
         known = {key: value for key, value in (self.values | values).items() if value}
@@ -91,13 +115,31 @@ def foreign(line: str) -> ForeignChoice:
         raise UsageError(f"--command {line!r}: {reason}") from None
     if not words:
         raise UsageError("--command needs a command line, such as './server {port} {root} {workers}'")
-    if wrong := set(HOLES.findall(line)) - {"port", "root", "workers"}:
+    # In the words, as ForeignProcess fills them: a quote of the shell may stand within a hole
+    holes = {hole for word in words for hole in HOLES.findall(word)}
+    if wrong := holes - {"port", "root", "workers"}:
         raise UsageError(
             f"--command: {{{min(wrong)}}} is unknown; there are {{port}}, {{root}} and {{workers}}"
         )
-    if "{port}" not in line:
+    if "port" not in holes:
         raise UsageError("--command: {port} is missing: the server must listen where ewe-watch says")
     return ForeignChoice(line, {})
+
+
+class ThreadNow(NamedTuple):
+    """A thread of the server. worker: PID/TID. call: its system call, "" if it computes.
+
+    connection: the name of the connection that it reads or writes, or "".
+    """
+
+    worker: str
+    call: str
+    connection: str
+
+    @property
+    def text(self) -> str:
+        """What the thread does, for people."""
+        return f"in {self.call}" if self.call else COMPUTES
 
 
 class ForeignProcess(ServerProcess):
@@ -107,7 +149,7 @@ class ForeignProcess(ServerProcess):
         """Start the server and wait until it listens. Raises StartFailure."""
         if sys.platform != "linux" or platform.machine() not in CALLS:
             raise StartFailure(f"--command works on Linux on {' and '.join(CALLS)}")
-        self.reads, self.writes = CALLS[platform.machine()]
+        self.call_names = CALLS[platform.machine()]
         self.log = directory / f"log-{number}"
         self.port = free_port()
         self.description = UNSEEN
@@ -130,6 +172,7 @@ class ForeignProcess(ServerProcess):
         guard.add(self.pid)
         self.names: dict[int, str] = {}  # inode -> connection
         self.held: dict[str, tuple[str, bool]] = {}  # worker -> its connection, and whether it writes
+        self.calls: dict[str, str] = {}  # worker -> what it does, by the last look
         self.numbers = 0
         try:
             self.wait_until_it_listens(choice)
@@ -167,19 +210,30 @@ class ForeignProcess(ServerProcess):
         )
         return "".join(lines).encode("utf-8", "replace"), events
 
+    def calls_now(self) -> dict[str, str]:
+        """Return what each thread does, by the last look: PID/TID -> "in futex"."""
+        return self.calls
+
     def look(self) -> Iterator[TraceEvent]:
         """Yield the events of all changes since the last look: new connections, workers' calls, closed connections.
 
         The order matters: a worker leaves a connection before it, or another worker, takes the next one.
         """
-        peers = self.connections()
+        try:
+            peers = self.connections()
+        except OSError:  # no descriptor is free: a later look finds the changes
+            return
         for inode, peer in peers.items():
             if inode not in self.names:
                 self.numbers += 1
                 self.names[inode] = f"{self.pid}.{self.numbers}"
                 yield self.event("accepted", self.names[inode], self.main, peer)
                 yield self.event("parked", self.names[inode], self.main)
-        held_now = dict(self.holders(peers))
+        threads = list(self.threads_now(peers))
+        self.calls = {each.worker: each.text for each in threads}
+        held_now = {
+            each.worker: (each.connection, each.call in WRITES) for each in threads if each.connection
+        }
         for worker, (name, _) in list(self.held.items()):
             if held_now.get(worker, ("", False))[0] != name:
                 del self.held[worker]
@@ -199,7 +253,7 @@ class ForeignProcess(ServerProcess):
         """Return the accepted connections: inode -> the client's address.
 
         A connection that is still in the backlog has the inode 0: no descriptor names it yet. All clients are those
-        of ewe-watch, on this machine.
+        of ewe-watch, on this machine. Raises OSError.
         """
         port_suffix = f":{self.port:04X}"
         found = {}
@@ -211,11 +265,10 @@ class ForeignProcess(ServerProcess):
                 found[int(inode)] = f"127.0.0.1:{client_port}"
         return found
 
-    def holders(self, peers: dict[int, str]) -> Iterator[tuple[str, tuple[str, bool]]]:
-        """Yield each thread that is in a read or a write of a connection, and which connection it holds.
+    def threads_now(self, peers: dict[int, str]) -> Iterator[ThreadNow]:
+        """Yield the threads of the server, and what each of them does; at most MOST_THREADS.
 
-        peers: from connections(). A pair is (worker, (connection, whether the thread writes)). A process, a thread
-        or a descriptor may end while it is looked at: it is left out then.
+        peers: from connections(). A process or a thread may end while it is looked at: it is left out then.
         """
         threads_left = MOST_THREADS
         for pid in [self.pid, *descendants(self.pid)]:
@@ -225,17 +278,28 @@ class ForeignProcess(ServerProcess):
                     with suppress(OSError, ValueError):
                         # The number of the system call, then its arguments in hexadecimal digits; or "running", if
                         # the thread is in no system call
-                        call, *arguments = (
+                        number, *arguments = (
                             Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
                         )
-                        writes = call.isdecimal() and int(call) in self.writes
-                        if not writes and not (call.isdecimal() and int(call) in self.reads):
-                            continue
-                        link = os.readlink(f"/proc/{pid}/fd/{int(arguments[0], 16)}")
-                        # ValueError for "pipe:[4711]" or a path: the descriptor is no socket
-                        inode = int(link.removeprefix("socket:[").removesuffix("]"))
-                        if inode in peers:
-                            yield f"{pid}/{thread}", (self.names[inode], writes)
+                        call = (
+                            self.call_names.get(int(number), f"call {number}") if number.isdecimal() else ""
+                        )
+                        name = ""
+                        if call in READS or call in WRITES:
+                            name = self.connection_of(pid, int(arguments[0], 16), peers)
+                        yield ThreadNow(f"{pid}/{thread}", call, name)
+
+    def connection_of(self, pid: int, descriptor: int, peers: dict[int, str]) -> str:
+        """Return the name of the connection that a descriptor of a process stands for, or "".
+
+        peers: from connections(). The descriptor may be that of a file or a pipe, or closed by now.
+        """
+        try:
+            socket_found = SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+        except OSError:
+            return ""
+        inode = int(socket_found[1]) if socket_found is not None else 0
+        return self.names[inode] if inode in peers else ""
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ const OTHER_WANTS = {program: "a program", server: "a server", call: "a call tha
 const FIGURES = [
   ["backlog", "backlog", "queue"], ["queued", "in the queue", "queue"], ["held", "workers occupied", "occupied"],
   ["parked", "parked", "parked"], ["answered", "responses", "busy"], ["refused", "refused", "client"],
-  ["zombies", "zombies", "zombie"],
+  ["zombies", "zombies", "zombie"], ["left", "left by clients", "client"],
 ];
 const LEGEND = [
   ["busy", "works, or a page blocks it"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
@@ -22,9 +22,11 @@ const LEGEND = [
   ["parked", "parked"],
 ];
 const ZOMBIE = ["zombie", "zombie: it has ended, and its parent has not called wait()"];
-const TITLES = {answered: "the median", waiting: "the longest wait", lost: "the connection ended without a response",
+const TITLES = {answered: "the median", waiting: "the longest wait",
+  errors: "the status says that the request failed: 400 to 599, but 503 is a refusal", lost: "the connection ended without a response",
   "let go": "ended by the button"};
 let models = [], paused = false, buffered = [], zombies = false, failures = false, behind = new Set(), seen = new Set(), scenes = [], lastDrawn = 0;
+let outside = false;  // whether a server of this page is seen from outside
 
 // Places in a row of an engine or of a connection, and in a span of one (live/behind_rows.py)
 const ASKED = 7, KIND = 8, OUTCOME = 8;
@@ -135,6 +137,7 @@ function build(facts) {
   failures = zombies = false;
   seen = new Set(["busy"]);
   legend();
+  outside = facts.some(each => each.unseen.length);
   const titles = titlesOf(facts);
   models = facts.map((each, index) => buildModel(each, index, titles[index]));
   byId("models").dataset.count = models.length;
@@ -160,7 +163,8 @@ function buildModel(facts, index, title) {
   for (const [name, title, tone] of FIGURES) {
     const box = make("div");
     box.dataset.tone = tone;
-    box.hidden = name === "zombies";
+    box.hidden = name === "zombies" || (name === "left" && !outside);
+    if (name === "left") box.title = "the client has closed the connection, and the server has not (CLOSE_WAIT)";
     values[name] = make("dd", "0");
     values[name].dataset.figure = name;
     box.append(make("dt", title), values[name]);
@@ -174,7 +178,7 @@ function buildModel(facts, index, title) {
   const table = make("table"), body = table.createTBody();
   const line = table.createTHead().insertRow();
   for (const [title, kind] of [["clients", ""], ["sent", "n"], ["answered, in", "n"], ["waiting, for", "n"],
-    ["refused", "n"], ["lost", "n"], ["let go", "n"]]) {
+    ["errors", "n"], ["refused", "n"], ["lost", "n"], ["let go", "n"]]) {
     const cell = make("th", title, kind);
     cell.scope = "col";
     cell.title = TITLES[title.split(",")[0]] ?? "";
@@ -185,14 +189,18 @@ function buildModel(facts, index, title) {
   box.setAttribute("role", "region");
   box.setAttribute("aria-label", `${facts.label}: what the clients saw`);
   box.append(table);
+  const recent = make("ol", "", "recent");
+  recent.setAttribute("aria-label", `${facts.label}: the clients that were served last, in this order`);
   const about = make("p", `${facts.description}; ${facts.port ? `http://127.0.0.1:${facts.port}/` : ""}`, "about");
   const cost = make("p", "", "cost"), recording = make("a", "the trace of this run");
   recording.href = `trace/${index}`;
   recording.download = "";
-  card.append(make("h2", title), about, figures, picture, cost, box);
+  card.append(make("h2", title), about);
+  if (facts.hint) card.append(make("p", facts.hint, "hint"));
+  card.append(figures, picture, cost, box, recent);
   if (facts.parameters.length) card.append(parameterForm(facts, index));
   card.append(recording);
-  return {facts, card, values, rows, canvas, body, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
+  return {facts, card, values, rows, canvas, body, recent, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
 }
 
 function parameterForm(facts, index) {
@@ -221,14 +229,20 @@ function take(change) {
   if (change.all) {
     buffered = [];  // of the models before, whose places others have now
     addSenders(change.kinds);
-    byId("pace").value = String(change.factor);
+    showPace(change.factor);
     offer(change.scenes);
     showScene(change.scene);
     build(change.all);
     return;
   }
   if (change.scene) { showScene(change.scene); return; }
+  if (change.factor) { showPace(change.factor); return; }
   change.models.forEach((each, index) => models[index] && takeModel(models[index], each));
+}
+
+// Another page may have chosen the factor: the one on the projector shows what the laptop's has done.
+function showPace(factor) {
+  byId("pace").value = String(factor);
 }
 
 function takeModel(model, change) {
@@ -255,7 +269,7 @@ function takeModel(model, change) {
   while (old < model.spans.length && model.spans[old][2] < limit) old++;
   if (old > 200 || model.spans.length > MOST_SPANS) model.spans.splice(0, old);
   while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
-  const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?"};
+  const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?", left: change.left ?? "?"};
   for (const name of model.facts.unseen) numbers[name] = "?";
   for (const [name] of FIGURES) {
     model.values[name].textContent = numbers[name].toLocaleString("en");
@@ -384,6 +398,7 @@ function showCost(model, change) {
       `${cost.processes} ${cost.processes === 1 ? "process" : "processes"}${cost.zombies ? ` and ${cost.zombies} ${cost.zombies === 1 ? "zombie" : "zombies"}` : ""}`, `${cost.descriptors} descriptors`);
   }
   if (change.programs > 0) parts.push(`${change.programs} ${change.programs === 1 ? "program" : "programs"}`);
+  if (change.failed) parts.push(`${change.failed} ${change.failed === 1 ? "response" : "responses"} with an error status`);
   if (change.rowless) parts.push(`${change.rowless} occupied ${change.rowless === 1 ? "worker" : "workers"} without a row`);
   if (change.behind.hidden) parts.push(`${change.behind.hidden} engines or connections to databases without a row`);
   model.cost.textContent = parts.join(" · ");
@@ -394,26 +409,33 @@ function showClients(model, clients) {
   const names = Object.keys(clients.kinds);
   while (model.body.rows.length < names.length) {
     const line = model.body.insertRow();
-    for (let column = 0; column < 7; column++) line.insertCell().className = column ? "n" : "";
+    for (let column = 0; column < 8; column++) line.insertCell().className = column ? "n" : "";
   }
   names.forEach((name, number) => {
     const kind = clients.kinds[name], line = model.body.rows[number];
     line.dataset.kind = name;
     const some = count => count ? String(count) : "–";
     const texts = [name, String(kind.sent), kind.answered ? `${kind.answered}, ${duration(1000 * kind.median)}` : "–",
-      kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–", some(kind.refused), some(kind.lost), some(kind["let go"])];
+      kind.waiting ? `${kind.waiting}, ${duration(1000 * kind.longest)}` : "–",
+      some(kind.error), some(kind.refused), some(kind.lost), some(kind["let go"])];
     const flooded = name === "flood" ? Object.values(clients.flood).reduce((sum, one) => sum + one, 0) : 0;
     if (flooded) {
       texts[0] = `flood: ${flooded} requests`;
       texts[2] = clients.flood.answered ? `${clients.flood.answered}, ${duration(1000 * (kind.median ?? 0))}` : "–";
-      texts[4] = some(clients.flood.refused);
-      texts[5] = some(clients.flood.lost);
+      texts[4] = some(clients.flood.error);
+      texts[5] = some(clients.flood.refused);
+      texts[6] = some(clients.flood.lost);
     }
     line.dataset.sent = kind.sent;
     line.dataset.answered = kind.answered;
     line.dataset.waiting = kind.waiting;
     texts.forEach((text, column) => { line.cells[column].textContent = text; });
   });
+  // Twenty times a second: only what has changed
+  const ends = clients.recent.map(([label, end, millis]) => `${label}: ${end}, ${duration(1000 * millis)}`);
+  if (ends.join() === model.recentEnds) return;
+  model.recentEnds = ends.join();
+  model.recent.replaceChildren(...ends.map((text, number) => make("li", text, clients.recent[number][1] === "answered" ? "" : "not")));
 }
 
 function offer(offered) {

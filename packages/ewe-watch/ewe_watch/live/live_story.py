@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ewe_watch.events import TraceEvent
@@ -59,6 +59,8 @@ class LiveStory(TraceStory):
         self.zombies: frozenset[int] = frozenset()  # processes, by the last measurement
         self.shown_zombies: dict[str, float] = {}  # worker -> since when
         self.ended_at: dict[str, float] = {}  # worker -> its last event
+        # worker -> what it does; all threads of a server that is seen from outside, else none
+        self.calls: Mapping[str, str] = {}
 
     def add(self, events: Iterable[TraceEvent]) -> None:
         """Take events that were read, and tell those that are old enough to be in order."""
@@ -100,15 +102,34 @@ class LiveStory(TraceStory):
         """
         model = self.model_text().partition(" ")[0]
         reuse = model in ONE_CONNECTION_EACH or len(self.row_workers) >= MOST_ROWS
-        for row, other in enumerate(self.row_workers):
-            if reuse and other not in self.occupied and other not in self.shown_zombies:
-                self.rows.pop(other, None)
-                self.row_workers[row] = worker
-                self.rows[worker] = row
-                return
-        if len(self.row_workers) < MOST_ROWS:
+        free = [
+            row
+            for row, other in enumerate(self.row_workers)
+            if other not in self.occupied and other not in self.shown_zombies
+        ]
+        gone = [row for row in free if self.is_gone(self.row_workers[row])]
+        if usable := gone or (free if reuse else []):
+            row = usable[0]
+            self.rows.pop(self.row_workers[row], None)
+            self.row_workers[row] = worker
+            self.rows[worker] = row
+        elif len(self.row_workers) < MOST_ROWS:
             self.rows[worker] = len(self.row_workers)
             self.row_workers.append(worker)
+
+    def show_calls(self, calls: Mapping[str, str]) -> None:
+        """Note what each thread of a server does that is seen from outside; give it a row, if one is free.
+
+        calls: PID/TID -> text, such as "in futex". {}: the trace says what the workers do.
+        """
+        self.calls = calls
+        free = MOST_ROWS - len(self.row_workers) + sum(map(self.is_gone, self.row_workers))
+        for worker in [each for each in calls if each not in self.rows][:free]:
+            self.give_row(worker)
+
+    def is_gone(self, worker: str) -> bool:
+        """Return whether a thread that was seen from outside has ended, and holds no connection any more."""
+        return bool(self.calls) and worker not in self.calls and worker not in self.occupied
 
     def forget(self, name: str) -> None:
         """Forget a connection that is closed. Its spans were handed over, or will be with the next change."""
@@ -207,6 +228,8 @@ class LiveStory(TraceStory):
         connection = self.occupied.get(worker)
         if connection is None and worker in self.shown_zombies:
             return [name, worker, ZOMBIE, self.at(self.shown_zombies[worker]), "", ZOMBIE, ""]
+        if connection is None and self.calls:
+            return [name, worker, "", 0, self.calls.get(worker, "ended"), "", ""]
         if connection is None:
             has_ended = worker in self.ended_at and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
             state = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""

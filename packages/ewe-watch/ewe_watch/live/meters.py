@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-LISTENING = "0A"
+LISTENING, CLOSE_WAIT = "0A", "08"
 # Processes whose memory is read exactly: reading it takes the kernel about a millisecond each
 MOST_WITH_PSS = 24
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -50,11 +50,31 @@ def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
     return found
 
 
+def left_connections(ports: Iterable[int]) -> dict[int, int] | None:
+    """Return how many connections of each port their client has closed, and the server has not; None if unknown.
+
+    TCP calls this state CLOSE_WAIT (RFC 9293 section 3.3.2). A connection in the backlog has no inode, and does not
+    count: the server does not know it yet.
+    """
+    found = dict.fromkeys(ports, 0)
+    try:
+        for fields in tcp_lines():
+            port = int(fields[1].rpartition(":")[2], 16)
+            if port in found and fields[3] == CLOSE_WAIT and fields[9] != "0":
+                found[port] += 1
+    except OSError:
+        return None
+    return found
+
+
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have started."""
+    """Return the processes that a process has started, and those that they have started; [] if it has ended.
+
+    [] also if this process cannot read /proc, because no descriptor is free: psutil then raises OSError.
+    """
     try:
         return [each.pid for each in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return []
 
 

@@ -54,6 +54,10 @@ class ServerProcess:
         """Return the lines of the trace that have come, and their events. It never waits."""
         raise NotImplementedError
 
+    def calls_now(self) -> dict[str, str]:
+        """Return what each thread does: PID/TID -> text. {} for a server whose trace says it."""
+        return {}
+
     def alive(self) -> bool:
         """Return whether the first process runs."""
         return self.process.poll() is None

@@ -2,7 +2,7 @@
 
     GET  /TOKEN/            the page          GET  /TOKEN/changes   Server-Sent Events
     GET  /TOKEN/live.js ...  its parts        GET  /TOKEN/trace/0   the recording of a model
-    POST /TOKEN/do          a button
+    POST /TOKEN/do          a button          GET  /TOKEN/page      the recordings of all models as one page
 
 A button starts processes and floods, so no other web page may press it. Three walls keep them out:
 
@@ -10,6 +10,9 @@ A button starts processes and floods, so no other web page may press it. Three w
 - the field Host must name this server's own address, so a name that an attacker's DNS points to 127.0.0.1 is
   refused (DNS rebinding);
 - a button needs the media type application/json, which a form cannot send, and a field Origin that is this page's.
+
+A link to the page may come from elsewhere, such as the file that opens the browser (serve.py). Other cross-site
+requests are refused.
 
 The Content Security Policy allows only the page's own files. What a trace says is shown as text.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,6 +31,7 @@ from ewe.http.messages import Response, Source
 from ewe.http.status import HTTPError
 from ewe_watch.live.actions import execute_action
 from ewe_watch.live.director import ActionError, ChangeReader, Director
+from ewe_watch.live.run_page import run_page
 from ewe_watch.page import lanes_program, part, style
 
 if TYPE_CHECKING:
@@ -75,7 +80,9 @@ class WatchPage:
         # As bytes, because compare_digest() takes only ASCII as text. It takes the same time for each wrong token.
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             raise HTTPError(404, "a wrong token")
-        if request.get("sec-fetch-site") in ("cross-site", "same-site"):
+        if request.get("sec-fetch-site") in ("cross-site", "same-site") and not (
+            name == "" and is_navigation(request)
+        ):
             raise HTTPError(403, "another web page asks")
         if name == "do":
             return await self.do(request, io)
@@ -85,6 +92,9 @@ class WatchPage:
             return self.changes(io)
         if found := re.fullmatch(r"trace/(\d)", name):
             return self.recording(int(found[1]))
+        if name == "page":
+            text = run_page(list(self.director.models), time.monotonic())
+            return attachment("ewe-watch.html", "text/html", text.encode("utf-8", "replace"))
         if name in PARTS:
             kind, made = PARTS[name]
             return Response(200, (("Content-Type", f"{kind}; charset=utf-8"), *SAFE), made().encode())
@@ -135,12 +145,23 @@ class WatchPage:
         except ActionError as reason:
             raise HTTPError(404, str(reason)) from None
         name = re.sub(r"[^a-z0-9]+", "-", model.choice.label.lower()).strip("-")
-        fields = (
-            ("Content-Type", "text/plain; charset=utf-8"),
-            ("Content-Disposition", f'attachment; filename="{name}.trace"'),
-            *SAFE,
-        )
-        return Response(200, fields, model.recording.text())
+        return attachment(f"{name}.trace", "text/plain", model.recording.text())
+
+
+def attachment(name: str, kind: str, data: bytes) -> Response:
+    """Return a file that the browser stores. name: for the user. kind: its media type. data: UTF-8."""
+    fields = (
+        ("Content-Type", f"{kind}; charset=utf-8"),
+        ("Content-Disposition", f'attachment; filename="{name}"'),
+        *SAFE,
+    )
+    return Response(200, fields, data)
+
+
+def is_navigation(request: Request) -> bool:
+    """Return whether a browser follows a link, and shows the answer in a whole window (Fetch Metadata, W3C)."""
+    fetch = (request.get("sec-fetch-mode"), request.get("sec-fetch-dest"))
+    return request.method == "GET" and fetch == ("navigate", "document")
 
 
 class ChangeStream(Source):

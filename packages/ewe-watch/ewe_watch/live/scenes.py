@@ -12,9 +12,9 @@
     shows = ["1: queued silent = 1"]
 
 A step sends clients (`send`, `count`), or lets go those that are held (`let-go = true`), or only waits. It waits
-until all conditions of `until` hold at once, for at most LIMIT_S. Then those of `shows` must hold. A condition
-names a model by its number, a measure (Director.measure) and what it must be: = N, >= N or <= N. The word `users`
-stands for the number of accounts that own scripts: those of --users, and the site's.
+until all conditions of `until` hold at once, for at most longest_wait_s(). Then those of `shows` must hold. A
+condition names a model by its number, a measure (Director.measure) and what it must be: = N, >= N or <= N. The word
+`users` stands for the number of accounts that own scripts: those of --users, and the site's.
 
 A scene never waits for a time, only for events. It therefore shows the same on a slow machine. A step whose clients
 must come while those of the step before are still at work (a statement of a database ends by itself) begins with
@@ -38,9 +38,10 @@ from typing import Any, NamedTuple
 from ewe.config.messages import ConfigError, Failure, nearest
 from ewe_watch.live.choice import MOST_MODELS, ModelChoice, begins_model, parse_choice
 from ewe_watch.live.clients import KINDS
+from ewe_watch.live.clients import LIMIT_S as CLIENT_LIMIT_S
 from ewe_watch.live.director import ActionError, Choice, Director, can_be_measured
 
-LIMIT_S = 30.0  # the longest wait for `until`
+LIMIT_S = 30.0  # the longest wait for `until`, at normal speed
 LOOK_S = 0.05
 USERS = "users"
 CONDITION = re.compile(r"([1-4]): ([a-z -]+?) (=|>=|<=) (\d+|users)")
@@ -186,8 +187,19 @@ def lacks_users(scene: WatchScene, director: Director) -> str:
     )
 
 
+def longest_wait_s(slowdown: float) -> float:
+    """Return how many seconds a step waits for its conditions, but not more than the longest life of a client.
+
+    slowdown: the factor of slow motion, from 1.
+    """
+    return min(LIMIT_S * slowdown, CLIENT_LIMIT_S)
+
+
 class Stage:
-    """A scene in play. at: the next step."""
+    """A scene in play. at: the index of the next step. failed: why the last step failed; "" if it did not.
+
+    lacks: what this computer lacks for a scene with several users; "" for nothing (lacks_users()).
+    """
 
     def __init__(self, director: Director, scene: WatchScene) -> None:
         """Start the scene's models; until ready() the page offers no step. Raises StartFailure."""
@@ -205,7 +217,7 @@ class Stage:
         self.tell(running=False)
 
     def tell(self, *, running: bool) -> None:
-        """Tell the pages how far the scene is."""
+        """Tell the pages how far the scene is. running: a step is being played, or the models are being started."""
         self.director.tell_scene(
             {
                 "name": self.scene.name, "title": self.scene.title,
@@ -244,7 +256,7 @@ class Stage:
             self.director.let_go()
         if step.send:
             self.director.send(step.send, step.count)
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + longest_wait_s(self.director.slowdown)
         while wrong := self.false_conditions(step.until):
             if time.monotonic() > deadline or self.director.stopping.wait(LOOK_S):
                 raise self.failure("has not come to", wrong)
@@ -314,10 +326,11 @@ class SceneChooser:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep others from the stage. Raises ActionError if a step or another choice has it."""
-        stage = self.stage
         if not self.lock.acquire(blocking=False):
             raise ActionError("another scene is being chosen")
         try:
+            # Read with the lock: until then another page may have chosen a scene, whose step is played now
+            stage = self.stage
             if stage is not None and not stage.lock.acquire(blocking=False):
                 raise ActionError("a step is being played: wait for its end")
             try:

@@ -6,6 +6,7 @@ all models, clients and files.
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import sys
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ewe_watch.live.scenes import WatchScene
+
+# Leads a browser to the page: the URL has a secret part, and all accounts can read the arguments of a program
+OPENER = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={url}">
+<title>ewe-watch</title>
+<p><a href="{url}">The models at work</a></p>
+</html>
+"""
 
 
 class PageWorker(Worker):
@@ -96,11 +107,23 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
                 flush=True,
             )
             if browser:
-                open_browser(url)
+                open_browser(write_opener(director.directory, url).as_uri())
 
         worker = PageWorker(factory, sockets, "0")
         worker.director = director
         return worker.run(ready)
+
+
+def write_opener(directory: Path, url: str) -> Path:
+    """Write the file that leads a browser to the page, which only this account may read; return its path.
+
+    directory: of the director, which ends with it. url: of the page. Raises OSError.
+    """
+    path = directory / "open.html"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(file, "w", encoding="utf-8") as opener:
+        opener.write(OPENER.format(url=url))
+    return path
 
 
 def port_of(sockets: list[socket.socket]) -> int:

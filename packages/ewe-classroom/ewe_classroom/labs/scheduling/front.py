@@ -141,8 +141,12 @@ def target_of(head: bytes) -> str:
 
 
 def size_of(root: str, target: str) -> int:
-    """Return the size of the file that a target names, 0 if there is none."""
+    """Return the size of the file that a target names, in bytes; 0 if there is none.
+
+    The schedule alone uses the size, so the path is not checked here: the conversation does it later.
+    """
+    path = root + unquote(target.partition("?")[0])
     try:
-        return os.path.getsize(root + unquote(target.partition("?")[0]))
-    except (OSError, ValueError):
+        return os.path.getsize(path)
+    except (OSError, ValueError):  # ValueError: a NUL byte in the path
         return 0

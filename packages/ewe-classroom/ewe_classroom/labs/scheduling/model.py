@@ -95,10 +95,14 @@ class Mine(Processor):
         return bool(poller.poll(0))
 
     def size_of(self, target):
-        """Return the size of the file that a target names, 0 if there is none."""
+        """Return the size of the file that a target names, in bytes; 0 if there is none.
+
+        The schedule alone uses the size, so the path is not checked here: the conversation does it later.
+        """
+        path = str(self.config.documentroot) + unquote(target.partition("?")[0])
         try:
-            return os.path.getsize(str(self.config.documentroot) + unquote(target.partition("?")[0]))
-        except (OSError, ValueError):
+            return os.path.getsize(path)
+        except (OSError, ValueError):  # ValueError: a NUL byte in the path
             return 0
 
     def work(self, number):
