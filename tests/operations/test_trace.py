@@ -378,6 +378,18 @@ def test_a_reload_begins_a_trace_in_new_workers(start: Start, tmp_path: Path) ->
     wait_until(lambda: talk(server) or (path.exists() and "closed" in names_of_all(path)), 20)
 
 
+def test_a_reload_of_one_process_begins_no_trace(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    settings = tmp_path / "ewe.toml"
+    settings.write_text("")
+    server = start("thread", "--config", str(settings))
+    settings.write_text(f"trace = '{path}'\n")
+    os.kill(server.pid, signal.SIGHUP)
+    server.wait_for_log("trace: a change needs a restart")
+    talk(server)
+    assert not path.exists()
+
+
 def test_a_trace_that_has_events_already_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     assert follows_others(str(path)) == ""
