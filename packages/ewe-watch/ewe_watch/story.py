@@ -152,6 +152,9 @@ class TraceStory:
         self.occupied: dict[str, TracedConnection] = {}  # worker -> the connection that has it
         self.occupied_of = defaultdict[str, set[str]](set)  # process -> its workers in `occupied`
         self.workers: dict[str, int] = {}  # in the order in which they took their first connection
+        self.worker_words: dict[
+            str, str
+        ] = {}  # worker -> the word that names it in the short form of EWE_TRACE
         self.accepting: set[str] = set()  # the processes that have given connections their names
         self.accepting_workers: set[str] = set()
         self.queued = 0
@@ -195,6 +198,10 @@ class TraceStory:
     def refused(self, event: TraceEvent) -> None:
         """Note a connection that the server did not accept."""
         self.refusals.append(RefusedClient(event.seconds, event.text))
+
+    def named(self, event: TraceEvent) -> None:
+        """Note the word by which the server itself names a worker."""
+        self.worker_words[event.worker] = event.text
 
     def loses(self, event: TraceEvent) -> None:
         """Note the number of lost events. An event without a number counts as one."""
@@ -373,9 +380,14 @@ class TraceStory:
         threads = Counter(map(process_of, found))
         rows = rows_of_workers(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
         return [
-            WorkerLane(worker, f"worker {number}", worker_detail(worker, threads), row)
+            WorkerLane(worker, f"worker {number}", self.detail_of(worker, threads), row)
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
         ]
+
+    def detail_of(self, worker: str, threads: Mapping[str, int]) -> str:
+        """Return the server's own word for a worker, or else the kernel's numbers. threads: workers by process."""
+        word = self.worker_words.get(worker)
+        return worker_detail(worker, threads) if word is None else f"{word} in the trace"
 
     def label(self, connection: str) -> str:
         """Return a connection's name for people: that of its client, if it is known, else its number.
@@ -396,6 +408,7 @@ OF_SERVER: dict[str, Callable[[TraceStory, TraceEvent], None]] = {
     "model": TraceStory.model,
     "stops": TraceStory.stops,
     "refused": TraceStory.refused,
+    "named": TraceStory.named,
     "lost": TraceStory.loses,
 }
 OF_CONNECTION: dict[str, Callable[[TraceStory, TraceEvent, TracedConnection], None]] = {
