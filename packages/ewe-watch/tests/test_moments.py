@@ -21,7 +21,7 @@ def test_the_collapse_of_a_pool() -> None:
     assert found["queue-wait"].text == "Connection 14 waited 9.90 s in the queue."
     assert found["deepest-queue"].text == "13 connections waited for a worker at once, for 3.50 s."
     assert found["held-worker"].text.startswith(
-        "Worker 3 stood still for 10.00 s, because the client of connection 13"
+        "Worker 3 stood still for 10.0 s, because the client of connection 13"
     )
     assert found["held-worker"].text.endswith(
         "For 9.98 s of this time, up to 13 connections waited for a worker."
