@@ -8,6 +8,7 @@ import pytest
 from made_traces import ALL, COLLAPSE, SILENT, MadeTrace, Visitor, made
 
 import ewe_watch.story as story_module
+from ewe_watch.document import document
 from ewe_watch.events import parse, read
 from ewe_watch.story import BUSY, PARKED, QUEUED, SENDS, WAITS, TraceStory, tell
 
@@ -221,3 +222,38 @@ def test_the_short_form_of_a_student_is_drawn(tmp_path: Path) -> None:
     ]
     assert [each.text for each in story.refusals] == ["40113 overload"]
     assert deepest(story) == 2 and not story.queued and not story.occupied
+
+
+def lived(worker: int, began: float, ended: float) -> list[str]:
+    return [f"{began} begins - 7/{worker} ", f"{ended} ends - 7/{worker} "]
+
+
+def story_of_lives(lives: list[tuple[int, float, float]]) -> TraceStory:
+    lines = [
+        "1.0 model - 7/7 pool of 2..99",
+        *(line for each in lives for line in lived(*each)),
+        "99.0 stops - 7/7",
+    ]
+    return tell(sorted(map(parse, lines), key=lambda event: event.seconds))
+
+
+def test_a_pool_that_grows_has_the_lives_of_its_threads() -> None:
+    story = story_of_lives([(8, 1.5, 98.0), (9, 1.6, 100.0), (10, 20.0, 60.0)])
+    del story.worker_ended["7/9"]  # the process ended first
+    lanes = story.lanes()
+    assert [(lane.detail, lane.row, lane.began, lane.ended) for lane in lanes] == [
+        ("thread 8", 0, 1.5, 98.0),
+        ("thread 9", 1, 1.6, 99.0),
+        ("thread 10", 2, 20.0, 60.0),
+    ]
+    assert document(story, "x")["workers"][2]["began"] == 19_000_000
+    assert story_of_lives([(8, 1.5, 2.0), (8, 3.0, 4.0)]).lanes()[0][-2:] == (
+        1.5,
+        4.0,
+    )  # the number came again
+
+
+def test_idle_workers_that_live_at_once_share_no_row() -> None:
+    alternate = [(8 + each, 2.0 + each % 2 * 40, 40.0 + each % 2 * 40) for each in range(60)]
+    rows = [lane.row for lane in story_of_lives(alternate).lanes()]
+    assert sorted(rows) == sorted([*range(30), *range(30)])
