@@ -16,6 +16,8 @@ is the process and the thread, as the kernel numbers them: PID/TID. The events:
     model       a process begins to serve           the model's name, and its description
     stops       a process ends
     workers     a pool has more threads, or fewer   how many
+    begins      a worker begins: a thread or a process
+    ends        it ends; `stops` ends all workers of a process
     refused     a connection is not accepted        the client, and the setting whose limit was reached;
                                                     overload: its request was dropped from the queue
     lost        events could not be written         how many of all processes, up to now

@@ -53,6 +53,7 @@ class Fork(Processor):
 
     name = "fork"
     many_processes = True
+    worker_method = "be_child"
     runs_at_once = True  # the child registers its connection
     connection_limit = 256
     supervised = False  # this model starts its processes itself

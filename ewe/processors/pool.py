@@ -61,6 +61,7 @@ class Pool(Processor):
 
     name = "pool"
     many_threads = True
+    worker_method = "work"
     connection_limit = 4000
     make_queue = SimpleQueue  # the trace and the scheduled pool have others
     task_class, stream_class = PoolTask, PoolStream

@@ -40,6 +40,7 @@ class Thread(Processor):
 
     name = "thread"
     many_threads = True
+    worker_method = "run"
     connection_limit = 1000
 
     @classmethod

@@ -5,6 +5,7 @@ contains a line about the trace, and a server without it runs the model's own cl
 
     register()  accepted          converse()  the conversation, over a TracedStream, in a TracedConversation
     forget()    closed            report_refusal()  refused
+    worker_method, which a thread or a forked child runs: begins, ends
 
 A conversation is a coroutine, and the model resumes it: once, if its stream blocks; after each pause, if not. The
 TracedConversation is a coroutine around it. It sees each of these steps, and so the worker that makes it.
@@ -40,7 +41,23 @@ def traced(model: type[Processor], path: str) -> type[Processor]:
         return model
     # type() with three arguments makes a class: its name, its bases, its attributes. Traced comes first among the
     # bases, so its methods override those of the model.
-    return type(model.__name__, (Traced, model), {"trace": trace_at(path), "name": model.name})
+    attributes: dict[str, Any] = {"trace": trace_at(path), "name": model.name}
+    if name := model.worker_method:
+        attributes[name] = with_life(getattr(model, name))
+    return type(model.__name__, (Traced, model), attributes)
+
+
+def with_life(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that runs this one, and writes the events `begins` and `ends` of its thread or process."""
+
+    def lives(self: Traced, *arguments: Any) -> None:
+        self.trace.write("begins", "-")
+        try:
+            method(self, *arguments)
+        finally:
+            self.trace.write("ends", "-")
+
+    return lives
 
 
 class Traced(Processor):
@@ -57,8 +74,10 @@ class Traced(Processor):
         return TracedQueue(super().make_queue(), self)  # type: ignore[misc]
 
     def serve(self, listener: Listener) -> None:
-        """Serve as the model does; write the events `model` and `stops`."""
+        """Serve as the model does; write `model`, `begins` (if this process is a worker) and `stops`."""
         self.trace.write("model", "-", f"{self.name} {self.description(self.config)}")
+        if self.runs_at_once and not self.worker_method:
+            self.trace.write("begins", "-")
         try:
             super().serve(listener)
         finally:

@@ -170,6 +170,29 @@ def test_six_silent_clients_and_a_pool_of_five(start: Start, tmp_path: Path) -> 
         sock.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "lives"),
+    [("serial", 1), ("fork", 2), ("thread", 2), ("pool", 3), ("pool --parking never", 3), ("prefork", 4)],
+)
+def test_the_life_of_each_worker(start: Start, options: str, lives: int, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    server = start(
+        options, "--trace", str(path), "--poolthreads", "3", "--workers", "4" if options == "prefork" else "1"
+    )
+    for _ in range(2):
+        talk(server)
+    if options in ("fork", "thread"):
+        wait_until(lambda: names_of_all(path).count("ends") == 2, 20)
+    server.stop()
+    began = [event[3:5] for event in events(path) if event.name == "begins"]
+    ended = [event[3:5] for event in events(path) if event.name == "ends"]
+    stopped = {event.process for event in events(path) if event.name == "stops"}
+    assert len(set(began)) == len(began) == lives and len(set(ended)) == len(ended)
+    assert all(worker in ended or worker[0] in stopped for worker in began)
+    of_connections = {event[3:5] for event in events(path) if event.name == "request"}
+    assert of_connections <= set(began)  # no request without a worker, and two requests make no second life
+
+
 def names_of_all(path: Path) -> list[str]:
     return [event.name for event in events(path)]
 
@@ -376,6 +399,18 @@ def test_a_reload_begins_a_trace_in_new_workers(start: Start, tmp_path: Path) ->
     os.kill(server.pid, signal.SIGHUP)
     server.wait_for_log("was read again")
     wait_until(lambda: talk(server) or (path.exists() and "closed" in names_of_all(path)), 20)
+
+
+def test_a_reload_of_one_process_begins_no_trace(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    settings = tmp_path / "ewe.toml"
+    settings.write_text("")
+    server = start("thread", "--config", str(settings))
+    settings.write_text(f"trace = '{path}'\n")
+    os.kill(server.pid, signal.SIGHUP)
+    server.wait_for_log("trace: a change needs a restart")
+    talk(server)
+    assert not path.exists()
 
 
 def test_a_trace_that_has_events_already_is_reported_once(tmp_path: Path) -> None:

@@ -119,17 +119,22 @@ function drawLives(pen, layout, trace, row) {
   pen.fillRect(layout.gutter, top + height / 2, layout.right - layout.gutter, 1);
   for (const number of lanes) {
     const lane = trace.behind.lanes[number];
-    const from = clamp(xOf(layout, lane.began), layout.gutter, layout.right);
-    const to = clamp(xOf(layout, lane.ended ?? trace.duration), layout.gutter, layout.right);
-    pen.fillStyle = paintOf(pen, "free");
-    pen.fillRect(from, top, Math.max(to - from, 1), height);
-    pen.strokeStyle = colours.line;  // without colours, the ground alone is not seen
-    pen.lineWidth = 1;
-    pen.strokeRect(from + 0.5, top + 0.5, Math.max(to - from - 1, 0), height - 1);
-    pen.fillStyle = colours.dim;
-    for (const [at, x] of [[lane.began, from], [lane.ended, to]]) {
-      if (at !== null && at >= view.from && at <= view.to) pen.fillRect(x - 1, top, 2, height);
-    }
+    drawLife(pen, layout, trace, lane, top, height);
+  }
+}
+
+// Draw the life of a worker, an engine or a connection, with a dark edge where it begins and ends
+function drawLife(pen, layout, trace, lane, top, height) {
+  const from = clamp(xOf(layout, lane.began), layout.gutter, layout.right);
+  const to = clamp(xOf(layout, lane.ended ?? trace.duration), layout.gutter, layout.right);
+  pen.fillStyle = paintOf(pen, "free");
+  pen.fillRect(from, top, Math.max(to - from, 1), height);
+  pen.strokeStyle = colours.line;  // without colours, the ground alone is not seen
+  pen.lineWidth = 1;
+  pen.strokeRect(from + 0.5, top + 0.5, Math.max(to - from - 1, 0), height - 1);
+  pen.fillStyle = colours.dim;
+  for (const [at, x] of [[lane.began, from], [lane.ended, to]]) {
+    if (at !== null && at >= view.from && at <= view.to) pen.fillRect(x - 1, top, 2, height);
   }
 }
 

@@ -34,7 +34,9 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
         "lost": story.lost,
         "duration": micros(story.ended),
         "rows": 1 + max((lane.row for lane in lanes), default=-1),
-        "workers": [lane._asdict() for lane in lanes],
+        "workers": [
+            lane._asdict() | {"began": micros(lane.began), "ended": micros(lane.ended)} for lane in lanes
+        ],
         "connections": [
             {
                 "name": each.name,

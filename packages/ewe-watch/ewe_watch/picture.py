@@ -158,13 +158,28 @@ class TraceDrawing:
                 kind = kind_of(state, spans["want"][number])
                 row = found["workers"][spans["worker"][number]]["row"]
                 work[row].append(work_of(spans, number, kind, f"connection {label}{line}"))
-        names: dict[int, list[str]] = defaultdict(list)
+        rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for each in found["workers"]:
-            names[each["row"]].append(each["name"])
-        free = LaneSpan(0, found["duration"] * self.px_per_micro, "free", "")
+            rows[each["row"]].append(each)
         return [
-            DrawnLane(name_of(names[row], "workers"), [free, *self.drawn(work[row])]) for row in sorted(names)
+            DrawnLane(
+                name_of([each["name"] for each in workers], "workers"),
+                [*self.lives(workers), *self.drawn(work[row])],
+            )
+            for row, workers in sorted(rows.items())
         ]
+
+    def lives(self, workers: list[dict[str, Any]]) -> list[LaneSpan]:
+        """Return the lives of the workers of a row. Lives that are less than a column apart become one."""
+        if any(each["began"] is None for each in workers):  # it is not in the trace
+            return [LaneSpan(0, self.found["duration"] * self.px_per_micro, "free", "")]
+        lives: list[LaneSpan] = []
+        for each in sorted(workers, key=lambda each: each["began"]):
+            life = self.life(each)
+            if lives and life.begin - lives[-1].end < COLUMN_PX:
+                life = lives.pop()._replace(end=life.end)
+            lives.append(life)
+        return lives
 
     def behind(self) -> Iterator[DrawnLane]:
         """Yield the lanes of X-Switch's engines, and those of the connections to databases, with their queues."""

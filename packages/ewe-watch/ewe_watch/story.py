@@ -83,12 +83,17 @@ class RefusedClient(NamedTuple):
 
 
 class WorkerLane(NamedTuple):
-    """A worker, and its row in the picture. name: for people. detail: the kernel's numbers."""
+    """A worker, and its row in the picture. name: for people. detail: the kernel's numbers.
+
+    began, ended: the times of its life; None: not in the trace.
+    """
 
     worker: str
     name: str
     detail: str
     row: int
+    began: float | None = None
+    ended: float | None = None
 
 
 @dataclass
@@ -152,6 +157,12 @@ class TraceStory:
         self.occupied: dict[str, TracedConnection] = {}  # worker -> the connection that has it
         self.occupied_of = defaultdict[str, set[str]](set)  # process -> its workers in `occupied`
         self.workers: dict[str, int] = {}  # in the order in which they took their first connection
+        self.worker_began: dict[str, float] = {}  # worker -> when its thread or process began
+        self.worker_ended: dict[str, float] = {}  # worker -> when it ended
+        self.stopped: dict[str, float] = {}  # process -> when it ended, and all its workers
+        self.worker_words: dict[
+            str, str
+        ] = {}  # worker -> the word that names it in the short form of EWE_TRACE
         self.accepting: set[str] = set()  # the processes that have given connections their names
         self.accepting_workers: set[str] = set()
         self.queued = 0
@@ -186,15 +197,31 @@ class TraceStory:
     def model(self, event: TraceEvent) -> None:
         """Note the name and description of the model with which a process begins to serve."""
         self.models[process_of(event.worker)] = event.text
+        self.worker_began[event.worker] = event.seconds
 
     def stops(self, event: TraceEvent) -> None:
         """End the states of all connections that a process of the server has: it stops."""
+        self.stopped[process_of(event.worker)] = event.seconds
         for worker in self.occupied_of.pop(process_of(event.worker), ()):
             self.end_state(self.occupied[worker], event.seconds)
 
     def refused(self, event: TraceEvent) -> None:
         """Note a connection that the server did not accept."""
         self.refusals.append(RefusedClient(event.seconds, event.text))
+
+    def begins(self, event: TraceEvent) -> None:
+        """Note that a worker begins. It has a lane from now on, also if it never takes a connection."""
+        self.worker_began.setdefault(event.worker, event.seconds)
+        self.worker_ended.pop(event.worker, None)  # the kernel gives a number again
+        self.workers.setdefault(event.worker, len(self.workers))
+
+    def worker_ends(self, event: TraceEvent) -> None:
+        """Note that a worker ends."""
+        self.worker_ended[event.worker] = event.seconds
+
+    def named(self, event: TraceEvent) -> None:
+        """Note the word by which the server itself names a worker."""
+        self.worker_words[event.worker] = event.text
 
     def loses(self, event: TraceEvent) -> None:
         """Note the number of lost events. An event without a number counts as one."""
@@ -371,11 +398,43 @@ class TraceStory:
             order.setdefault(process_of(worker), len(order))
         found = sorted(self.workers, key=lambda each: (order[process_of(each)], int(each.partition("/")[2])))
         threads = Counter(map(process_of, found))
-        rows = rows_of_workers(found, self.all_spans()) if len(found) > MOST_ROWS else range(len(found))
+        rows = self.rows_of_workers(found) if len(found) > MOST_ROWS else range(len(found))
         return [
-            WorkerLane(worker, f"worker {number}", worker_detail(worker, threads), row)
+            WorkerLane(
+                worker,
+                f"worker {number}",
+                self.detail_of(worker, threads),
+                row,
+                self.worker_began.get(worker),
+                self.end_of(worker),
+            )
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
         ]
+
+    def end_of(self, worker: str) -> float | None:
+        """Return when a worker, or its process, ended; None: it goes on, or the trace does not say it."""
+        return self.worker_ended.get(worker, self.stopped.get(process_of(worker)))
+
+    def rows_of_workers(self, workers: list[str]) -> list[int]:
+        """Return a row for each worker, 0 for one of which nothing is known.
+
+        Workers share a row if their lives do not overlap. Where the trace has not a worker's life, its work counts.
+        """
+        begins = dict(self.worker_began)
+        ends = {worker: end for worker in begins if (end := self.end_of(worker)) is not None}
+        for span in self.all_spans():
+            if span.worker and span.worker not in self.worker_began:
+                begins.setdefault(span.worker, span.begin)
+                ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
+        known = [each for each in workers if each in begins]
+        times = [(begins[each], ends.get(each, self.ended)) for each in known]
+        rows = dict(zip(known, shared_rows(times), strict=True))
+        return [rows.get(worker, 0) for worker in workers]
+
+    def detail_of(self, worker: str, threads: Mapping[str, int]) -> str:
+        """Return the server's own word for a worker, or else the kernel's numbers. threads: workers by process."""
+        word = self.worker_words.get(worker)
+        return worker_detail(worker, threads) if word is None else f"{word} in the trace"
 
     def label(self, connection: str) -> str:
         """Return a connection's name for people: that of its client, if it is known, else its number.
@@ -396,6 +455,9 @@ OF_SERVER: dict[str, Callable[[TraceStory, TraceEvent], None]] = {
     "model": TraceStory.model,
     "stops": TraceStory.stops,
     "refused": TraceStory.refused,
+    "begins": TraceStory.begins,
+    "ends": TraceStory.worker_ends,
+    "named": TraceStory.named,
     "lost": TraceStory.loses,
 }
 OF_CONNECTION: dict[str, Callable[[TraceStory, TraceEvent, TracedConnection], None]] = {
@@ -445,15 +507,3 @@ def span_of(connection: TracedConnection, end: float, *, goes_on: bool = False) 
     return Span(
         connection.since, end, connection.state, connection.name, worker, connection.want, request, goes_on
     )
-
-
-def rows_of_workers(workers: list[str], spans: list[Span]) -> list[int]:
-    """Return a row for each worker, 0 for one without a span. Workers share a row if their times do not overlap."""
-    begins: dict[str, float] = {}
-    ends: dict[str, float] = {}
-    for span in spans:
-        if span.worker:
-            begins.setdefault(span.worker, span.begin)
-            ends[span.worker] = max(span.end, ends.get(span.worker, span.end))
-    rows = dict(zip(begins, shared_rows([*zip(begins.values(), ends.values(), strict=True)]), strict=True))
-    return [rows.get(worker, 0) for worker in workers]

@@ -301,8 +301,17 @@ function nameOfLane(trace, row) {
 // Draw a row; return the texts to write on its spans, above the lines that cross them.
 function drawLane(pen, layout, trace, row, brushes) {
   const top = layout.top + row * layout.lane, height = Math.max(layout.lane - (layout.lane > 12 ? 4 : 1), 2);
-  pen.fillStyle = paintOf(pen, "free");
-  pen.fillRect(layout.gutter, top, layout.right - layout.gutter, height);
+  const lives = trace.lanes[row].workers.map(worker => trace.workers[worker]);
+  if (lives.some(each => each.began === null)) {  // a life that is not in the trace
+    pen.fillStyle = paintOf(pen, "free");
+    pen.fillRect(layout.gutter, top, layout.right - layout.gutter, height);
+  } else {
+    pen.fillStyle = colours.line;
+    pen.fillRect(layout.gutter, top + height / 2, layout.right - layout.gutter, 1);
+    for (const each of lives) {
+      if (each.began < view.to && (each.ended ?? trace.duration) > view.from) drawLife(pen, layout, trace, each, top, height);
+    }
+  }
   const every = Math.ceil(layout.font * 1.2 / layout.lane);
   if (row % every === 0) {
     const [name, detail] = nameOfLane(trace, row);
@@ -769,7 +778,8 @@ function workerRow(trace, worker) {
   const part = micros => `${duration(micros)} (${(100 * micros / Math.max(trace.duration, 1)).toFixed(0)} %)`;
   const used = each.totals.reduce((sum, one) => sum + one, 0);
   return [each.name, each.detail, String(each.served.size), String(each.requests), ...each.totals.map(part),
-    part(Math.max(trace.duration - used, 0))];
+    part(Math.max((each.ended ?? trace.duration) - (each.began ?? 0) - used, 0)),
+    each.began === null ? "before" : duration(each.began), each.ended === null ? "goes on" : duration(each.ended)];
 }
 
 function fillTables() {
@@ -781,7 +791,8 @@ function fillTables() {
       .filter(worker => !filter.worker || filter.worker.includes("/b") || `${trace.index}/${worker}` === filter.worker);
     section.append(table(`${name}: workers`,
       [["worker", ""], ["", ""], ["connections", "n"], ["requests", "n"], ["computes", "n"], ["sends", "n"],
-        ["waits for its clients", "n"], ["waits for others", "n"], ["free", "n"]],
+        ["waits for its clients", "n"], ["waits for others", "n"], ["free", "n"],
+        ["begins at", "n"], ["ends at", "n"]],
       workers.map(worker => () => workerRow(trace, worker)), `${name}: workers`));
     const connections = trace.connections.map((_, connection) => connection)
       .filter(connection => connectionMatches(trace, connection));

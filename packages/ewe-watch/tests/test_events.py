@@ -38,6 +38,13 @@ def test_a_line(line: str, event: TraceEvent) -> None:
         # Above 2**53 microseconds, a float cannot count by one: the loop of the page's axis would not end
         (f"{2**53 // 10**6 + 1}.0 runs 7120.4 7120/7131", "'9007199255.0' is not a time in seconds"),
         ("1.0 runs x 7120/7131", "'x' is not a connection, such as 7120.4"),
+        ("1.0 arrival x - /a", "'x' is not a client's port, such as 40112"),
+        (
+            "1.0 arrival \N{SUPERSCRIPT TWO} - /a",
+            "'\N{SUPERSCRIPT TWO}' is not a client's port, such as 40112",
+        ),
+        ("nan arrival 40112 - /a", "'nan' is not a time in seconds"),
+        ("1.0 arrival 40112 -", "expected SECONDS EVENT CLIENT WORKER TARGET"),
         ("1.0 runs 7120.4 7131", "'7131' is not a worker, such as 7120/7131"),
     ],
 )

@@ -138,3 +138,22 @@ def test_two_traces_have_one_axis_and_one_file() -> None:
     assert "asyncio: one event loop (a.trace)" in words
     assert any(str(each).startswith("1: Worker 3 stood still for 10.0 s") for each in words)
     assert words.count("stands still: waits for its client") == 1  # one legend for both
+
+
+def test_the_lives_of_workers_are_the_ground_of_their_lanes() -> None:
+    trace = MadeTrace("pool 1..2 threads")
+    for worker, began, ended in (("7120/8", 0.0, 10.0), ("7120/9", 4.0, 6.0)):
+        trace.say(began, "begins", "-", worker)
+        trace.say(ended, "ends", "-", worker)
+    [picture] = lane_pictures([numbers(trace)])
+    px = LANES_PX / 10
+    assert [(lane.name, *lane.spans[0][:3]) for lane in picture.lanes] == [
+        ("worker 1", 0, pytest.approx(10 * px), "free"),
+        ("worker 2", pytest.approx(4 * px), pytest.approx(6 * px), "free"),
+    ]
+
+
+def test_many_short_lives_of_a_row_have_a_limited_size() -> None:
+    drawing = TraceDrawing({}, LANES_PX, 1.0, {})
+    lives = drawing.lives([{"began": each, "ended": each + 1} for each in range(10_000)])
+    assert lives == [LaneSpan(0, 10_000, "free", "")]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from made_traces import ALL, COLLAPSE, SILENT, MadeTrace, Visitor, made
 
 import ewe_watch.story as story_module
-from ewe_watch.events import parse
+from ewe_watch.document import document
+from ewe_watch.events import parse, read
 from ewe_watch.story import BUSY, PARKED, QUEUED, SENDS, WAITS, TraceStory, tell
 
 
@@ -179,3 +182,78 @@ def test_many_processes_take_time_in_proportion(monkeypatch: pytest.MonkeyPatch,
             story.feed(parse(f"{pid + 500}.0 {what} {of} {pid}/{pid}"))
         assert len(story.lanes()) == processes and not story.occupied
         assert len(looked) < 10 * processes
+
+
+SCHEDULED = """\
+10.0 arrival 40112 - /a
+10.1 dispatch 40112 A /a
+10.2 arrival 40113 - /b
+10.3 arrival 40114 - /c c
+10.4 drop 40113 - /b
+11.0 completion 40112 A /a
+11.5 dispatch 40114 B /c c
+12.0 completion 40114 B /c c
+12.5 arrival 40112 - /d
+13.0 dispatch 40112 A /d
+13.5 completion 40112 A /d
+"""
+
+
+def test_the_short_form_of_a_student_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "trace.txt"
+    path.write_text(SCHEDULED)
+    story = tell(read(path))
+    assert [lane.detail for lane in story.lanes()] == ["A in the trace", "B in the trace"]
+    assert [story.label(each) for each in story.connections] == ["40112", "40113", "40114"]
+    assert [(each.line, each.worker) for each in story.requests] == [
+        ("/a", "0/1"),
+        ("/c c", "0/2"),
+        ("/d", "0/1"),
+    ]
+    spans = [(span.begin, span.end, span.state, story.label(span.connection)) for span in story.all_spans()]
+    assert spans == [
+        (10.0, 10.1, QUEUED, "40112"),
+        (10.1, 11.0, BUSY, "40112"),
+        (10.2, 10.4, QUEUED, "40113"),
+        (10.3, 11.5, QUEUED, "40114"),
+        (11.5, 12.0, BUSY, "40114"),
+        (12.5, 13.0, QUEUED, "40112"),
+        (13.0, 13.5, BUSY, "40112"),
+    ]
+    assert [each.text for each in story.refusals] == ["40113 overload"]
+    assert deepest(story) == 2 and not story.queued and not story.occupied
+
+
+def lived(worker: int, began: float, ended: float) -> list[str]:
+    return [f"{began} begins - 7/{worker} ", f"{ended} ends - 7/{worker} "]
+
+
+def story_of_lives(lives: list[tuple[int, float, float]]) -> TraceStory:
+    lines = [
+        "1.0 model - 7/7 pool of 2..99",
+        *(line for each in lives for line in lived(*each)),
+        "99.0 stops - 7/7",
+    ]
+    return tell(sorted(map(parse, lines), key=lambda event: event.seconds))
+
+
+def test_a_pool_that_grows_has_the_lives_of_its_threads() -> None:
+    story = story_of_lives([(8, 1.5, 98.0), (9, 1.6, 100.0), (10, 20.0, 60.0)])
+    del story.worker_ended["7/9"]  # the process ended first
+    lanes = story.lanes()
+    assert [(lane.detail, lane.row, lane.began, lane.ended) for lane in lanes] == [
+        ("thread 8", 0, 1.5, 98.0),
+        ("thread 9", 1, 1.6, 99.0),
+        ("thread 10", 2, 20.0, 60.0),
+    ]
+    assert document(story, "x")["workers"][2]["began"] == 19_000_000
+    assert story_of_lives([(8, 1.5, 2.0), (8, 3.0, 4.0)]).lanes()[0][-2:] == (
+        1.5,
+        4.0,
+    )  # the number came again
+
+
+def test_idle_workers_that_live_at_once_share_no_row() -> None:
+    alternate = [(8 + each, 2.0 + each % 2 * 40, 40.0 + each % 2 * 40) for each in range(60)]
+    rows = [lane.row for lane in story_of_lives(alternate).lanes()]
+    assert sorted(rows) == sorted([*range(30), *range(30)])

@@ -300,6 +300,8 @@ class LiveStory(TraceStory):
             self.keep_requests()
         if len(self.ended_at) > MOST_WORKERS:
             self.ended_at = {worker: self.ended_at[worker] for worker in self.rows if worker in self.ended_at}
+        for lives in (self.worker_began, self.worker_ended, self.stopped):
+            lives.clear()
         if len(self.workers) > MOST_WORKERS:
             self.workers = {worker: number for number, worker in enumerate(self.row_workers)}
             self.accepting_workers &= self.workers.keys()
