@@ -385,6 +385,27 @@ def test_the_reason_names_what_was_measured_beside_the_greatest_difference() -> 
     assert summary.cpu_time_sentence([cheap, middle]) == ""  # nothing else differs
 
 
+@pytest.mark.parametrize(
+    ("dear_wait_s", "cheap_wait_s", "expected"),
+    [
+        (0.6, 0.02, "pool has more time of waiting for a core for a reply (600 µs against 20 µs)"),
+        (0.02, 0.6, "lower are its time of waiting for a core for a reply (20 µs against 600 µs)"),
+        (0.6, None, ""),
+        (0.0, 0.0, ""),
+    ],
+)
+def test_the_reason_names_waits_for_a_core(
+    dear_wait_s: float, cheap_wait_s: float | None, expected: str
+) -> None:
+    dear, cheap = counted_cell("pool", (0.08, 0.081), 100, 1), counted_cell("event", (0.02, 0.021), 100, 1)
+    for cell, wait_s in ((dear, dear_wait_s), (cheap, cheap_wait_s)):
+        for sample in cell.samples:
+            assert sample.usage is not None
+            sample.usage.wait_s = wait_s
+    said = summary.cpu_time_sentence([dear, cheap])
+    assert expected in said and ("waiting" in said) == bool(expected)
+
+
 def test_a_figure_of_which_the_dearer_server_has_less_is_no_reason() -> None:
     dear, cheap = counted_cell("pool", (0.08, 0.081), 5000, 1), counted_cell("fork", (0.02, 0.021), 200, 9)
     said = summary.cpu_time_sentence([dear, cheap])
