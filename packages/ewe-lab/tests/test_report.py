@@ -430,6 +430,32 @@ def test_a_range_and_the_mark_of_the_first_leave_nobody_out() -> None:
     assert len(ranked) == 3 and not summary.first_model_leads(ranked)
 
 
+TABLES = re.compile(r"<table.*?</table>", re.DOTALL)
+ROWS = re.compile(r"<tr.*?</tr>", re.DOTALL)
+CELLS = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+HAS_UNIT = re.compile(r"[/%µ]|\b(ms|s|second|[kMG]?B)\b")
+COUNTS = ("threads", "processes", "users", "settings", "errors", "our errors", "printed errors")
+RATIOS = ("printed ratio", "our ratio", "CPU per reply, over the best", "replies/s, over the best")
+NUMBER = re.compile(r"[\d.,]+")
+
+
+def test_each_figure_has_a_unit_in_the_head_or_in_its_cell() -> None:
+    plain = ewe_table()
+    plain.cells = [cell for cell in plain.cells if not cell.line]
+    page = report.html(Results("now", "ewe-lab", {}, [compared(), ewe_table(), sweep(), plain]))
+    bare: set[str] = set()
+    for table in TABLES.findall(page):
+        head, *rows = (CELLS.findall(row) for row in ROWS.findall(table))
+        for row in rows:
+            for title, value in zip(head, row, strict=False):
+                known = title in COUNTS + RATIOS or HAS_UNIT.search(title)
+                if not known and NUMBER.fullmatch(value.strip()):
+                    bare.add(title)
+    assert not bare
+    assert "Times, sizes and shares have their unit in each cell" in page
+    assert "1,013 → 1,000 req/s" in page and "1,013 req/s → " not in page
+
+
 def test_a_setting_on_an_axis_has_its_unit() -> None:
     assert terminal.setting_text(2.25, CATALOG["E-C3"]) == "2.25 seconds"
     assert terminal.setting_text(3, None) == "3" and terminal.setting_text(None, None) == ""
