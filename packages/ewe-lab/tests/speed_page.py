@@ -86,7 +86,7 @@ def table_of_files(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def table_of_comparisons(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table of CPU times beside servers of the same kind."""
-    yield "| work | CPU time |"
+    yield "| work | CPU time, µs |"
     yield "|---|---|"
     for name, block in blocks(rows, compared=True).items():
         figures = ", ".join(f"{row['server']} {rounded(micros(row))}" for row in block)

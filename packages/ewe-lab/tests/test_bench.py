@@ -34,7 +34,7 @@ from ewe_lab.bench.processes import (
 )
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, Sample, Second
-from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch, switches
+from ewe_lab.bench.watch import LOAD, SERVER, Reading, Watch, switches, usage_of_readings
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, expected_s, why_server_is_missing
 from ewe_lab.load.run import run
 from ewe_lab.load.wrk import WrkReport
@@ -292,6 +292,53 @@ def test_what_was_used_in_a_phase() -> None:
     assert (second.cpu, second.memory, second.processes) == (pytest.approx(2.1, rel=0.02), 9e6, 4)
     assert second.voluntary == 30
     assert watch.usage_between(7.0, 9.0) is None
+
+
+@pytest.mark.parametrize(
+    ("run_s", "wait_s", "waited_s"),
+    [
+        (1.95, 0.7, 0.5),
+        # Threads with more than a tenth of the CPU time ended between two readings
+        (1.7, 0.7, None),
+        # A kernel that does not measure them
+        (1.0, 0.2, None),
+        (None, None, None),
+    ],
+)
+def test_waits_for_a_core_are_known_only_if_almost_all_threads_were_read(
+    run_s: float | None, wait_s: float | None, waited_s: float | None
+) -> None:
+    """The server has 1 s of CPU time between two readings."""
+    first = Reading(100.0, 3.0, 1, 1, None, None, 0, 0, run_s=1.0, wait_s=0.2)
+    last = Reading(102.0, 4.0, 1, 1, None, None, 0, 0, run_s=run_s, wait_s=wait_s)
+    found_s = usage_of_readings([first, last]).wait_s
+    assert found_s == (None if waited_s is None else pytest.approx(waited_s))
+
+
+TWO_ON_ONE_CORE = """import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+if os.fork(): print("ready", flush=True)
+while True: pass
+"""
+
+
+@pytest.mark.starts_processes
+def test_two_processes_on_one_core_wait_for_each_other() -> None:
+    with subprocess.Popen([sys.executable, "-c", TWO_ON_ONE_CORE], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"ready\n"
+        family = process_tree(started.pid)
+        try:
+            with Watch(started.pid) as watch:
+                watch.begin()
+                time.sleep(1.2)
+                watch.end()
+        finally:
+            for each in family:
+                os.kill(each.pid, 9)
+    usage = watch.usage()
+    # Two processes that never sleep share a core: each waits while the other one runs
+    assert usage.wait_s is not None and usage.wait_s > 0.5 * usage.cpu
 
 
 @pytest.mark.starts_processes

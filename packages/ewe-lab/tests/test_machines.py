@@ -184,12 +184,16 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
         {"threads": None},
         {"processes": -1},
         {"voluntary": 10**400},
+        {"run_s": "1"},
+        {"wait_s": -0.5},
+        {"wait_s": float("nan")},
     ],
 )
 def test_figures_of_an_agent_are_checked(wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"cpu": 1, "memory": None, "descriptors": 3, "processes": 1, "threads": 1,
                                 "voluntary": 5, "involuntary": 0}  # fmt: skip
     assert parse_reading(right).cpu == 1
+    assert parse_reading(right | {"run_s": 2, "wait_s": 0.5}).wait_s == 0.5
     with pytest.raises(LabError, match="cannot be read"):
         parse_reading(right | wrong)
 
@@ -219,6 +223,7 @@ def test_the_resources_of_the_process_at_a_port() -> None:
         usage = watch.usage()
         assert usage is not None and usage.memory and "python" in watch.sentence()
         assert 0.2 <= usage.cpu < 1
+        assert usage.wait_s is not None and usage.wait_s >= 0
         assert (usage.processes, usage.threads) == (1, 1)
         busy.stdin.close()
 

@@ -385,6 +385,27 @@ def test_the_reason_names_what_was_measured_beside_the_greatest_difference() -> 
     assert summary.cpu_time_sentence([cheap, middle]) == ""  # nothing else differs
 
 
+@pytest.mark.parametrize(
+    ("dear_wait_s", "cheap_wait_s", "expected"),
+    [
+        (0.6, 0.02, "pool has more time of waiting for a core for a reply (600 µs against 20 µs)"),
+        (0.02, 0.6, "lower are its time of waiting for a core for a reply (20 µs against 600 µs)"),
+        (0.6, None, ""),
+        (0.0, 0.0, ""),
+    ],
+)
+def test_the_reason_names_waits_for_a_core(
+    dear_wait_s: float, cheap_wait_s: float | None, expected: str
+) -> None:
+    dear, cheap = counted_cell("pool", (0.08, 0.081), 100, 1), counted_cell("event", (0.02, 0.021), 100, 1)
+    for cell, wait_s in ((dear, dear_wait_s), (cheap, cheap_wait_s)):
+        for sample in cell.samples:
+            assert sample.usage is not None
+            sample.usage.wait_s = wait_s
+    said = summary.cpu_time_sentence([dear, cheap])
+    assert expected in said and ("waiting" in said) == bool(expected)
+
+
 def test_a_figure_of_which_the_dearer_server_has_less_is_no_reason() -> None:
     dear, cheap = counted_cell("pool", (0.08, 0.081), 5000, 1), counted_cell("fork", (0.02, 0.021), 200, 9)
     said = summary.cpu_time_sentence([dear, cheap])
@@ -407,6 +428,32 @@ def test_a_range_and_the_mark_of_the_first_leave_nobody_out() -> None:
     table = ExperimentTable("compare", "a load", cells=[first, between, last])
     ranked = summary.standings(Results("now", "ewe-lab", {}, [table]))
     assert len(ranked) == 3 and not summary.first_model_leads(ranked)
+
+
+TABLES = re.compile(r"<table.*?</table>", re.DOTALL)
+ROWS = re.compile(r"<tr.*?</tr>", re.DOTALL)
+CELLS = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+HAS_UNIT = re.compile(r"[/%µ]|\b(ms|s|second|[kMG]?B)\b")
+COUNTS = ("threads", "processes", "users", "settings", "errors", "our errors", "printed errors")
+RATIOS = ("printed ratio", "our ratio", "CPU per reply, over the best", "replies/s, over the best")
+NUMBER = re.compile(r"[\d.,]+")
+
+
+def test_each_figure_has_a_unit_in_the_head_or_in_its_cell() -> None:
+    plain = ewe_table()
+    plain.cells = [cell for cell in plain.cells if not cell.line]
+    page = report.html(Results("now", "ewe-lab", {}, [compared(), ewe_table(), sweep(), plain]))
+    bare: set[str] = set()
+    for table in TABLES.findall(page):
+        head, *rows = (CELLS.findall(row) for row in ROWS.findall(table))
+        for row in rows:
+            for title, value in zip(head, row, strict=False):
+                known = title in COUNTS + RATIOS or HAS_UNIT.search(title)
+                if not known and NUMBER.fullmatch(value.strip()):
+                    bare.add(title)
+    assert not bare
+    assert "Times, sizes and shares have their unit in each cell" in page
+    assert "1,013 → 1,000 req/s" in page and "1,013 req/s → " not in page
 
 
 def test_a_setting_on_an_axis_has_its_unit() -> None:

@@ -112,6 +112,8 @@ class Usage:
     involuntary: int | None = None
     # The share of the server's core that was busy with programs, other programs included, interrupts not
     core: float | None = None
+    # Seconds in which a thread could run and waited for a core, summed over all threads; None: not known
+    wait_s: float | None = None
 
 
 @dataclass

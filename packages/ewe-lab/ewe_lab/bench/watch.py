@@ -1,4 +1,4 @@
-"""The resources that a server uses while a load runs: CPU, memory, threads, processes, descriptors, switches.
+"""The resources that a server uses while a load runs: CPU, memory, threads, descriptors, switches, waits.
 
     with Watch(server.pid, core) as watch:
         watch.begin(); ...; watch.end()
@@ -10,9 +10,10 @@ which should not be the server's.
 CPU time is exact and includes processes that have ended, with one exception: programs of a process that ignores
 SIGCHLD, such as the CGI programs of Apache's mod_cgid. The kernel adds their CPU time to nothing. The server's CPU
 time is then that of its core, and a note of the sample says so. The context switches of a process after the last
-reading are not counted if the process ends. A peak between two readings is missed. Memory is PSS: each shared page
-is divided among the processes that share it. The kernel counts PSS page by page. If that is slow, the Watch reads
-PSS less often, so that reading takes at most a twentieth of the time.
+reading are not counted if the process ends. Its waits for a core are missing in the same way: if the threads that
+were read had less than MIN_READ_SHARE of the CPU time, the waits are unknown. A peak between two readings is
+missed. Memory is PSS: each shared page is divided among the processes that share it. The kernel counts PSS page by
+page. If that is slow, the Watch reads PSS less often, so that reading takes at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from ewe_lab.bench.results import Second, Usage
 SERVER, LOAD = "server", "load"  # the two cores that a Watch may watch
 SAMPLE_EVERY_S = 1.0  # seconds
 HALF_SAMPLE_S = SAMPLE_EVERY_S / 2
+NANOSECONDS_PER_S = 1e9
+# Share of the CPU time. If the threads that were read had less, the waits of the others are missing
+MIN_READ_SHARE = 0.9
 MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
 CPU_OF_CORE = (
     "its programs are not waited for, so the kernel forgets their CPU time: the CPU time is that of the server's"
@@ -57,7 +61,8 @@ class Reading:
     """One reading. at: a time of time.monotonic(). cpu, core_s, voluntary, involuntary: totals so far.
 
     cpu is in seconds; voluntary and involuntary are context switches. memory: bytes. core_s: the busy seconds of
-    the server's core. None: not read.
+    the server's core. run_s, wait_s: the seconds that the threads ran, and that they waited for a core. None: not
+    read.
     """
 
     at: float
@@ -69,6 +74,8 @@ class Reading:
     voluntary: int
     involuntary: int
     core_s: float | None = None
+    run_s: float | None = None
+    wait_s: float | None = None
 
 
 class Watch:
@@ -89,6 +96,8 @@ class Watch:
         self.cores = {SERVER: server_core, LOAD: load_core}
         self.readings: list[Reading] = []
         self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
+        # (process, thread): the seconds on a core, and those of waiting for one
+        self.times_s: dict[tuple[int, int], tuple[float, float]] = {}
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
         self.busy_at_begin_s: dict[str, float] = {}  # by core: its busy seconds since the machine started
         self.core_busy_s: dict[str, float] = {}  # by core: its busy seconds from begin() to end()
@@ -146,7 +155,9 @@ class Watch:
             self.forgets_programs = self.forgets_programs or bool(forgetful_processes(tree))
             family = list(living_processes(tree))
             for process in family:
-                self.switches.update(switches(process.pid))  # the last counts of ended threads stay
+                # The last figures of ended threads stay
+                self.switches.update(switches(process.pid))
+                self.times_s.update(run_and_wait_seconds(process.pid))
             self.readings.append(
                 Reading(
                     at,
@@ -158,6 +169,8 @@ class Watch:
                     voluntary=sum(voluntary for voluntary, _ in self.switches.values()),
                     involuntary=sum(involuntary for _, involuntary in self.switches.values()),
                     core_s=core_s,
+                    run_s=sum(run_s for run_s, _ in self.times_s.values()),
+                    wait_s=sum(wait_s for _, wait_s in self.times_s.values()),
                 )
             )
 
@@ -251,7 +264,23 @@ def usage_of_readings(readings: Sequence[Reading]) -> Usage:
         descriptors=max_of_known(reading.descriptors for reading in readings),
         voluntary=last.voluntary - first.voluntary,
         involuntary=last.involuntary - first.involuntary,
+        wait_s=wait_of_readings(first, last),
     )
+
+
+def wait_of_readings(first: Reading, last: Reading) -> float | None:
+    """Return the seconds that the threads waited for a core between two readings; None if they are not known.
+
+    They are not known if threads with more than a tenth of the CPU time ended without a reading, as those of a
+    server that starts a process for each connection. A kernel that does not
+    measure them says 0 for each thread.
+    """
+    if first.run_s is None or first.wait_s is None or last.run_s is None or last.wait_s is None:
+        return None
+    run_s = last.run_s - first.run_s
+    if run_s <= 0 or run_s < MIN_READ_SHARE * (last.cpu - first.cpu):
+        return None
+    return last.wait_s - first.wait_s
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -302,24 +331,48 @@ def memory_of(process: psutil.Process) -> float | None:
 def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
     """Return the context switches so far of each thread: {(process, thread): (voluntary, involuntary)}.
 
-    psutil would read those of the first thread only. Path.glob() would raise an error for a process that ends
-    while its threads are listed.
+    psutil would read those of the first thread only.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            lines = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace").splitlines()
-        except OSError:
-            continue
+    for thread, text in thread_files(pid, "status"):
+        lines = text.splitlines()
         # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
         counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
         if len(counts) == 2:
-            found[pid, int(thread)] = (counts[0], counts[1])
+            found[pid, thread] = (counts[0], counts[1])
     return found
+
+
+def run_and_wait_seconds(pid: int) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return the seconds so far that each thread ran and waited: {(process, thread): (run, wait)}.
+
+    A thread waits while it could run and the core is busy with another thread. While it sleeps, as for a client,
+    it does not wait.
+    """
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    for thread, text in thread_files(pid, "schedstat"):
+        # Three numbers: nanoseconds on a core, nanoseconds of waiting for one, times that it got one
+        parts = text.split()
+        if len(parts) == 3:
+            found[pid, thread] = (int(parts[0]) / NANOSECONDS_PER_S, int(parts[1]) / NANOSECONDS_PER_S)
+    return found
+
+
+def thread_files(pid: int, name: str) -> Iterator[tuple[int, str]]:
+    """Yield each thread of a process with the text of its file `name` in /proc; nothing if the process has ended.
+
+    Path.glob() would raise an error for a process that ends while its threads are listed.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            yield int(thread), Path(f"/proc/{pid}/task/{thread}/{name}").read_text(errors="replace")
+        except OSError:
+            # The thread has ended, or the kernel has no such file
+            continue
 
 
 def known_values(values: Iterator[Number | None]) -> list[Number]:

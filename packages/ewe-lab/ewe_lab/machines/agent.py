@@ -35,6 +35,7 @@ MARK = "@ewe-lab "
 SILENCE_S = 20.0  # seconds without a line of the lab after which the agent gives up
 TICKS = os.sysconf("SC_CLK_TCK")
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
+NANOSECONDS_PER_S = 1e9
 MAX_READING_SHARE = 0.05  # share of the time that may be spent on reading memory
 MAX_LINE_LENGTH, MAX_ERROR_LENGTH = 1000, 300  # characters of a worker's line that are passed on
 READ_ERROR_BYTES = 4096  # of the end of a worker's standard error
@@ -187,6 +188,8 @@ class ResourceReader:
         self.servers = listening_pids(port)
         # (process, thread): [voluntary, involuntary] context switches, of ended threads too
         self.switches: dict[tuple[int, int], list[int]] = {}
+        # (process, thread): [ns on a core, ns of waiting for one, times that it got one], of ended threads too
+        self.times_ns: dict[tuple[int, int], list[int]] = {}
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
 
     def names(self) -> list[str]:
@@ -209,7 +212,7 @@ class ResourceReader:
             ]
         alive = [pid for pid in family if processes[pid].state not in ENDED_STATES]
         for pid in alive:
-            self.note_switches(pid)
+            self.note_threads(pid)
         return {
             "cpu": sum(processes[pid].own + processes[pid].waited for pid in family),
             "processes": len(alive),
@@ -218,10 +221,12 @@ class ResourceReader:
             "memory": self.read_memory(alive),
             "voluntary": sum(voluntary for voluntary, _ in self.switches.values()),
             "involuntary": sum(involuntary for _, involuntary in self.switches.values()),
+            "run_s": sum(run_ns for run_ns, _, _ in self.times_ns.values()) / NANOSECONDS_PER_S,
+            "wait_s": sum(wait_ns for _, wait_ns, _ in self.times_ns.values()) / NANOSECONDS_PER_S,
         }
 
-    def note_switches(self, pid: int) -> None:
-        """Note the context switches so far of each thread of a process."""
+    def note_threads(self, pid: int) -> None:
+        """Note, for each thread of a process, its context switches and its times on and without a core so far."""
         directory = f"/proc/{pid}/task"
         try:
             threads = numbers(os.listdir(directory))
@@ -233,6 +238,10 @@ class ResourceReader:
             counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
             if len(counts) == 2:
                 self.switches[pid, thread] = counts
+            # Three numbers: nanoseconds on a core, nanoseconds of waiting for one, times that it got one
+            times_ns = [int(part) for part in text_of_file(f"{directory}/{thread}/schedstat").split()]
+            if len(times_ns) == 3:
+                self.times_ns[pid, thread] = times_ns
 
     def descriptors(self, family: list[int]) -> int | None:
         """Return the number of open descriptors; None if this account may not see those of one process."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Second, Usage
@@ -20,25 +21,33 @@ from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MAX_FLOAT = sys.float_info.max  # JSON may have a greater whole number, which no float can hold
 WHOLE = ("processes", "threads", "voluntary", "involuntary")  # the whole numbers of each reading
+SECONDS = ("run_s", "wait_s")  # the times of each reading that may be missing
 
 
 def parse_reading(found: dict[str, object]) -> Reading:
     """Return the Reading in a message of an agent. Raises LabError for a value of a wrong type or below 0."""
     cpu, memory, descriptors = found.get("cpu"), found.get("memory"), found.get("descriptors")
-    counts = [found.get(name) for name in WHOLE]
+    counts, times_s = [found.get(name) for name in WHOLE], [found.get(name) for name in SECONDS]
     if (
-        not isinstance(cpu, int | float)
-        or not 0 <= cpu <= MAX_FLOAT
-        or not (memory is None or (isinstance(memory, int | float) and 0 <= memory <= MAX_FLOAT))
+        not is_figure(cpu)
+        or not (memory is None or is_figure(memory))
+        or not all(each is None or is_figure(each) for each in times_s)
         or not isinstance(descriptors, int | None)
         or not all(isinstance(count, int) and 0 <= count <= MAX_FLOAT for count in counts)
     ):
         raise LabError("the figures that its agent sent cannot be read")
-    # They are whole numbers, as was checked; str() is for mypy, which does not know that
+    # They are numbers, as was checked; str() is for mypy, which does not know that
     processes, threads, voluntary, involuntary = (int(str(count)) for count in counts)
+    run_s, wait_s = (None if each is None else float(str(each)) for each in times_s)
     return Reading(
-        time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary
-    )
+        time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary,
+        run_s=run_s, wait_s=wait_s,
+    )  # fmt: skip
+
+
+def is_figure(value: object) -> TypeGuard[float]:
+    """Whether a value of a message is a number from 0 on that a float can hold."""
+    return isinstance(value, int | float) and 0 <= value <= MAX_FLOAT
 
 
 class TargetWatch(Watch):

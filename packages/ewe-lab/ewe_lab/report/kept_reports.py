@@ -20,7 +20,7 @@ from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, write_
 
 DIGITS = 3  # of a figure: repeats differ by more
 # No verdict needs the seconds of a run, its histogram, its first answers, and these counts of resources
-LEFT_OUT = ("timeline", "buckets", "running", "voluntary", "involuntary", "descriptors")
+LEFT_OUT = ("timeline", "buckets", "running", "voluntary", "involuntary", "wait_s", "descriptors")
 PHASES = re.compile("/s for .* then ")  # in the description of a load whose rate changes
 
 

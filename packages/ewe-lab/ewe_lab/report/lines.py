@@ -245,7 +245,7 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     # draw_panel() has left a gap of 14
     draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
-    head = ["second", "replies", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
+    head = ["second", "replies/s", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
     return picture.svg(), head, [second_row(second) for second in seconds]
 
 

@@ -212,7 +212,10 @@ def printed_and_ours(cell: Cell) -> str:
     if cell.value == "lost":
         printed = cell.paper_note.partition(" of ")[0]
         return f"{printed} → {figures.errors_text(figures.all_errors(cell)) if cell.samples else figures.NO_FIGURE}"
-    return f"{figures.number_text(cell.paper)} {cell.unit}".rstrip() + f" → {cell_text(cell)}"
+    printed, ours = figures.number_text(cell.paper), cell_text_with_unit(cell)
+    # One unit for both figures, behind the second
+    unit = "" if ours.endswith(f" {cell.unit}") else cell.unit
+    return f"{f'{printed} {unit}'.rstrip()} → {ours}"
 
 
 @dataclass
@@ -231,7 +234,7 @@ def details(found: Section) -> Details:
     empty = ("", figures.NO_FIGURE)
     head = [name for name in rows[0] if any(each[name] not in empty for each in rows)]
     loads = {each["load"] for each in rows}
-    legend = []
+    legend = [UNITS_NOTE]
     if len(loads) == 1:
         head.remove("load")
         legend.append(f"Load: {next(iter(loads))}.")
@@ -248,7 +251,7 @@ def figures_row(cell: Cell, experiment: Experiment | None = None) -> dict[str, s
     """Return the row of a cell in the table of all figures, by the titles of the columns."""
     found, sample = terminal.row_texts(cell), figures.middle_sample(cell)
     setting = " ".join(filter(None, (cell.column, terminal.setting_text(cell.x, experiment))))
-    own_figure = cell_text(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
+    own_figure = cell_text_with_unit(cell) if cell.value not in FIGURES_WITH_COLUMN else ""
     # Repeats that differ much are named, also those of a figure that has its own column
     if summary.has_wide_spread(cell) and cell.spread:
         own_figure = " ".join(
@@ -287,6 +290,13 @@ FIGURES_WITH_COLUMN = (
 )
 
 
+# Figures that are written without a unit. The unit of their cells is the one in which the document printed them
+BARE_FIGURES = ("rate", "request_rate", "connection_rate", "kilobytes", "micros")
+UNITS_NOTE = (
+    "Times, sizes and shares have their unit in each cell: a column may reach from µs to s, from kB to GB."
+)
+
+
 def html(results: Results) -> str:
     """Return the whole page."""
     sections = [section(table, number) for number, table in enumerate(results.tables)]
@@ -307,7 +317,8 @@ def html(results: Results) -> str:
         "printed_and_ours": printed_and_ours,
         "phases": phases,
         "zip": zip,
-        "cell_text": cell_text,
+        "cell_text_with_unit": cell_text_with_unit,
+        "units_note": UNITS_NOTE,
         "at": terminal.setting_text,
         "of": figures.figure_of_cell,
     }
@@ -327,8 +338,17 @@ def html(results: Results) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell's figure with its unit, as tables show it (templates call this function)."""
+    """Return a cell's figure as tables show it, with the unit that it needs (templates call this function).
+
+    A rate and the CPU time of a reply are numbers alone: the head of their column names their unit.
+    """
     return figures.figure_text(cell)
+
+
+def cell_text_with_unit(cell: Cell) -> str:
+    """Return a cell's figure with its unit, for a column whose head has none (templates call this function)."""
+    found = cell_text(cell)
+    return f"{found} {cell.unit}" if cell.value in BARE_FIGURES and found != figures.NO_FIGURE else found
 
 
 def text(table: ExperimentTable, experiment: Experiment | None) -> str:

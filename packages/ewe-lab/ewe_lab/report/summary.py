@@ -189,9 +189,10 @@ def outcome_of(winner: Winner) -> str:
 def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     """Return a sentence on the greatest difference of CPU time for a reply, and on other costs; "" without one.
 
-    A reply may cost more if the kernel changes the running thread more often for it, if there are more
-    processes and threads, and if they need more memory. The sentence names only figures that differ by half or
-    more, and first those of which the dearer server has more: only these can be a reason.
+    A reply may cost more if the kernel changes the running thread more often for it, if threads wait for the core
+    longer, so that their data leave its caches, if there are more processes and threads, and if they need more
+    memory. The sentence names only figures that differ by half or more, and first those of which the dearer server
+    has more: only these can be a reason.
     """
     ranked = [
         (each, cell)
@@ -212,7 +213,9 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     for what, unit, dear, cheap in zip(
         *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
     ):
-        if dear is not None and cheap is not None and max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
+        if dear is None or cheap is None or dear == cheap:
+            continue
+        if max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
             text = f"{what} ({other_cost_text(dear, unit)} against {other_cost_text(cheap, unit)})"
             (more if dear > cheap else less).append(text)
     if not more and not less:
@@ -230,8 +233,14 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
 
 
 OTHER_COSTS = (  # the figures beside the CPU time, and how each is written
-    ("context switches for a reply", "threads at the peak", "processes at the peak", "memory at the peak"),
-    ("", "", "", "size"),
+    (
+        "context switches for a reply",
+        "time of waiting for a core for a reply",
+        "threads at the peak",
+        "processes at the peak",
+        "memory at the peak",
+    ),
+    ("", "time", "", "", "size"),
 )
 
 
@@ -240,15 +249,19 @@ def other_costs_of(cell: Cell) -> list[float | None]:
     sample = figures.middle_sample(cell)
     usage = sample.usage if sample else None
     if sample is None or usage is None:
-        return [None] * 4
-    switches = None
+        return [None] * len(OTHER_COSTS[0])
+    switches = wait_s = None
     if usage.voluntary is not None and usage.involuntary is not None and sample.replies:
         switches = (usage.voluntary + usage.involuntary) / sample.replies
-    return [switches, usage.threads, usage.processes, usage.memory]
+    if usage.wait_s is not None and sample.replies:
+        wait_s = usage.wait_s / sample.replies
+    return [switches, wait_s, usage.threads, usage.processes, usage.memory]
 
 
 def other_cost_text(value: float, unit: str) -> str:
     """Return a figure of OTHER_COSTS as text."""
+    if unit == "time":
+        return figures.time_text(value)
     return figures.size_text(value) if unit == "size" else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
