@@ -582,8 +582,8 @@ def command(user: User, *words: str) -> tuple[int, str]:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
-def test_the_commands_and_a_second_x_switch(running: XSwitch, two: tuple[User, User]) -> None:
-    """Pack, install, replicate the file to another account, roll back, remove."""
+def test_the_commands_and_a_second_account(running: XSwitch, two: tuple[User, User]) -> None:
+    """Pack, install, install the file for another account, roll back, remove."""
     alice, bob = two
     for number in (1, 2):
         source = alice.home / f"v{number}" / "store"

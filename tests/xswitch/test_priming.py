@@ -110,7 +110,9 @@ ROW = {"user": "alice", "language": "python", "scripts": ["/a.py"], "peaks": {"3
             {**ROW, "scripts": "/a.py"}, {**ROW, "peaks": []},
             {**ROW, "peaks": {"96": 1}}, {**ROW, "peaks": {"-1": 1}}, {**ROW, "peaks": {"1": "x"}},
             {**ROW, "peaks": {"1": -1}}, {**ROW, "peaks": {"1": float("nan")}}, {**ROW, "peaks": {"1": True}},
+            *({**ROW, "todays_peak": peak} for peak in (-1, 1.5, True, None, 1001)),
         )),
+        *({"version": 1, "keys": [], "slot_number": number} for number in (-1, 1.5, True, "36")),
     ],
 )  # fmt: skip
 def test_a_damaged_profile_is_refused(values: object) -> None:
@@ -124,9 +126,9 @@ def test_a_damaged_profile_is_refused(values: object) -> None:
 class PrimedBench(Bench):
     """A bench whose primer starts engines at once."""
 
-    def __init__(self, file: Path, **settings: object) -> None:
+    def __init__(self, file: Path, begins_at: float = NINE, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
-        self.time = NINE
+        self.time = begins_at
         self.log = Mock()
         self.refuses = False
         self.asked: list[str] = []
@@ -178,6 +180,39 @@ def test_the_profile_outlives_a_restart(tmp_path: Path) -> None:
     again.primer.tick()
     assert [engine.key for engine in again.scheduler.engines] == [ALICE]
     assert not again.log.warning.called and not again.log.error.called
+
+
+@pytest.mark.parametrize(
+    ("usual", "visits", "restart", "expected"),
+    [
+        # A restart in the quarter of the visit: the visit counts at the end of the quarter
+        ({}, True, NINE + 300, 1.0),
+        ({"36": 1.0}, True, NINE + 300, 1.0),
+        # A restart after the quarter, and on the next day
+        ({}, True, NINE + SLOT_SECONDS, 1.0),
+        ({"36": 0.6}, True, NINE + DAY + 60, 0.7),
+        # Nobody knows who would have come after the stop: the usual peak stays
+        ({"36": 3.0}, True, NINE + SLOT_SECONDS, 3.0),
+        ({"36": 1.0}, False, NINE + SLOT_SECONDS, 1.0),
+        # A quarter that was seen to its end without a visit counts
+        ({"36": 1.0}, False, NINE + 300, 0.75),
+    ],
+)
+def test_the_present_quarter_outlives_a_restart(
+    tmp_path: Path, usual: dict[str, float], visits: bool, restart: float, expected: float
+) -> None:
+    file = tmp_path / "profile"
+    if usual:
+        file.write_text(json.dumps({"version": 1, "keys": [{**ROW, "peaks": usual}]}))
+    stopped = PrimedBench(file)
+    if visits:
+        stopped.visit("alice")
+    stopped.primer.save()
+    again = PrimedBench(file, restart)
+    if restart < NINE + SLOT_SECONDS:
+        again.pass_to(NINE + SLOT_SECONDS)
+    assert again.primer.profile.keys[ALICE].peaks == {36: pytest.approx(expected)}
+    assert not again.log.warning.called
 
 
 def test_priming_takes_nothing_from_visitors(tmp_path: Path) -> None:
@@ -236,7 +271,8 @@ def test_a_damaged_file_costs_a_line_of_the_log(tmp_path: Path, content: bytes |
     bench = PrimedBench(file)
     [line] = [call.args[0] for call in bench.log.warning.call_args_list]
     assert line.startswith(f"{file}: ") and said in line and "without history (prime)" in line
-    assert json.loads(file.read_bytes()) == {"version": 1, "keys": []} and not bench.log.error.called
+    assert json.loads(file.read_bytes()) == {"version": 1, "slot_number": 36, "keys": []}
+    assert not bench.log.error.called
     kept = tmp_path / "profile.damaged"
     assert line.endswith(f"it is kept as {kept}")
     assert kept.is_fifo() if content is None else kept.read_bytes() == content

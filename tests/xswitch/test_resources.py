@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.accounts import two_users
+from support.accounts import User, two_users
 from support.scheduler_bench import Bench, end_of
 from support.server import wait_until
-from support.xswitch_client import PYTHON_HELLO, xswitch
+from support.xswitch_client import HEAD, PYTHON_HELLO, xswitch
 
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.resources import EXPECTED_BYTES, MachineReader, MachineReading, Resources
@@ -227,3 +230,96 @@ def test_a_reserve_that_the_machine_does_not_have_leaves_one_engine_until_a_relo
         for script in scripts:
             assert running.ask(script).status == 200
         assert len(running.engines()) == 2
+
+
+ROOM = 100 * MB  # above the reserve, before the first engine
+# 4 MB for each request, which ends when the file `go` is there
+SURGE = f"""import os, time
+memory = b"x" * (4 << 20)
+while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+    time.sleep(0.05)
+print("{HEAD}\\nhello")
+"""
+MEMINFO_IS = 'mount --bind "$0" /proc/meminfo && exec "$@"'
+
+
+class SmallMachine:
+    """A /proc/meminfo for one X-Switch: what the engines take is missing from ROOM, as on a machine of that size.
+
+    What other programs do at the same time changes nothing. taken_bytes: by another program, which a test invents.
+    readings: (engines, bytes that all engines have), each tenth of a second.
+    """
+
+    def __init__(self, file: Path, users: tuple[User, ...]) -> None:
+        self.file, self.users = file, users
+        self.taken_bytes = 0
+        self.readings: list[tuple[int, int]] = []
+        self.ending = threading.Event()
+        self.write(0)
+        self.thread = threading.Thread(target=self.run)
+
+    def write(self, used_bytes: int) -> None:
+        available_kb = max(RESERVE + ROOM - used_bytes, 0) >> 10
+        with open(self.file, "r+" if self.file.exists() else "w") as file:
+            file.write(f"MemAvailable: {available_kb:12} kB\n")  # always of one length: nobody reads a half
+
+    def run(self) -> None:
+        while not self.ending.wait(0.1):
+            sizes = [size for user in self.users for pid in user.processes() if (size := pss_bytes(pid))]
+            self.readings.append((len(sizes), sum(sizes)))
+            self.write(sum(sizes) + self.taken_bytes)
+
+    def has_no_room(self) -> bool:
+        """Return whether no engine has started for three seconds, although requests wait."""
+        counts = [count for count, _ in self.readings[-30:]]
+        return len(counts) == 30 and counts[0] > 1 and len({*counts}) == 1
+
+
+def pss_bytes(pid: int) -> int:
+    """Return the memory of a process, shared pages in part; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+@contextmanager
+def small_machine(tmp_path: Path, users: tuple[User, ...]) -> Iterator[SmallMachine]:
+    machine = SmallMachine(tmp_path / "meminfo", users)
+    machine.thread.start()
+    try:
+        yield machine
+    finally:
+        machine.ending.set()
+        machine.thread.join()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(200)
+def test_a_surge_takes_the_room_and_leaves_the_reserve(tmp_path: Path) -> None:
+    """Engines grow and stop before the reserve, all 60 are answered; idle engines end for another program."""
+    prefix = ("unshare", "--mount", "sh", "-c", MEMINFO_IS, str(tmp_path / "meminfo"))
+    settings = "reserve-memory = '64m'\nmax-engines = 60\nmax-engines-per-user = 30\nidle = '10m'\n"
+    with (
+        two_users() as users,
+        small_machine(tmp_path, users) as machine,
+        xswitch(settings, prefix=prefix) as running,
+    ):
+        scripts = [user.write("surge.py", SURGE) for user in users]
+        waiting = [running.asking(script) for script in scripts * 30]
+        wait_until(machine.has_no_room, 60, lambda: f"{machine.readings[-40:]}\n{running.log()}")
+        most = max(count for count, _ in machine.readings)
+        assert 4 <= most < 60 and running.status()["counters"]["started"] == most
+        for user in users:
+            user.write("go", "")
+        assert [wait().status for wait in waiting] == [200] * 60
+        assert max(size for _, size in machine.readings) <= ROOM  # the reserve was never touched
+        machine.taken_bytes = ROOM + MB
+        running.wait_for_log(
+            "reserve-memory is 64 MB: the number of engines does not grow, and idle ones end"
+        )
+        wait_until(lambda: len(running.engines()) == 0, 20, running.log)
+        machine.taken_bytes = 0
+        running.wait_for_log("there is enough memory again")
+        assert running.ask(scripts[0]).status == 200

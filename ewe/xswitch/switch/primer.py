@@ -81,6 +81,7 @@ class Primer:
         if file:
             self.current_slots = self.slots_now()
             self.load()
+            self.begin_slot(seen_whole=False)
             # Now, and not at the end of the first slot: the log names a directory without write permission at once
             self.save()
             scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
@@ -103,17 +104,28 @@ class Primer:
         """
         if not self.file:
             return
-        former_slot, _ = self.current_slots
         self.current_slots = self.slots_now()
-        present_slot, _ = self.current_slots
-        if present_slot != former_slot:
-            self.profile.end_slot(former_slot)
+        if self.begin_slot(seen_whole=True):
             self.starts.clear()
             self.save()
         second = int(self.clock())
         if second != self.last_second and not self.scheduler.waiting:
             self.last_second = second
             self.prime()
+
+    def begin_slot(self, seen_whole: bool) -> bool:
+        """End the slot of the profile, unless it is the present one. Return whether a slot began.
+
+        seen_whole: whether this process ran through the slot that ends (see UseProfile.end_slot()).
+        """
+        present_number = int(self.clock() // SLOT_SECONDS)
+        former_number = self.profile.slot_number
+        if former_number == present_number:
+            return False
+        if former_number is not None:
+            self.profile.end_slot(former_number % SLOTS, seen_whole)
+        self.profile.slot_number = present_number
+        return True
 
     def prime(self) -> None:
         """Start engines for keys (user, language) that have too few."""

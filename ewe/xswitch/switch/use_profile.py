@@ -8,6 +8,10 @@ engines were busy at once. At the end of a slot the peak of today changes that o
 A habit is thus known after one day, survives a weekend without use (1.0, 0.75, 0.56), and no engine is primed after
 the third day. The peak is rounded to the number of engines that are expected to be busy.
 
+The stored form has the peaks of today, too, with the number of their slot. After a restart in the same slot they
+count on. After a later restart the slot has ended without X-Switch: its peaks of today then only raise those of the
+usual day, because nobody knows how many engines the rest of the slot would have needed.
+
 No I/O and no clock: the caller names the slot. primer.py has both.
 """
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 SLOTS = 96  # of a day
 SLOT_SECONDS = 86_400 // SLOTS
@@ -48,10 +52,14 @@ class KeyUse:
 
 
 class UseProfile:
-    """The use of all keys."""
+    """The use of all keys. slot_number: of the slot that the peaks of today belong to, None if unknown.
+
+    The number counts slots from the epoch, in local time: slot_number % SLOTS is the slot of the day.
+    """
 
     def __init__(self) -> None:
         self.keys: dict[Key, KeyUse] = {}
+        self.slot_number: int | None = None
 
     def note_request(self, key: Key, script: str, busy: int) -> None:
         """Note a request in the present slot. busy: engines of the key that run a request, with this one.
@@ -70,15 +78,17 @@ class UseProfile:
             other_scripts = [path for path in use.scripts if path != script]
             use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
-    def end_slot(self, slot: int) -> None:
+    def end_slot(self, slot: int, seen_whole: bool = True) -> None:
         """Mix the peaks of today into those of the usual day for `slot`, which ends now; begin the next slot.
 
-        A key that has no peak left is dropped.
+        A key that has no peak left is dropped. seen_whole: whether X-Switch ran until the end of the slot; if not,
+        a peak of today that is lower than the usual one changes nothing.
         """
         for key, use in list(self.keys.items()):
             usual = use.peaks.pop(slot, 0.0)
+            today = use.todays_peak if seen_whole else max(use.todays_peak, usual)
             # Without a usual peak, this is the first use in the slot: it counts in full.
-            peak = usual + (use.todays_peak - usual) * TODAYS_WEIGHT if usual else float(use.todays_peak)
+            peak = usual + (today - usual) * TODAYS_WEIGHT if usual else float(today)
             if peak >= MIN_PEAK:
                 use.peaks[slot] = min(peak, MAX_PEAK)
             use.todays_peak = 0
@@ -102,32 +112,44 @@ class UseProfile:
     # Stored form
 
     def as_values(self) -> dict[str, Any]:
-        """Return the profile as values of JSON. A key has no peak until its first slot ends, and is left out."""
+        """Return the profile as values of JSON, with the peaks of today and the number of their slot."""
         rows = [
             {
                 "user": user,
                 "language": language,
                 "scripts": use.scripts,
                 "peaks": {str(slot): round(peak, 3) for slot, peak in sorted(use.peaks.items())},
+                "todays_peak": min(use.todays_peak, int(MAX_PEAK)),
             }
             for (user, language), use in sorted(self.keys.items())
-            if use.peaks
         ]
-        return {"version": VERSION, "keys": rows}
+        return {"version": VERSION, "slot_number": self.slot_number, "keys": rows}
 
 
 def from_values(values: object) -> UseProfile:
-    """Return the profile in the values of UseProfile.as_values(), read from its file. Raises Damaged."""
+    """Return the profile in the values of UseProfile.as_values(), read from its file. Raises Damaged.
+
+    A file of an earlier release has no slot_number, and no peaks of today.
+    """
     profile = UseProfile()
     if not isinstance(values, Mapping) or values.get("version") != VERSION:
         raise Damaged(f"it is no profile of version {VERSION}")
     rows = values.get("keys")
     if not isinstance(rows, list) or len(rows) > MAX_KEYS:
         raise Damaged(f"keys is no list of at most {MAX_KEYS}")
+    slot_number = values.get("slot_number")
+    if slot_number is not None and not is_whole_number(slot_number):
+        raise Damaged("slot_number is no whole number from 0")
+    profile.slot_number = slot_number
     for row in rows:
         key, use = use_of(row)
         profile.keys[key] = use
     return profile
+
+
+def is_whole_number(value: object) -> TypeGuard[int]:
+    """Return whether a stored value is a whole number from 0. True and False are no numbers."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def use_of(row: object) -> tuple[Key, KeyUse]:
@@ -148,6 +170,10 @@ def use_of(row: object) -> tuple[Key, KeyUse]:
     use = KeyUse()
     use.scripts = list(scripts)
     use.peaks = dict(peaks_of(peaks, f"{user}, {language}"))
+    todays_peak = row.get("todays_peak", 0)
+    if not is_whole_number(todays_peak) or todays_peak > MAX_PEAK:
+        raise Damaged(f"{user}, {language}: todays_peak is no whole number from 0 to {MAX_PEAK:g}")
+    use.todays_peak = todays_peak
     return (user, language), use
 
 
