@@ -24,8 +24,7 @@ blocking socket it never does, over an event loop every wait does (ewe.streams.b
 **Keep-alive.** HTTP/1.1 keeps a connection open for the next request, unless the client or the server sends
 `Connection: close`. HTTP/1.0 closes it, unless the client asks for `keep-alive` (RFC 9112 section 9.3). The server
 may have other reasons to close: may_keep_alive() lists them. A client may send its next requests before it has the
-first response (pipelining). The bytes after a request are `pending`, and the loop begins with them instead of
-waiting.
+first response (pipelining). The bytes after a request are `pending`: the loop begins with them.
 
 **The end of a request** must be known before the next request can be read. A feature may leave the body of its
 request unread, so end_exchange() reads and drops a short rest. The connection closes if the rest is long, since
@@ -66,8 +65,7 @@ if TYPE_CHECKING:
     from ewe.site import Site
 
 # Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
-# their Requests. It caches only short heads of requests without a body. When the cache is full, all entries are
-# dropped.
+# their Requests. It caches only short heads of requests without a body. A full cache drops all its entries.
 MAX_HEADS = 1024
 TURN_S = 0.002  # exchanges that take this time together count as TURN_BYTES, even if they send little
 # Only for the access log, with nginx's status: the client left before its response began.

@@ -416,13 +416,13 @@ def cleared_set(run: Run, wait: BlockedLane) -> str:
     if any(step.lane == wait.lane for step in steps[last_set + 1 : clear]):
         return f"{waits}, and no set() follows. {was_set} for the last time before this wait."
     clears = f"{run.lanes[steps[clear].lane].name} clears it{at_line(steps[clear].line)}"
-    told = f"A lost set(): {was_set} before {clears}. Then {waits}. "
+    summary = f"A lost set(): {was_set} before {clears}. Then {waits}. "
     if steps[clear].lane == wait.lane:
-        return told + (
+        return summary + (
             f"{name} must clear the event before it tests whether there is something to do, not after this test: "
             "a set() after the test then stays, and ends the wait."
         )
-    return told + (
+    return summary + (
         f"{name} has not seen this set(). Only the thread that waits may clear an event, and if several threads "
         "wait, use a condition."
     )
