@@ -40,11 +40,11 @@ NUMBER_BYTES = 8
 ROWS = 1024  # processes that can count at once; more of them share the last row, and their sums are not exact
 # The columns. BUSY: requests that are being answered. QUEUE: conversations that wait for a worker. WORKERS: threads
 # of a pool; 1 for a process of another model. READING: heads that have come in part. BEGAN: the time.time() at
-# which the process took the row. The last three: a PERIOD_S, its requests, and those of the one before.
+# which the process took the row. CPU_BEFORE: the CPU_MICROS of earlier processes with this row. The last three: a PERIOD_S, its requests, and those of the one before.
 (
     PID, CONNECTIONS, BUSY, QUEUE, WORKERS, READING, BEGAN, ACCEPTED, REFUSED, REQUESTS, BYTES, ABORTED, MICROS,
-    CPU_MICROS, PERIOD, IN_PERIOD, IN_LAST_PERIOD,
-) = range(17)  # fmt: skip
+    CPU_MICROS, CPU_BEFORE, PERIOD, IN_PERIOD, IN_LAST_PERIOD,
+) = range(18)  # fmt: skip
 GAUGES = (CONNECTIONS, BUSY, QUEUE, WORKERS, READING)  # true only while the process lives
 PERIOD_S = 10  # the rate is that of the last ten seconds
 # Upper bounds of the histogram of durations, in seconds; a last bucket has the rest
@@ -109,7 +109,7 @@ class Scoreboard:
         row = self.row_of(number)
         for gauge in GAUGES:
             row[gauge] = 0
-        row[PID], row[BEGAN] = os.getpid(), int(time.time())
+        row[PID], row[BEGAN], row[CPU_BEFORE] = os.getpid(), int(time.time()), row[CPU_MICROS]
         self.row_number = number
         self.row = row
         return row

@@ -208,9 +208,8 @@ class QueueToDaemon:
                 self.unread = message[SECRET_BYTES:]
                 if not self.unread:
                     return b""  # a message without data: the daemon has closed the connection
-            elif (
-                time.monotonic() > deadline
-            ):  # an account that writes here without end must not prolong the wait
+            elif time.monotonic() > deadline:
+                # An account that writes here without end must not prolong the wait
                 raise TimeoutError(f"no answer within {self.timeout_s:g} s")
         data, self.unread = self.unread[:size], self.unread[size:]
         return data

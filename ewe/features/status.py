@@ -147,7 +147,7 @@ class Status(Middleware):
         processes = [
             {
                 **{name: row[column] for name, column in OF_PROCESS.items()},
-                "cpu": row[scoreboard.CPU_MICROS] / 1e6,
+                "cpu": max(row[scoreboard.CPU_MICROS] - row[scoreboard.CPU_BEFORE], 0) / 1e6,
             }
             for alive, row in rows
             if alive

@@ -55,9 +55,7 @@ class Processor(Accounts):
 
     name = ""
     many_processes = False  # may another process be running a conversation at the same time?
-    worker_method = (
-        ""  # the method that a thread, or a forked child, runs from its begin to its end (the trace)
-    )
+    worker_method = ""  # of a thread or a forked child, from its begin to its end: for the trace
     runs_at_once = False  # does the thread that accepts a connection run its conversation at once?
     idle_occupies_worker = True  # does an idle connection occupy a thread or a process?
     workers = CountRange(1)  # processes that the supervisor keeps, unless config.workers says otherwise

@@ -301,6 +301,7 @@ def test_a_surge_takes_the_room_and_leaves_the_reserve(tmp_path: Path) -> None:
     """Engines grow and stop before the reserve, all 60 are answered; idle engines end for another program."""
     prefix = ("unshare", "--mount", "sh", "-c", MEMINFO_IS, str(tmp_path / "meminfo"))
     settings = "reserve-memory = '64m'\nmax-engines = 60\nmax-engines-per-user = 30\nidle = '10m'\n"
+    settings += "queue-timeout = '5m'\n"  # the requests wait until the engines have stopped growing
     with (
         two_users() as users,
         small_machine(tmp_path, users) as machine,

@@ -217,9 +217,8 @@ class CheckedImports:
         import (python_preload.py).
         """
         module = sys.modules[name]
-        if (
-            name not in self.expected
-        ):  # allowed for a submodule that an expected module has made without a file
+        if name not in self.expected:
+            # Allowed for a submodule that an expected module has made without a file
             return getattr(module, "__file__", None) is None and top_level_name(name) in self.top_level_names
         file, expected_signature, expected_fingerprint = self.expected[name]
         if installed_file(module) != file or preload.fingerprints.get(name) != expected_fingerprint:

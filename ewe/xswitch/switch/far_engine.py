@@ -186,9 +186,8 @@ class FarEngine:
         self.watch: FarConnection | None = None
         self.watches_at = 0.0  # when the next connection of the watch may begin
         self.pinged_at = 0.0  # when the watch has sent its last question
-        self.silent_since = (
-            0.0  # when the watch got its last answer; before the first one, when it was connected
-        )
+        # When the watch got its last answer; before the first one, when it was connected
+        self.silent_since = 0.0
         self.is_closed = False
 
     # Requests

@@ -116,7 +116,7 @@ class Primer:
     def begin_slot(self, seen_whole: bool) -> bool:
         """End the slot of the profile, unless it is the present one. Return whether a slot began.
 
-        seen_whole: whether this process ran through the slot that ends (see UseProfile.end_slot()).
+        seen_whole: whether this process ran at the end of that slot (see UseProfile.end_slot()).
         """
         present_number = int(self.clock() // SLOT_SECONDS)
         former_number = self.profile.slot_number

@@ -1212,8 +1212,8 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
 ) -> None:
     process = subprocess.Popen(["sleep", "60"])
 
-    def start(plan: ClassPlan, hand_in: HandIn, *_: object) -> class_run.RunningGrader:
-        return class_run.RunningGrader(hand_in, process, {}, time.monotonic() + 60)
+    def start(plan: ClassPlan, waiting: class_run.WaitingHandIn, *_: object) -> class_run.RunningGrader:
+        return class_run.RunningGrader(waiting.hand_in, process, {}, time.monotonic() + 60)
 
     def no_descriptor(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -1223,7 +1223,8 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
     plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            list(class_run.in_parallel(plan, [(HandIn("ada", "ada"), tmp_path, {})], None))
+            waiting = class_run.WaitingHandIn(HandIn("ada", "ada"), tmp_path, {})
+            list(class_run.in_parallel(plan, [waiting], None))
         assert process.returncode == -signal.SIGTERM
     finally:
         process.kill()

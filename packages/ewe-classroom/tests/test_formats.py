@@ -196,8 +196,9 @@ def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path)
     runs = tmp_path / "runs.json"
     runs.write_text("{}")
     start_command = kind("data").from_path(str(runs))
-    grading = Grading(start_command, scheme.load("measure"), tmp_path, SandboxLimits())
-    assert grading.report().starter_points == grading.scheme.starter_points
+    grading = Grading(start_command, pool, tmp_path, SandboxLimits())
+    assert grading.report().starter_points == grading.scheme.starter_points is not None
+    assert scheme.load("measure").starter_points is None
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def silent_change(run: Run, wait: BlockedLane, began: int) -> Step | None:
 def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, str | None], str]:
     """Return what a lane has read under the lock before it began to wait: part of an object -> its value."""
     locked = time_of_lock(run, wait.lane, wait.target, began)
-    reads = sorted(
+    steps = sorted(
         (
             step
             for step in run.steps
@@ -369,7 +369,13 @@ def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, st
         ),
         key=lambda step: step.execution_index,
     )
-    return {step.key(): step.before for step in reads if step.before and not step.writes}
+    values: dict[tuple[int, str | None], str] = {}
+    for step in steps:
+        if step.writes:  # a read before a write, as in `self.idle += 1`, was no test
+            values.pop(step.key(), None)
+        elif step.before:
+            values[step.key()] = step.before
+    return values
 
 
 def is_announced(run: Run, change: Step, condition: Condition) -> bool:
@@ -411,7 +417,11 @@ def cleared_set(run: Run, wait: BlockedLane) -> str:
     last_set = max((index for index, step in enumerate(steps) if step.verb == "sets"), default=-1)
     if last_set < 0:
         return f"{waits}, and no thread ever sets it."
-    clear = next(index for index, step in enumerate(steps) if index > last_set and step.verb == "clears")
+    clear = next(
+        (index for index, step in enumerate(steps) if index > last_set and step.verb == "clears"), None
+    )
+    if clear is None:  # an invariant has cleared it: its calls are no steps
+        return f"{waits} without end."
     was_set = f"{run.lanes[steps[last_set].lane].name} sets {wait.name}{at_line(steps[last_set].line)}"
     if any(step.lane == wait.lane for step in steps[last_set + 1 : clear]):
         return f"{waits}, and no set() follows. {was_set} for the last time before this wait."

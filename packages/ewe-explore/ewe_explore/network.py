@@ -161,10 +161,11 @@ class Socket(Primitive):
         self.name = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
-        """Listen at the port of bind(). A second call only changes the size of the backlog, as in Linux."""
+        """Listen at the port of bind(). A second call changes the backlog; after shutdown() it listens again."""
         self.point("listens on")
         if self.waiting is None:
             self.waiting = deque()
+        self.is_shut = False
         self.backlog = max(backlog, 1)
         network().listening[self.name[1]] = self
         self.recompute_runnable_lanes()

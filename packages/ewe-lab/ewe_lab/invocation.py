@@ -176,7 +176,7 @@ class CellClock:
 
     def note(self, cell: Cell) -> None:
         """Note the share since the last cell in the samples of a cell that have none."""
-        new = [sample for sample in cell.samples if sample.foreign_cores is None]
+        new = [each for each in cell.samples if each.foreign_cores is None and not each.elsewhere]
         if not new:
             self.begin = self.watch.take_reading()
             return

@@ -233,11 +233,13 @@ class LabBench:
             new_watch = server.watch(self.load_core)
         else:
             new_watch = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
-        begin = self.other_programs.take_reading() if self.other_programs else None
+        # A target is no child of the lab: its CPU time here would be that of another program
+        others = None if isinstance(server, TargetServer) else self.other_programs
+        begin = others.take_reading() if others else None
         with on_core(self.watch_core), new_watch as watch:  # the thread that reads /proc runs on watch_core
             sample = run_load(load, server.url, self.load_core, watch, self.command_prefix)
-            if self.other_programs and begin:
-                sample.foreign_cores = self.other_programs.cores_since(begin)
+            if others and begin:
+                sample.foreign_cores = others.cores_since(begin)
             sample.usage = watch.usage()
             if sample.usage is not None:  # it may be unknown: TargetWatch
                 sample.usage.core = watch.busy_share(SERVER, sample.seconds)
@@ -287,16 +289,25 @@ class LabBench:
                     yield job.cell
 
     def undisturbed(self, measure: Callable[[], Sample]) -> Sample:
-        """Measure, and once more if other programs had the cores; return the last sample. Raises LabError.
+        """Measure, and once more if other programs had the cores; return the last sample that was completed.
 
-        The second one is spared after MAX_VAIN_REPEATS, one after the other, that were disturbed again.
+        The second one is spared after MAX_VAIN_REPEATS, one after the other, that were disturbed again. Raises the
+        exceptions of the first measurement.
         """
         sample = measure()
         if not is_disturbed(sample):
             self.vain_repeats = 0
         elif self.vain_repeats < MAX_VAIN_REPEATS:
             self.repeated_for_others += 1
-            sample = measure()
+            try:
+                sample = measure()
+            except (
+                LabError,
+                OSError,
+                subprocess.TimeoutExpired,
+            ):  # the first one stays, and counts as disturbed
+                self.vain_repeats += 1
+                return sample
             self.vain_repeats = self.vain_repeats + 1 if is_disturbed(sample) else 0
         return sample
 

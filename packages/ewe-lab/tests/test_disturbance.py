@@ -13,6 +13,7 @@ from ewe_lab import invocation
 from ewe_lab.bench import disturbance, verdicts
 from ewe_lab.bench.experiment import Experiment, Load, ServerUnderTest
 from ewe_lab.bench.foreign import OtherProgramsWatch
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import HOLDS, NO_VERDICT, Finding
@@ -177,6 +178,17 @@ def test_a_disturbed_measurement_is_made_again(
     found = lab.fill_cell(ServerUnderTest("a", model="serial"), Load(), Cell("a"), Path())
     assert [sample.foreign_cores for sample in found.samples] == kept
     assert lab.repeated_for_others == repeated and not lab.cores
+
+
+def test_a_measurement_stays_if_the_second_one_fails() -> None:
+    turns = iter(samples(9, BUSY))
+
+    def measure() -> Sample:
+        for sample in turns:
+            return sample
+        raise LabError("the server does not start")
+
+    assert ScriptedBench().undisturbed(measure).foreign_cores == BUSY
 
 
 def test_a_busy_machine_repeats_few_measurements() -> None:

@@ -238,7 +238,8 @@ class TraceDrawing:
         """
         times, counts = numbers["time"], numbers[state]
         means: dict[int, float] = defaultdict(float)
-        for begin, end, count in zip(times, [*times[1:], self.found["duration"]], counts, strict=True):
+        ends = [*times[1:], self.found["duration"]][: len(times)]  # there may be no step at all
+        for begin, end, count in zip(times, ends, counts, strict=True):
             left, right = begin * self.px_per_micro / COLUMN_PX, end * self.px_per_micro / COLUMN_PX
             for column in range(int(left), int(right) + 1) if count else ():
                 means[column] += count * max(min(right, column + 1) - max(left, column), 0.0)

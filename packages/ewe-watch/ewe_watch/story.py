@@ -156,7 +156,7 @@ class TraceStory:
         self.refusals: list[RefusedClient] = []
         self.occupied: dict[str, TracedConnection] = {}  # worker -> the connection that has it
         self.occupied_of = defaultdict[str, set[str]](set)  # process -> its workers in `occupied`
-        self.workers: dict[str, int] = {}  # in the order in which they took their first connection
+        self.workers: dict[str, int] = {}  # in the order in which they began, or took a connection
         self.worker_began: dict[str, float] = {}  # worker -> when its thread or process began
         self.worker_ended: dict[str, float] = {}  # worker -> when it ended
         self.stopped: dict[str, float] = {}  # process -> when it ended, and all its workers
@@ -392,7 +392,7 @@ class TraceStory:
         return sorted([*self.spans, *open_spans])
 
     def lanes(self) -> list[WorkerLane]:
-        """Return the workers: by process in the order of their first connections, then by thread."""
+        """Return the workers: by process in the order in which these appeared, then by thread."""
         order: dict[str, int] = {}  # process -> its place
         for worker in self.workers:
             order.setdefault(process_of(worker), len(order))

@@ -102,12 +102,15 @@ def test_a_browser_is_shown_at_a_terminal_of_a_graphical_session(
     shown: bool,
 ) -> None:
     monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: terminal))
     assert shows_browser(wanted) is shown
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert shows_browser(wanted) is bool(wanted)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,13 @@ def test_a_long_trace_has_a_picture_of_limited_size() -> None:
     assert len(svg_of([found])) < 1_000_000
 
 
+@pytest.mark.parametrize("event", ["closed 1.1 1/2 ", "answered 1.1 1/2 200 files", "later 1.1 1/2 what"])
+def test_a_trace_without_a_step_of_the_queue_has_a_picture(event: str) -> None:
+    """Such as the end of a trace whose beginning was cut."""
+    found = document(tell([parse(f"1.0 {event}")]), "a.trace")
+    assert svg_of([found]).startswith("<svg")
+
+
 def test_parked_and_refused_connections() -> None:
     trace = made("pool, always")
     for at in (3.0, 3.001, 9.0):

@@ -69,7 +69,7 @@ FORMAT = "ewe-class/2"
 CHANGES = {
     "format": "the version of ewe has changed", "version": "the version of ewe has changed",
     "lab": "--lab has changed", "language": "--language has changed", "limit_s": "--limit has changed",
-    "own": "--own has changed", "scheme": "the grading scheme has changed",
+    "own": "--own has changed", "seeded": "--seeded has changed", "scheme": "the grading scheme has changed",
     "given": "the files that the lab gives have changed",
 }  # fmt: skip
 

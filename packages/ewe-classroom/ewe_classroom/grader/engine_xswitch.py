@@ -11,8 +11,9 @@ If the grader is root, three accounts take part:
     the server's account     the workers of ewe, and the process of X-Switch that reads requests
     the engine's account     the engine, in each check of a grading the same one (sandbox.py)
 
-Only this grading uses the last two. They have numbers and no names, but X-Switch's settings name accounts. Each
-Python of `ewe -x` therefore imports a module `sitecustomize`, which adds two names to what the module pwd finds.
+Only this grading uses the server's account, and without --user also the engine's. They have numbers and no names,
+but X-Switch's settings name accounts. Each Python of `ewe -x` therefore imports a module `sitecustomize`, which
+adds two names to what the module pwd finds.
 
 The sandbox hides the labs, the submissions of the class and ewe itself from `ewe -x` and all of its descendants.
 `ewe -x` therefore runs from a copy of ewe, in a directory that the engine's account may not enter. This directory
@@ -173,7 +174,7 @@ class XSwitchServer:
             )  # fmt: skip
 
     def private_directory(self) -> Path:
-        """Return a new directory that the engine's account may not enter, for modules and temporary files.
+        """Return a new directory for modules and temporary files. No engine may enter it if root is the grader.
 
         modules: a copy of ewe, if ewe is hidden from the engine, and the names of the accounts. tmp: TMPDIR.
         """

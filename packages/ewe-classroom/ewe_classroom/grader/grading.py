@@ -247,8 +247,9 @@ class Grading:
 
         A server may disconnect a client that sends or reads nothing for some seconds. On a busy machine a schedule
         can take so long; the gate of that client then opens by itself. A fault after this proves nothing, so the
-        check is run again. On a busy machine it is "not judged" if the last attempt fails in this way, too.
-        Beside a free processor the server itself made the schedule so long, and the verdict stays.
+        check is run again. It is "not judged" if the last attempt fails in this way, too, while threads of the
+        server and of the grader have waited for a processor. No time limit explains a data race that a race
+        detector has seen.
         """
         for _ in range(MAX_ATTEMPTS):
             scene = self.run_check_once(item, verdict)
@@ -260,7 +261,8 @@ class Grading:
                 return
             if not is_disturbed:
                 return
-        if scene is not None and scene.queued_s >= BUSY_MACHINE_S:
+        is_race = verdict.name in self.findings.causes
+        if scene is not None and scene.queued_s >= BUSY_MACHINE_S and not is_race:
             verdict.leave_open(
                 f"the machine was too busy: in {MAX_ATTEMPTS} attempts the server disconnected a client that had "
                 f"waited for {MIN_SERVER_TIMEOUT_S:g} s or more, which a time limit may do. Grade again when the "

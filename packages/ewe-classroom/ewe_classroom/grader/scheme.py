@@ -31,7 +31,7 @@ from pathlib import Path
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.grader.check import Check, all_checks
-from ewe_classroom.grader.kinds import NAMES, SERVER
+from ewe_classroom.grader.kinds import DATA, NAMES, SERVER
 
 LABS = Path(__file__).parents[1] / "labs"
 KNOWN_KEYS = {"title", "workers", "subject", "check", "speed"}
@@ -85,7 +85,8 @@ class Scheme:
     @property
     def starter_points(self) -> int | None:
         """The points that the lab's starter has at most; None if nothing is known about them."""
-        return sum(item.points for item in self.items) // STARTER_PART if self.is_whole_lab else None
+        is_known = self.is_whole_lab and self.subject != DATA  # no test grades a starter of data
+        return sum(item.points for item in self.items) // STARTER_PART if is_known else None
 
     def checks_for_language(self, language: str) -> Scheme:
         """Return the scheme without the checks that do not suit a submission in a language."""

@@ -46,6 +46,7 @@ def disturbed_samples(table: ExperimentTable) -> dict[int, float]:
         id(sample): cores
         for sample in samples
         if sample.foreign_cores is None
+        and not sample.elsewhere
         and sample.seconds
         and (cores := cores_by_old_clocks(sample)) > MAX_FOREIGN_SHARE
     }

@@ -48,12 +48,12 @@ def shows_browser(wanted: bool | None) -> bool:
     """Return whether ewe-watch shows its page in a browser of this computer.
 
     wanted: True for --open, False for --no-open. None: it does so at a terminal of a graphical session, but not
-    through SSH, since the user then sits at another computer.
+    through SSH, since the user then sits at another computer, and not for root: no browser should have its rights.
     """
     if wanted is not None:
         return wanted
     graphical = sys.platform == "darwin" or any(os.environ.get(name) for name in DISPLAYS)
-    return graphical and "SSH_CONNECTION" not in os.environ and sys.stderr.isatty()
+    return graphical and os.geteuid() != 0 and "SSH_CONNECTION" not in os.environ and sys.stderr.isatty()
 
 
 def tell_lack(scene: WatchScene, director: Director) -> None:

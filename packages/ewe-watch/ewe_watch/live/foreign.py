@@ -129,17 +129,18 @@ def foreign(line: str) -> ForeignChoice:
 class ThreadNow(NamedTuple):
     """A thread of the server. worker: PID/TID. call: its system call, "" if it computes.
 
-    connection: the name of the connection that it reads or writes, or "".
+    connection: the name of the connection that it reads or writes, or "". is_zombie: its process has ended.
     """
 
     worker: str
     call: str
     connection: str
+    is_zombie: bool = False
 
     @property
     def text(self) -> str:
         """What the thread does, for people."""
-        return f"in {self.call}" if self.call else COMPUTES
+        return "ended" if self.is_zombie else f"in {self.call}" if self.call else COMPUTES
 
 
 class ForeignProcess(ServerProcess):
@@ -276,8 +277,8 @@ class ForeignProcess(ServerProcess):
                 for thread in os.listdir(f"/proc/{pid}/task")[:threads_left]:
                     threads_left -= 1
                     with suppress(OSError, ValueError):
-                        # The number of the system call, then its arguments in hexadecimal digits; or "running", if
-                        # the thread is in no system call
+                        # The number of the system call, then its arguments in hexadecimal digits; "running" if the
+                        # thread is in no system call; "-1 0x0 0x0" for a zombie
                         number, *arguments = (
                             Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
                         )
@@ -287,7 +288,8 @@ class ForeignProcess(ServerProcess):
                         name = ""
                         if call in READS or call in WRITES:
                             name = self.connection_of(pid, int(arguments[0], 16), peers)
-                        yield ThreadNow(f"{pid}/{thread}", call, name)
+                        is_zombie = [number, *arguments] == ["-1", "0x0", "0x0"]
+                        yield ThreadNow(f"{pid}/{thread}", call, name, is_zombie)
 
     def connection_of(self, pid: int, descriptor: int, peers: dict[int, str]) -> str:
         """Return the name of the connection that a descriptor of a process stands for, or "".

@@ -93,7 +93,10 @@ class WatchPage:
         if found := re.fullmatch(r"trace/(\d)", name):
             return self.recording(int(found[1]))
         if name == "page":
-            text = run_page(list(self.director.models), time.monotonic())
+            models = list(self.director.models)
+            if not models:
+                raise HTTPError(404, "no model is shown")
+            text = run_page(models, time.monotonic())
             return attachment("ewe-watch.html", "text/html", text.encode("utf-8", "replace"))
         if name in PARTS:
             kind, made = PARTS[name]

@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -107,7 +107,8 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
                 flush=True,
             )
             if browser:
-                open_browser(write_opener(director.directory, url).as_uri())
+                with suppress(OSError):  # the address is printed, and the page works without this file
+                    open_browser(write_opener(director.directory, url).as_uri())
 
         worker = PageWorker(factory, sockets, "0")
         worker.director = director

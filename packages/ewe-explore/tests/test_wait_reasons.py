@@ -79,6 +79,27 @@ def scenario():
     threads = [threading.Thread(target=get, name=f"getter {number}") for number in GETTERS]
     threads.append(threading.Thread(target=put, name="putter"))
 """
+# Each thread counts itself as idle before its wait, and reads the counter only to change it
+IDLE = """
+import threading
+def scenario():
+    items, state, changed = [], [], threading.Condition()
+    class Pool:
+        idle = 0
+    pool = Pool()
+    def get():
+        with changed:
+            pool.idle += 1
+            while not items and not state:
+                changed.wait()
+            pool.idle -= 1
+    def close():
+        with changed:
+            state.append("closed")
+            changed.notify()
+    threads = [threading.Thread(target=get, name=f"worker {number}") for number in (1, 2, 3)]
+    threads.append(threading.Thread(target=close, name="closer"))
+"""
 SILENT = "A change without a notify: putter calls items.append(…)"
 # The body of put(), the number of getters, what the explorer says, and what it does not say
 CHANGES = [
@@ -101,3 +122,18 @@ def test_a_wait_on_a_condition(put: str, getters: int, says: str, never: str, tm
     text = CONDITION.replace("PUT", put).replace("GETTERS", str(tuple(range(1, getters + 1)))) + START
     found = why(tmp_path / "condition.py", text)
     assert says in found and not (never and never in found), found
+
+
+def test_a_counter_that_a_waiting_thread_changes_was_no_test(tmp_path: Path) -> None:
+    found = why(tmp_path / "idle.py", IDLE + START)
+    assert "every notify woke another thread" in found and "without a notify" not in found, found
+
+
+def test_an_event_that_an_invariant_clears(tmp_path: Path) -> None:
+    """The calls of an invariant are no steps, so no step clears the event."""
+    text = (
+        "import threading\nfrom ewe_explore import always\ndef scenario():\n    event = threading.Event()\n"
+    )
+    text += "    event.set(); always(lambda: event.clear() or True)\n"
+    text += "    threads = [threading.Thread(target=event.wait, name='first')]\n"
+    assert "first waits for event" in why(tmp_path / "invariant.py", text + START)
