@@ -40,7 +40,8 @@ NUMBER_BYTES = 8
 ROWS = 1024  # processes that can count at once; more of them share the last row, and their sums are not exact
 # The columns. BUSY: requests that are being answered. QUEUE: conversations that wait for a worker. WORKERS: threads
 # of a pool; 1 for a process of another model. READING: heads that have come in part. BEGAN: the time.time() at
-# which the process took the row. CPU_BEFORE: the CPU_MICROS of earlier processes with this row. The last three: a PERIOD_S, its requests, and those of the one before.
+# which the process took the row. CPU_BEFORE: the CPU_MICROS of earlier processes with this row. The last three: a
+# PERIOD_S, its requests, and those of the one before.
 (
     PID, CONNECTIONS, BUSY, QUEUE, WORKERS, READING, BEGAN, ACCEPTED, REFUSED, REQUESTS, BYTES, ABORTED, MICROS,
     CPU_MICROS, CPU_BEFORE, PERIOD, IN_PERIOD, IN_LAST_PERIOD,
