@@ -2,7 +2,7 @@
 
     |           | 2 points                     | 1 point | 0 points  |      the most points come first
     |---|---|---|---|
-    | Structure | each function does one thing | works   | dead code |      a criterion, and what earns its points
+    | Structure | each function does one thing | works   | dead code |      a criterion, and the work for its points
 
 `ewe-course show LAB --rubric --toml` prints the criteria as the table [manual] of a course's rules (marks.py), so
 manual.csv has a column for each of them.

@@ -24,7 +24,7 @@ MOST_RUN_EVENTS = 100_000  # of each model, the last ones: a browser draws those
 
 
 def run_page(models: Sequence[ShownModel], now: float) -> str:
-    """Return the page of these models: what their recordings hold now. now: in seconds, by the trace's clock."""
+    """Return the page of these models: their recordings up to now. now: in seconds, by the trace's clock."""
     runs = [recorded_events(model.recording.text()) for model in models]
     began = min((events[0].seconds for _, events in runs if events), default=0.0)
     stories = []
