@@ -1,6 +1,6 @@
 """What a scheduled pool does beyond the order of its queue: a response in progress, and a full queue (lab 7).
 
-Two scenes with a pool of one thread. Neither has a clock: the access log, or the statuses, say what happened.
+Two scenes with a pool of one thread. Neither needs a clock: the access log or the statuses show the order.
 
     in progress   a large file has begun, its client pauses ── small ones come ──▶ which of them end before it?
     full queue    the thread is occupied ── 16 requests come, 8 may wait ──▶ which 8 are served?
