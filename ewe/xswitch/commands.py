@@ -89,8 +89,9 @@ def limit_text(name: str, value: float | None) -> str:
         "cpu": " s of CPU time for each engine",
         "cpu-share": "% of one CPU",
         "memory": "m",
+        "file-size": "m for each file",
     }
-    number = value / (1 << 20) if name == "memory" else value
+    number = value / (1 << 20) if name in ("memory", "file-size") else value
     # Not "g" alone: it has 6 digits, and shows 1048576 as 1.04858e+06
     return f"{round(number, 3):.15g}{units.get(name, '')}"
 

@@ -32,13 +32,14 @@ class EngineLimits(NamedTuple):
     """The resources that one engine may use; 0: no limit.
 
     cpu: seconds, for all requests together. memory: bytes of address space. processes: of the user, in all engines
-    together. files: open descriptors.
+    together. files: open descriptors. file_size: bytes of each file that the engine writes.
     """
 
     cpu: int = 0
     memory: int = 0
     processes: int = 0
     files: int = 0
+    file_size: int = 0
 
 
 class Account(NamedTuple):
@@ -179,6 +180,7 @@ def set_limits(limits: EngineLimits) -> None:
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_NOFILE: limits.files,
+        resource.RLIMIT_FSIZE: limits.file_size,
     }
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no core file
     for limited_resource, amount in amounts.items():
@@ -186,6 +188,9 @@ def set_limits(limits: EngineLimits) -> None:
             _soft, hard = resource.getrlimit(limited_resource)
             amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
             resource.setrlimit(limited_resource, (amount, amount))
+    if limits.file_size:
+        # The script's write fails with EFBIG. The default action would end the engine
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
 def clean_environment(account: Account) -> dict[str, str]:

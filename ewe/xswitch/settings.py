@@ -205,7 +205,8 @@ class Settings:
         general = self.limits._replace(
             **{name: limit for name, limit in limits_of_kind.items() if limit is not None}
         )
-        values = {} if user_limits.cpu is None else {"cpu": user_limits.cpu}
+        own = {"cpu": user_limits.cpu, "file_size": user_limits.file_size}
+        values = {name: limit for name, limit in own.items() if limit is not None}
         for name in ("memory", "processes"):
             user_limit, general_limit = getattr(user_limits, name), getattr(general, name)
             if user_limit is None or (name == "memory" and kind.memory == 0):
@@ -318,6 +319,7 @@ LIMIT_KEYS = {
     "memory": Key(size(0), "addresses, in bytes; 0: no limit"),
     "processes": Key(FROM_ZERO, "processes and threads of the engine's user; 0: no limit"),
     "files": Key(FROM_ZERO, "open files; 0: no limit"),
+    "file-size": Key(size(0), "bytes of each file that an engine writes; 0: no limit"),
 }
 ENGINE_TABLE = TableKind("a table", ENGINE_KEYS)
 ENGINES = TableKind("tables: [engines.NAME]", others=(TEXT, ENGINE_TABLE))
@@ -374,7 +376,7 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
         base,
         engines=engines,
         directories={name.rstrip("/"): kind for name, kind in directories.items()},
-        limits=base.limits._replace(**values.pop("limits", {})),
+        limits=base.limits._replace(**by_field_name(values.pop("limits", {}))),
         users=from_tables(values.pop("users", {})),
         groups=from_tables(values.pop("groups", {})),
         renamed=tuple(FILE_TABLE.renamed(f"{where}:", table)),

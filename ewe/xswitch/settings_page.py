@@ -74,7 +74,8 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
         yield f"# {key} is not set" if value == "" else line(key, toml(described.kind, value))
     yield "\n[limits]"
     for key, described in LIMIT_KEYS.items():
-        yield line(key, toml(described.kind, getattr(settings.limits, key)), "limits.")
+        limit = getattr(settings.limits, key.replace("-", "_"))
+        yield line(key, toml(described.kind, limit), "limits.")
     for name, engine in settings.engines.items():
         yield f"\n[engines.{name if name.isidentifier() else quoted(name)}]"
         built_in = vars(BUILT_IN.get(name, EngineKind("")))

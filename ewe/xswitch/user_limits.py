@@ -10,7 +10,7 @@ Each key is looked up on its own: in the user's table, then in the tables of the
 file, then in the general settings. The main process and the kernel enforce the keys:
 
     engines, requests, time-limit     the main process (switch/scheduler.py, switch/engine.py)
-    cpu                               the kernel, for each engine: setrlimit(2)
+    cpu, file-size                    the kernel, for each engine: setrlimit(2)
     private                           the kernel, for all engines of the user: privileged/namespaces.py
     memory, processes, cpu-share      the kernel, for all engines of the user together: cgroups v2
                                       (privileged/cgroups.py). Without cgroups, memory and processes become limits
@@ -47,6 +47,9 @@ class UserLimits:
     )
     processes: int | None = setting(
         None, FROM_ZERO, "processes and threads of all engines (cgroups), or of the user; 0: no limit"
+    )
+    file_size: int | None = setting(
+        None, size(0), "bytes of each file that the user's engines write; 0: no limit"
     )
     private: bool | None = setting(
         None, BOOL, "give the user's engines a private file system, instead of the general `private`"

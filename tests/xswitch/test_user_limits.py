@@ -53,13 +53,16 @@ def test_the_users_table_comes_before_the_groups_and_these_before_the_general_li
 
 def test_limits_of_an_engine() -> None:
     """A cgroup limits all engines together, so the limit of one is only raised to it. A JVM has no limit."""
-    settings = Settings(limits=EngineLimits(cpu=60, memory=1000, processes=50, files=9))
+    settings = Settings(limits=EngineLimits(cpu=60, memory=1000, processes=50, files=9, file_size=8))
     python, java = BUILT_IN["python"], BUILT_IN["java"]
-    small, large = UserLimits(cpu=0, memory=10, processes=5), UserLimits(memory=3000, processes=0)
-    assert settings.limits_of(python, small) == (0, 10, 5, 9)
-    assert settings.limits_of(python, small, {"memory", "processes"}) == (0, 1000, 50, 9)
-    assert settings.limits_of(python, large, {"memory", "processes"}) == (60, 3000, 0, 9)
-    assert settings.limits_of(java, small) == (0, 0, 5, 9)
+    small, large = (
+        UserLimits(cpu=0, memory=10, processes=5),
+        UserLimits(memory=3000, processes=0, file_size=0),
+    )
+    assert settings.limits_of(python, small) == (0, 10, 5, 9, 8)
+    assert settings.limits_of(python, small, {"memory", "processes"}) == (0, 1000, 50, 9, 8)
+    assert settings.limits_of(python, large, {"memory", "processes"}) == (60, 3000, 0, 9, 0)
+    assert settings.limits_of(java, small) == (0, 0, 5, 9, 8)
     assert settings.limits_of(python) == settings.limits
 
 
@@ -289,6 +292,7 @@ requests = 2
 engines = 1
 memory = "150m"
 time-limit = "1s"
+file-size = "1m"
 """
 
 
@@ -342,6 +346,36 @@ def test_a_memory_eater_loses_its_own_request_alone(limited: XSwitch, users: tup
     fits = "held = bytes(300_000_000)\n" + PYTHON_HELLO
     assert limited.ask(bob.write("fits.py", fits)).text == "hello\n"  # he has the general limit
     assert limited.ask(alice.write("fits.py", fits)).status in (500, 502)
+
+
+WRITES = {
+    "writes.py": f"""import os
+with open(os.path.expanduser("~/written-py"), "wb", 0) as file:
+    try:
+        taken = file.write(bytes(1 << 20)) + file.write(bytes(1))
+    except OSError as reason:
+        taken = reason.strerror
+print("{HEAD}\\n", taken)
+""",
+    "writes.pl": """open my $file, ">", "$ENV{HOME}/written-pl" or die;
+my $taken = syswrite($file, "x" x (1 << 20)) + (syswrite($file, "x") // 0) == (1 << 20) ? $! : "all";
+print "Content-Type: text/plain\\r\\n\\r\\n $taken\\n";
+""",
+}
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", WRITES)
+def test_a_file_has_the_size_that_its_user_may_write(
+    name: str, limited: XSwitch, users: tuple[User, User]
+) -> None:
+    """The write fails, and neither the request nor the engine does."""
+    alice, bob = users
+    hers, his = (limited.ask(user.write(name, WRITES[name])) for user in users)
+    assert (hers.status, hers.text) == (200, " File too large\n"), limited.log()
+    assert his.status == 200 and "File too large" not in his.text, limited.log()
+    written = [Path(user.home, f"written-{name[-2:]}").stat().st_size for user in (alice, bob)]
+    assert written == [1 << 20, (1 << 20) + 1]
 
 
 @pytest.mark.starts_processes

@@ -67,6 +67,7 @@ LIMITS = {
     "processes": "processes",
     "cpu": "CPU time of an engine",
     "cpu-share": "share of one CPU",
+    "file-size": "size of a file",
     "private": "private file system",
 }
 DONE = {"restart": "restarted", "drain": "ended"}
@@ -235,7 +236,7 @@ def limit(key: str, value: float | None) -> str:
         return "none"
     if key == "private":
         return "yes" if value else "no"
-    if key == "memory":
+    if key in ("memory", "file-size"):
         return size(int(value))
     return f"{value:g}" + {"time-limit": " s", "cpu": " s", "cpu-share": " %"}.get(key, "")
 

@@ -24,7 +24,8 @@ my %NUMBERS = (    # the kernel's, as in <asm/unistd.h>
     },
 );
 my $CLOSE_RANGE = 436;    # everywhere
-my %RESOURCES = (cpu => 0, core => 4, processes => 6, files => 7, memory => 9);    # <sys/resource.h>
+# <sys/resource.h>
+my %RESOURCES = (cpu => 0, file_size => 1, core => 4, processes => 6, files => 7, memory => 9);
 my ($PDEATHSIG, $DUMPABLE, $SUBREAPER, $NO_NEW_PRIVS) = (1, 4, 36, 38);    # <sys/prctl.h>
 my ($SOL_SOCKET, $SCM_RIGHTS, $MSG_CMSG_CLOEXEC) = (1, 1, 0x40000000);    # <sys/socket.h>
 my ($CONTROL, $CANNOT_START, $MAX_ORDER) = (3, 127, 65536);
@@ -128,6 +129,8 @@ sub set_limits {
         my $amount = $limits{$name} < $most ? $limits{$name} : $most;
         call('prlimit64', 0, $RESOURCES{$name}, pack('Q2', $amount, $amount), 0);
     }
+    # The script's write fails with EFBIG. The default action would end the engine
+    $SIG{XFSZ} = 'IGNORE' if $limits{file_size};
 }
 
 # Set the groups and the user, which cannot be undone, and check the result.

@@ -192,6 +192,7 @@ class Control:
             "processes": (general.processes if limits.processes is None else limits.processes) or None,
             "cpu": (general.cpu if limits.cpu is None else limits.cpu) or None,
             "cpu-share": limits.cpu_share,
+            "file-size": (general.file_size if limits.file_size is None else limits.file_size) or None,
             "private": settings.is_private(limits),
         }
 
