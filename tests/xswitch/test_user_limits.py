@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import needs
@@ -21,6 +22,8 @@ from ewe.config.messages import ConfigError
 from ewe.xswitch.engine_kinds import BUILT_IN
 from ewe.xswitch.privileged import cgroups
 from ewe.xswitch.privileged.cgroups import NoCgroup, UserCgroups, find_base
+from ewe.xswitch.privileged.namespaces import UserNamespaces
+from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.process import Account, EngineLimits, become, start
 from ewe.xswitch.settings import Settings, from_toml, read_copy, write_copy
@@ -281,6 +284,23 @@ def test_an_engine_is_in_its_users_cgroup_from_its_first_instruction(base: Path)
     os.waitpid(pid, 0)
     made.remove(7)
     assert not (base / "user-7").exists()
+
+
+@pytest.mark.starts_processes
+def test_a_user_whose_first_engine_does_not_start_keeps_no_cgroup(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This cgroup has no controller, so the kernel has no file for the limit."""
+    account = Account("me", os.getuid(), os.getgid(), (), "/")
+    monkeypatch.setattr(f"{Suexecme.__module__}.examine", lambda path, settings: SimpleNamespace(account=account))
+    process = Suexecme.__new__(Suexecme)
+    process.settings = Settings(users={"me": UserLimits(memory=1 << 20)})
+    process.engines, process.oom_kills = {}, {}
+    process.cgroups = UserCgroups(str(base), "", frozenset({"memory"}))
+    process.namespaces = UserNamespaces()
+    with pytest.raises(Refusal, match="the limits of me"):
+        process.start("/script.py", account.uid, "python", [])
+    assert not Path(process.cgroups.path(account.uid)).exists()
 
 
 LIMITS = """time-limit = "20s"

@@ -280,6 +280,19 @@ class Suexecme:
         account = examine(path, self.settings).account
         if account.uid != uid:
             raise Refusal(f"its owner has changed to {account.name} since it was identified", 503)
+        try:
+            pid = self.start_for(account, language, kind, descriptors)
+        except (Refusal, OSError):
+            self.remove_if_without_engines(uid)
+            raise
+        self.engines[pid] = account
+        return pid
+
+    def start_for(self, account: Account, language: str, kind: EngineKind, descriptors: list[int]) -> int:
+        """Start an engine in the cgroup and the namespace of its account; return its pid. Raises Refusal, OSError.
+
+        descriptors: see start().
+        """
         user_limits = self.own_limits(account)
         limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
         try:
@@ -294,9 +307,7 @@ class Suexecme:
             parent = None
         # 0: there is no preloaded parent, or it cannot fork
         pid = 0 if parent is None else parent.start(account, limits, descriptors, cgroup, namespace)
-        pid = pid or self.start_by_command(kind, account, limits, cgroup, namespace, descriptors)
-        self.engines[pid] = account
-        return pid
+        return pid or self.start_by_command(kind, account, limits, cgroup, namespace, descriptors)
 
     def start_by_command(
         self,
@@ -469,10 +480,14 @@ class Suexecme:
             self.self_ended[pid] = uid
         self.work_directories.remove_of_engine(pid)
         self.send_to_main({"ended": pid, "status": exit_status, **cause})
+        self.remove_if_without_engines(uid)
+        return uid if was_killed else None
+
+    def remove_if_without_engines(self, uid: int) -> None:
+        """Remove the cgroup and the namespace of a user, unless the user has engines."""
         if uid not in {account.uid for account in self.engines.values()}:
             self.remove_cgroup(uid)
             self.namespaces.remove(uid)
-        return uid if was_killed else None
 
     def kill_engine(self, pid: int) -> None:
         """Kill an engine, then every process of its user that belongs to no running engine."""
