@@ -23,6 +23,7 @@ EVERYTHING: dict[str, str] = {
 
 # The same for a fault that loses them in some runs only
 SOMETIMES: dict[str, str] = {
+    "IfInGet, pool in C": "a worker that finds the queue empty takes a connection that is not there, in any check",
     "MapUnlocked, thread in Go": "Go ends a program when two goroutines write to a map at once, in any check",
 }
 
