@@ -89,7 +89,8 @@ def test_rows_that_are_graded_again_get_the_fingerprint_of_their_checks(
     monkeypatch.setattr(matrix, "PAGE", page)
     matrix.write_page(matrix.on_page(), matrix.correct_rows(), {})
     assert page.read_text() == TEXT
-    today = matrix.fingerprint()
+    today = "0123456789ab"  # of other checks than those that have graded the page
+    monkeypatch.setattr(matrix, "fingerprint", lambda: today)
     matrix.write_page(matrix.on_page(), matrix.correct_rows(), {"Joins": today, "ewe, fork": today})
     assert matrix.graded_by()["Joins"] == matrix.graded_by()["ewe, fork"] == today
     assert {"Joins", "ewe, fork"}.isdisjoint(
