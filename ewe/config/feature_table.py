@@ -26,7 +26,7 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ewe.features.libcgi", ("always",)),
     ("ewe.features.users", ("userdir",)),
     ("ewe.features.proxy", ("proxy",)),
-    ("ewe.features.fastcgi", ("fastcgi", "scgi", "uwsgi")),
+    ("ewe.features.fastcgi", ("fastcgi", "fastcgi_start", "scgi", "uwsgi")),
     ("ewe.features.pages", ("xswitch",)),
     ("ewe.features.sql_pages", ("database", "dbd")),
     ("ewe.features.markdown", ("markdown",)),
@@ -102,9 +102,7 @@ COMMANDS = (
 )
 # A mount of the sample site: ewe's own documentation
 MANUAL = "/docs=ewe.features.markdown.manual:Manual"
-# The processes beside the server. The database daemon is forked, and this module serves in the child. X-Switch is
-# started as a program: python -m
-DAEMON = "ewe.database.inherited"
+# The process beside the workers of the model xswitch, which starts it as a program: python -m
 XSWITCH = "ewe.xswitch"
 # Around the whole server: the setting that switches it on; the outermost is the last
 SERVER = {
@@ -131,23 +129,31 @@ def is_on(config: object, setting: str) -> bool:
     return setting == "always" or getattr(config, setting) not in OFF
 
 
-def features(config: object, setting: str = "") -> Iterator[Any]:
+def features(config: object, part: str = "") -> Iterator[Any]:
     """Yield the declarations of the features that a configuration asks for, in the order of the table.
 
-    setting: only those that this setting switches on; "": all.
+    part: only those whose declaration has this part (ewe.features.declaration.Feature); "": all.
     """
     for module, settings in FEATURES:
-        if any(is_on(config, each) for each in settings if setting in ("", each)):
-            yield feature(module)
+        if any(is_on(config, each) for each in settings):
+            found = feature(module)
+            if not part or getattr(found, part) is not None:
+                yield found
 
 
-def lacking(config: object, setting: str = "") -> Iterator[str]:
+def lacking(config: object, part: str = "needs") -> Iterator[str]:
     """Yield why a server with this configuration cannot start, a line for each fault of a feature.
 
-    setting: only of the features that this setting switches on; "": of all.
+    part: only of the features whose declaration has this part.
     """
-    for each in features(config, setting):
+    for each in features(config, part):
         yield from each.needs(config) if each.needs is not None else ()
+
+
+def programs(config: object) -> Iterator[Any]:
+    """Yield the maker of each program that the server starts before the first request (Feature.programs)."""
+    for each in features(config, "programs"):
+        yield from each.programs(config)
 
 
 def start_warnings(config: Any, public: str = "") -> Iterator[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Handler, Middleware, Mount, ProtectedSource
     from ewe.features.plan import HasProxies, LocationPlan, Plan
+    from ewe.gateway.kept_programs import KeptProgram
     from ewe.gateway.scripts import Script
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
@@ -80,6 +81,14 @@ class MeasuredProcess(Protocol):
         ...
 
 
+class ProgramMaker(Protocol):
+    """Makes a program that the server keeps running."""
+
+    def __call__(self, path: str) -> KeptProgram:
+        """Return the program, with a listening socket at `path`. Raises OSError."""
+        ...
+
+
 class MeasureError(Exception):
     """A process does not tell its numbers. The text is one line."""
 
@@ -101,6 +110,10 @@ class Feature:
     answer: return the handler for a location that has the feature's own key.
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
+    programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
+    and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
+    is the new configuration.
     needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
     start_warnings: yield warnings for a start. The second argument is a URL of the server that other machines
     reach, or "".
@@ -131,6 +144,8 @@ class Feature:
         answer: Callable[[LocationPlan], Handler] | None = None,
         make: Callable[[Config, str], Handler] | None = None,
         ends_processes: Callable[[Config], bool] | None = None,
+        programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
+        fixed: Callable[[Config], Iterable[str]] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
         start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
@@ -145,8 +160,8 @@ class Feature:
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures = ends_processes, measures
-        self.needs, self.notes, self.start_warnings = needs, notes, start_warnings
+        self.ends_processes, self.measures, self.programs = ends_processes, measures, programs
+        self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
         self.late, self.preload = tuple(late), preload
 
     def parts(self) -> list[str]:

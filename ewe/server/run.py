@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
@@ -143,7 +144,7 @@ def started_programs(config: Config, user: str | None) -> Iterator[ProgramManage
 
     user: the account of the programs. Raises StartError.
     """
-    if not config.fastcgi_start and (not config.database or config.dbd is not None):
+    if not any(programs_of(config)):
         yield None
         return
     from ewe.server.program_manager import ProgramManager
