@@ -157,15 +157,18 @@ def programs(config: object) -> Iterator[Any]:
 
 
 def start_warnings(config: Any, public: str = "") -> Iterator[str]:
-    """Yield the warnings at a start of the features that keys of [[site]] and [[site.location]] ask for.
+    """Yield the warnings at a start, of the features that the settings of a site or the keys of a table ask for.
 
     public: a URL of the server that other machines can reach; "" if there is none.
     """
     tables = [*config.sites, *(location for site in config.sites for location in site.locations)]
     keys = {key for table in tables for key in (*table.values, *table.steps)}
-    asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
-    for module in sorted(asked):
-        warnings_of = feature(module).start_warnings
+    asked = sorted({module for key, module in MODULE_OF_KEY.items() if key in keys})
+    declared = [feature(module) for module in asked]
+    for site_config in config.each_site():
+        declared += features(site_config, "start_warnings")
+    for each in dict.fromkeys(declared):
+        warnings_of = each.start_warnings
         yield from warnings_of(config, public) if warnings_of is not None else ()
 
 

@@ -89,6 +89,14 @@ class ProgramMaker(Protocol):
         ...
 
 
+class NeededDirectory(NamedTuple):
+    """A directory of a setting. effect: the consequence if nobody can read it, as a part of a warning."""
+
+    path: str
+    effect: str
+    setting: str
+
+
 class MeasureError(Exception):
     """A process does not tell its numbers. The text is one line."""
 
@@ -100,6 +108,7 @@ class Feature:
     provide: return an object that other features use, by the name of this feature (Plan.provided).
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
+    answers_all: return whether the feature answers every path of a site, which then needs no document root.
     once: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
     files: yield the handlers for the files of a location's directory (`alias`).
@@ -118,6 +127,8 @@ class Feature:
     start_warnings: yield warnings for a start. The second argument is a URL of the server that other machines
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
+    imports_later: it imports modules after the start, as the account of the workers.
+    directories: yield the directories that the account of the workers must be able to read.
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.
@@ -134,6 +145,7 @@ class Feature:
         provide: Callable[[Plan], Any] | None = None,
         protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
+        answers_all: Callable[[Config], bool] | None = None,
         once: bool = False,
         wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
@@ -150,6 +162,8 @@ class Feature:
         notes: Callable[[Config], Iterable[str]] | None = None,
         start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
         measures: Callable[[Config], MeasuredProcess | None] | None = None,
+        imports_later: bool = False,
+        directories: Callable[[Config], Iterable[NeededDirectory]] | None = None,
         late: Iterable[str] = (),
         preload: Callable[[], None] | None = None,
     ) -> None:
@@ -157,6 +171,7 @@ class Feature:
         self.settings = tuple(settings)
         self.provide, self.protected = provide, protected
         self.mounts, self.once, self.wrap = mounts, once, wrap
+        self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make

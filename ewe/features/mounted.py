@@ -90,4 +90,6 @@ def notes(config: Config) -> Iterator[str]:
             yield str(reason)
 
 
-FEATURE = Feature("mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes)
+FEATURE = Feature(
+    "mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes, imports_later=True
+)
