@@ -188,6 +188,14 @@ class UnknownFeature(ValueError):
     """No feature has this name, or it cannot be loaded. The text is one line."""
 
 
+def module_and_name(name: str) -> str:
+    """Return module:NAME of a feature that the setting `mount` names; `name` itself if no package registered it."""
+    if ":" in name or name not in (registered := entry_points(GROUP)):
+        return name
+    found: str = registered[name].value
+    return found
+
+
 def named(name: str) -> Any:
     """Return the Feature or the class of handlers that the setting `mount` names. Raises UnknownFeature.
 
@@ -217,19 +225,24 @@ def named(name: str) -> Any:
     return found
 
 
+def in_one_line(name: str, text: object) -> str:
+    """Return what a mounted feature says in one line that names the feature and the setting."""
+    return f"feature {name!r}: {' '.join(str(text).split())} (mount)"
+
+
 def make(name: str, config: Config, path: str) -> Handler:
     """Return the handler of the feature that the setting `mount` names.
 
     A class, or the `make` of a Feature, is called with config and path. path: the path at which the handler is
-    mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    mounted. Raises UnknownFeature, also for a ValueError of the feature about settings that it cannot use.
     """
     found = named(name)
     maker: Callable[[Config, str], Handler] | None = found.make if isinstance(found, Feature) else found
     assert maker is not None, "named() refuses a Feature without make="
     try:
         made = maker(config, path)
-    except ValueError:  # the feature's own message about the settings
-        raise
+    except ValueError as reason:  # the feature's own message about the settings, or about its file
+        raise UnknownFeature(in_one_line(name, reason)) from None
     except Exception as reason:
         raise UnknownFeature(
             f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"

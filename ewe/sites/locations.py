@@ -160,7 +160,7 @@ class LocationBuilder:
             config = config.taking([("documentroot", root, self.table.at("root"), self.table.origin)])
         names = {KEYS[key].name for key, *_ in self.table.given} - OF_VARIABLES
         if names:
-            # A middleware stands around the handlers of a plan, so its settings need no plan of their own.
+            # A middleware stands around the handlers of a plan, so its settings need no separate plan.
             names -= settings_of_middlewares()
         if names or not self.values.keys().isdisjoint(("root", "index")):
             return Plan(config, self.plan.server, self.plan)
