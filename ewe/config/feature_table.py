@@ -26,7 +26,7 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ewe.features.libcgi", ("always",)),
     ("ewe.features.users", ("userdir",)),
     ("ewe.features.proxy", ("proxy",)),
-    ("ewe.features.fastcgi", ("fastcgi", "scgi", "uwsgi")),
+    ("ewe.features.fastcgi", ("fastcgi", "fastcgi_start", "scgi", "uwsgi")),
     ("ewe.features.pages", ("xswitch",)),
     ("ewe.features.sql_pages", ("database", "dbd")),
     ("ewe.features.markdown", ("markdown",)),
@@ -102,9 +102,7 @@ COMMANDS = (
 )
 # A mount of the sample site: ewe's own documentation
 MANUAL = "/docs=ewe.features.markdown.manual:Manual"
-# The processes beside the server. The database daemon is forked, and this module serves in the child. X-Switch is
-# started as a program: python -m
-DAEMON = "ewe.database.inherited"
+# The process beside the workers of the model xswitch, which starts it as a program: python -m
 XSWITCH = "ewe.xswitch"
 # Around the whole server: the setting that switches it on; the outermost is the last
 SERVER = {
@@ -131,35 +129,46 @@ def is_on(config: object, setting: str) -> bool:
     return setting == "always" or getattr(config, setting) not in OFF
 
 
-def features(config: object, setting: str = "") -> Iterator[Any]:
+def features(config: object, part: str = "") -> Iterator[Any]:
     """Yield the declarations of the features that a configuration asks for, in the order of the table.
 
-    setting: only those that this setting switches on; "": all.
+    part: only those whose declaration has this part (ewe.features.declaration.Feature); "": all.
     """
     for module, settings in FEATURES:
-        if any(is_on(config, each) for each in settings if setting in ("", each)):
-            yield feature(module)
+        if any(is_on(config, each) for each in settings):
+            found = feature(module)
+            if not part or getattr(found, part) is not None:
+                yield found
 
 
-def lacking(config: object, setting: str = "") -> Iterator[str]:
+def lacking(config: object, part: str = "needs") -> Iterator[str]:
     """Yield why a server with this configuration cannot start, a line for each fault of a feature.
 
-    setting: only of the features that this setting switches on; "": of all.
+    part: only of the features whose declaration has this part.
     """
-    for each in features(config, setting):
+    for each in features(config, part):
         yield from each.needs(config) if each.needs is not None else ()
 
 
+def programs(config: object) -> Iterator[Any]:
+    """Yield the maker of each program that the server starts before the first request (Feature.programs)."""
+    for each in features(config, "programs"):
+        yield from each.programs(config)
+
+
 def start_warnings(config: Any, public: str = "") -> Iterator[str]:
-    """Yield the warnings at a start of the features that keys of [[site]] and [[site.location]] ask for.
+    """Yield the warnings at a start, of the features that the settings of a site or the keys of a table ask for.
 
     public: a URL of the server that other machines can reach; "" if there is none.
     """
     tables = [*config.sites, *(location for site in config.sites for location in site.locations)]
     keys = {key for table in tables for key in (*table.values, *table.steps)}
-    asked = {module for key, module in MODULE_OF_KEY.items() if key in keys}
-    for module in sorted(asked):
-        warnings_of = feature(module).start_warnings
+    asked = sorted({module for key, module in MODULE_OF_KEY.items() if key in keys})
+    declared = [feature(module) for module in asked]
+    for site_config in config.each_site():
+        declared += features(site_config, "start_warnings")
+    for each in dict.fromkeys(declared):
+        warnings_of = each.start_warnings
         yield from warnings_of(config, public) if warnings_of is not None else ()
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
-from ewe.config.feature_table import declared_settings
+from ewe.config.feature_table import declared_settings, features
 from ewe.config.messages import ConfigError, unknown
 from ewe.config.setting import Given, Setting, joined
 from ewe.config.setting_types import (
@@ -384,8 +384,7 @@ class Config:
             if os.path.isdir(site_config.documentroot):
                 continue
             if site_config.origin("documentroot") == "default":
-                mounted = (*site_config.wsgi, *site_config.asgi, *site_config.proxy)
-                if any(each.startswith("/=") for each in mounted):
+                if any(each.answers_all(site_config) for each in features(site_config, "answers_all")):
                     continue
                 if table is not None:
                     from ewe.config.site_tables import passes_all_on

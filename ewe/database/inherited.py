@@ -1,6 +1,6 @@
 """The daemon as a process that ewe forks: it inherits its socket, and sends its messages to ewe's log by a pipe.
 
-ewe/server/daemon_program.py is the other side of the fork.
+ewe/features/databases/daemon_program.py is the other side of the fork.
 """
 
 from __future__ import annotations

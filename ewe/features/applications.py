@@ -68,12 +68,19 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
     return application(location.plan, location.config, kind, location.prefix or "/", addresses[0])
 
 
+def answers_all(config: Config) -> bool:
+    """Return whether an application answers every path."""
+    return any(each.startswith("/=") for each in (*config.wsgi, *config.asgi))
+
+
 FEATURE = Feature(
     "applications",
     settings=("wsgi", "asgi"),
     protected=protected,
     mounts=mounts,
+    answers_all=answers_all,
     once=True,
+    imports_later=True,
     gateway=gateway,
     late=("ewe.features.wsgi", "ewe.features.asgi", "ewe.gateway.asgi", "ewe.streams.loops"),
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Handler, Middleware, Mount, ProtectedSource
     from ewe.features.plan import HasProxies, LocationPlan, Plan
+    from ewe.gateway.kept_programs import KeptProgram
     from ewe.gateway.scripts import Script
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
@@ -80,6 +81,22 @@ class MeasuredProcess(Protocol):
         ...
 
 
+class ProgramMaker(Protocol):
+    """Makes a program that the server keeps running."""
+
+    def __call__(self, path: str) -> KeptProgram:
+        """Return the program, with a listening socket at `path`. Raises OSError."""
+        ...
+
+
+class NeededDirectory(NamedTuple):
+    """A directory of a setting. effect: the consequence if nobody can read it, as a part of a warning."""
+
+    path: str
+    effect: str
+    setting: str
+
+
 class MeasureError(Exception):
     """A process does not tell its numbers. The text is one line."""
 
@@ -91,6 +108,7 @@ class Feature:
     provide: return an object that other features use, by the name of this feature (Plan.provided).
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
+    answers_all: return whether the feature answers every path of a site, which then needs no document root.
     once: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
     files: yield the handlers for the files of a location's directory (`alias`).
@@ -101,10 +119,16 @@ class Feature:
     answer: return the handler for a location that has the feature's own key.
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
+    programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
+    and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
+    is the new configuration.
     needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
     start_warnings: yield warnings for a start. The second argument is a URL of the server that other machines
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
+    imports_later: it imports modules after the start, as the account of the workers.
+    directories: yield the directories that the account of the workers must be able to read.
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.
@@ -121,6 +145,7 @@ class Feature:
         provide: Callable[[Plan], Any] | None = None,
         protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
+        answers_all: Callable[[Config], bool] | None = None,
         once: bool = False,
         wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
@@ -131,10 +156,14 @@ class Feature:
         answer: Callable[[LocationPlan], Handler] | None = None,
         make: Callable[[Config, str], Handler] | None = None,
         ends_processes: Callable[[Config], bool] | None = None,
+        programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
+        fixed: Callable[[Config], Iterable[str]] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
         start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
         measures: Callable[[Config], MeasuredProcess | None] | None = None,
+        imports_later: bool = False,
+        directories: Callable[[Config], Iterable[NeededDirectory]] | None = None,
         late: Iterable[str] = (),
         preload: Callable[[], None] | None = None,
     ) -> None:
@@ -142,11 +171,12 @@ class Feature:
         self.settings = tuple(settings)
         self.provide, self.protected = provide, protected
         self.mounts, self.once, self.wrap = mounts, once, wrap
+        self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures = ends_processes, measures
-        self.needs, self.notes, self.start_warnings = needs, notes, start_warnings
+        self.ends_processes, self.measures, self.programs = ends_processes, measures, programs
+        self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
         self.late, self.preload = tuple(late), preload
 
     def parts(self) -> list[str]:
@@ -156,6 +186,14 @@ class Feature:
 
 class UnknownFeature(ValueError):
     """No feature has this name, or it cannot be loaded. The text is one line."""
+
+
+def module_and_name(name: str) -> str:
+    """Return module:NAME of a feature that the setting `mount` names; `name` itself if no package registered it."""
+    if ":" in name or name not in (registered := entry_points(GROUP)):
+        return name
+    found: str = registered[name].value
+    return found
 
 
 def named(name: str) -> Any:
@@ -187,19 +225,24 @@ def named(name: str) -> Any:
     return found
 
 
+def in_one_line(name: str, text: object) -> str:
+    """Return what a mounted feature says in one line that names the feature and the setting."""
+    return f"feature {name!r}: {' '.join(str(text).split())} (mount)"
+
+
 def make(name: str, config: Config, path: str) -> Handler:
     """Return the handler of the feature that the setting `mount` names.
 
     A class, or the `make` of a Feature, is called with config and path. path: the path at which the handler is
-    mounted. Raises UnknownFeature, and ValueError for settings that the feature cannot use.
+    mounted. Raises UnknownFeature, also for a ValueError of the feature about settings that it cannot use.
     """
     found = named(name)
     maker: Callable[[Config, str], Handler] | None = found.make if isinstance(found, Feature) else found
     assert maker is not None, "named() refuses a Feature without make="
     try:
         made = maker(config, path)
-    except ValueError:  # the feature's own message about the settings
-        raise
+    except ValueError as reason:  # the feature's own message about the settings, or about its file
+        raise UnknownFeature(in_one_line(name, reason)) from None
     except Exception as reason:
         raise UnknownFeature(
             f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
-from ewe.config.setting_types import parse_responder
+from ewe.config.setting_types import parse_program, parse_responder
 from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, Runner
 from ewe.gateway import scripts
@@ -23,6 +26,7 @@ from ewe.registry import load
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
+    from ewe.features.declaration import ProgramMaker
     from ewe.features.plan import LocationPlan, Plan
     from ewe.features.static import Static
     from ewe.gateway.connections import Codec
@@ -208,6 +212,27 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     return Runner(run)
 
 
+def programs(config: Config) -> Iterator[ProgramMaker]:
+    """Yield the maker of each program of fastcgi-start."""
+    if config.fastcgi_start:
+        from ewe.features.fastcgi_programs import FastCGIProgram
+
+        for where, count, command in map(parse_program, config.fastcgi_start):
+            yield partial(FastCGIProgram, where, count, command)
+
+
+def fixed(config: Config) -> Iterator[str]:
+    """Yield the setting whose programs are started once, before root is given up."""
+    yield "fastcgi_start"
+
+
+def needs(config: Config) -> Iterator[str]:
+    """Yield one line for each program of fastcgi-start that does not exist."""
+    for word in (shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start):
+        if shutil.which(word) is None:
+            yield f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
+
+
 FEATURE = Feature(
     "fastcgi",
     settings=(
@@ -218,5 +243,8 @@ FEATURE = Feature(
     mounts=mounts,
     files=files,
     gateway=gateway,
+    programs=programs,
+    fixed=fixed,
+    needs=needs,
     late=("ewe.gateway.scgi", "ewe.gateway.uwsgi", "ewe.gateway.affinity", "ewe.gateway.responder"),
 )  # fmt: skip

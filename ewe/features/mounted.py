@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_mount
 from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
-from ewe.features.declaration import Feature, UnknownFeature, make, named
+from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
 from ewe.features.plan import sources_of_applications
 from ewe.registry import in_words
 
@@ -32,29 +32,25 @@ def declared(config: Config) -> Iterator[tuple[str, Feature]]:
 def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[Any]:
     """Return all that a function of a declaration yields; [] if the declaration does not have it.
 
-    part: "protected", "needs" or "notes". arguments: of the function. Raises ValueError of the function, and
-    UnknownFeature for any other exception of it.
+    part: "protected", "needs" or "notes". arguments: of the function. Raises UnknownFeature if it fails.
     """
     function = getattr(feature, part)
     try:
         return list(function(*arguments)) if function is not None else []
-    except ValueError:  # the feature's own message
-        raise
+    except ValueError as reason:  # the feature's own message
+        raise UnknownFeature(in_one_line(name, reason)) from None
     except Exception as reason:  # a user's function may raise any exception
         raise UnknownFeature(f"feature {name!r}: its {part}= fails: {in_words(reason)} (mount)") from None
-
-
-def in_one_line(name: str, text: object) -> str:
-    """Return what a feature says in one line that names the feature and the setting."""
-    return f"feature {name!r}: {' '.join(str(text).split())} (mount)"
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the source directories of the mounted features, and the sources that their declarations name.
 
-    Raises UnknownFeature, ValueError. Only CGI protects executables, since ewe protects those of one directory.
+    Raises UnknownFeature. Only CGI protects executables, since ewe protects those of one directory.
     """
-    yield from sources_of_applications(name for _, name in map(parse_mount, plan.config.mount) if ":" in name)
+    yield from sources_of_applications(
+        module_and_name(name) for _, name in map(parse_mount, plan.config.mount)
+    )
     for name, feature in declared(plan.config):
         for source in yielded(name, feature, "protected", plan, root):
             if not isinstance(source, ProtectedSource) or source.executables:
@@ -90,4 +86,6 @@ def notes(config: Config) -> Iterator[str]:
             yield str(reason)
 
 
-FEATURE = Feature("mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes)
+FEATURE = Feature(
+    "mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes, imports_later=True
+)

@@ -243,9 +243,15 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
     return Proxy(location.prefix, urls, location.config, "gateway")
 
 
+def answers_all(config: Config) -> bool:
+    """Return whether another server answers every path."""
+    return any(each.startswith("/=") for each in config.proxy)
+
+
 FEATURE = Feature(
     "proxy",
     settings=("proxy", "proxy_keep", "proxy_timeout", "proxy_host", "proxy_upgrade", "proxy_idle"),
     mounts=mounts,
+    answers_all=answers_all,
     gateway=gateway,
 )

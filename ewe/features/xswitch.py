@@ -273,6 +273,11 @@ def measures(config: Config) -> XSwitchNumbers | None:
     return XSwitchNumbers(config.xswitch) if config.xswitch is not None else None
 
 
+def fixed(config: Config) -> Iterator[str]:
+    """Yield the setting that X-Switch reads at its start."""
+    yield "xswitch_config"
+
+
 FEATURE = Feature(
     "xswitch",
     settings=("xswitch", "xswitch_config", "xswitch_status"),
@@ -280,5 +285,6 @@ FEATURE = Feature(
     protected=protected,
     mounts=mounts,
     gateway=gateway,
+    fixed=fixed,
     measures=measures,
 )

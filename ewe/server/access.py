@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ewe.config.feature_table import features
 from ewe.gateway.scripts import account, closed_directory, fault_of
 from ewe.log_files import names_file, open_log
 from ewe.server.children import how_ended
@@ -69,17 +70,17 @@ def call_as_account(user: str | None, group: str | None, question: Callable[[], 
 def closed_directory_warnings(config: Config) -> list[str]:
     """Return one line for each directory that this process may not read, and that a site or an application needs.
 
-    These are the document root, cgi-path and libcgi-path of each site. If a site has a Python application or a
-    feature of `mount`, or if `reload` is on, they are Python's directories, too: modules are then imported after
-    the start.
+    These are the document root of each site, and the directories of its features. They are Python's directories,
+    too, if `reload` is on, or if a feature imports modules after the start (Feature.imports_later).
     """
     lines: list[str] = []
     for site_config in config.each_site():
         lines += directory_warnings(site_config.documentroot, "every answer is 403", "documentroot")
-        lines += directory_warnings(site_config.cgi_path, "no program there runs", "cgi-path")
-        lines += directory_warnings(site_config.libcgi_path, "no library there is called", "libcgi-path")
+        for each in features(site_config, "directories"):
+            for needed in each.directories(site_config):
+                lines += directory_warnings(*needed)
     if config.reload or any(
-        site_config.wsgi or site_config.asgi or site_config.mount for site_config in config.each_site()
+        each.imports_later for site_config in config.each_site() for each in features(site_config)
     ):
         lines += closed_python_warnings()
     return list(dict.fromkeys(lines))

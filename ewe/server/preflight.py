@@ -24,7 +24,6 @@ from ewe.server.access import (
     log_rotation_warnings,
     program_warnings,
 )
-from ewe.server.kept_programs import missing_programs
 from ewe.server.privileges import look_up
 from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 def examine(config: Config) -> tuple[list[str], list[str]]:
     """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
-    failures: list[str] = [*failing_files(config), *missing_programs(config)]
+    failures: list[str] = [*failing_files(config)]
     notes = config.former_name_warnings()
     if reason := no_xswitch(config):
         failures.append(reason)

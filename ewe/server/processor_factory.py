@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 # Descriptors that are kept free of connections: for programs, logs, and 32 files in the cache (ewe.features.static)
 RESERVED_DESCRIPTORS = 96
-# Settings that only a restart can change. FIXED_IN_ONE: only if the server has a single process.
-FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "xswitch_config",
-         "reload", "fastcgi_start")  # fmt: skip
+# Settings of the server that only a restart can change; features name theirs (Feature.fixed).
+# FIXED_IN_ONE: only if the server has a single process.
+FIXED = ("host", "port", "bind", "backlog", "concurrency", "pid_file", "user", "group", "reload")
 FIXED_IN_ONE = ("parking", "loop", "connections", "call_threads", "status", "trace")
 
 
@@ -172,10 +172,10 @@ class ProcessorFactory:
         except StartError as reason:
             logger.errors.error(f"the new logs stay in use: {reason}")
 
-    def restore_databases(self, undone: Config) -> None:
-        """Have the daemon read the databases again if the configuration that was undone had others."""
-        if self.programs is not None and self.config.database != undone.database:
-            self.programs.restart(self.config)
+    def restore_programs(self, undone: Config) -> None:
+        """Have the programs read their settings again if the configuration that was undone had others."""
+        if self.programs is not None:
+            self.programs.restart_if_differs(self.config, undone)
 
     def make(self) -> Processor:
         """Return a new processor."""
@@ -240,6 +240,9 @@ class ProcessorFactory:
         fixed: tuple[str, ...] = FIXED if self.supervised else FIXED + FIXED_IN_ONE
         if self.serves_in_one:
             fixed += ("workers",)
+        for config in (self.config, fresh):
+            for each in features(config, "fixed"):
+                fixed += tuple(each.fixed(fresh))
         kept = {
             name: getattr(self.config, name)
             for name in fixed
@@ -247,8 +250,6 @@ class ProcessorFactory:
         }
         if not self.supervised and is_scheduled(fresh) != is_scheduled(self.config):  # another kind of pool
             kept |= {"schedule": self.config.schedule, "overload": self.config.overload}
-        if fresh.database and fresh.dbd is None:  # no daemon was started for these databases
-            kept |= {"database": self.config.database, "dbd": self.config.dbd}
         if listens(fresh) - listens(self.config):
             logger.errors.warning("listen of a [[site]]: a new address needs a restart")
         if kept:

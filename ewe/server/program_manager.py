@@ -1,4 +1,4 @@
-"""The program manager: starts FastCGI programs and the database daemon, and restarts them when they end.
+"""The program manager: starts the programs that features need before the first request, and keeps them running.
 
 A web server may start a FastCGI program (FastCGI specification section 2). The program gets a listening socket as
 its descriptor 0, accepts connections from it, and answers one request after another. In ewe, a separate process
@@ -16,14 +16,14 @@ starts the programs, so that this is the same under every concurrency model:
   PHP_FCGI_CHILDREN has children in its group. If the manager itself is killed, the kernel sends TERM to the
   programs (PR_SET_PDEATHSIG).
 - **HUP.** The manager starts new processes, then sends USR1 to the old ones. By convention (mod_fastcgi, libfcgi,
-  php-cgi) a program then ends after its request. An old process that still runs after `grace` gets TERM. The
-  database daemon (daemon_program.py) is not replaced; it reads its new settings.
+  php-cgi) a program then ends after its request. An old process that still runs after `grace` gets TERM. A program
+  with `rereads`, such as the database daemon, is not replaced: it reads its new settings.
 - **Root.** The manager becomes the user of the workers before it starts a program.
 
 A terminal or a service manager may send a signal to all processes at once. Such a signal does not end the manager:
 requests in progress need the programs until the workers have ended.
 
-Read next: kept_programs.py, the programs; xswitch_process.py, the other process that ewe runs beside the workers;
+Read next: gateway/kept_programs.py, the programs; xswitch_process.py, the other process beside the workers;
 gateway/connections.py, which connects to the programs.
 """
 
@@ -42,12 +42,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ewe import logger
 from ewe.config.feature_table import lacking as lacking_for
-from ewe.config.setting_types import parse_program
+from ewe.config.feature_table import programs as programs_of
+from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.server import children
 from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
-from ewe.server.daemon_program import DaemonProgram, needs_daemon, write_settings
-from ewe.server.kept_programs import IGNORED, ORDERS, CommandProgram, KeptProgram, missing_programs
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -73,22 +72,13 @@ class ProgramManager:
         self.grace = config.grace
         self.pid = 0
         self.owner = os.getpid()
-        commands = [parse_program(each) for each in config.fastcgi_start]
-        for reason in (*missing_programs(config), *lacking_for(config, DaemonProgram.setting)):
+        for reason in lacking_for(config, "programs"):
             raise StartError(reason)
-        self.daemon: DaemonProgram | None = None
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
         self.programs: list[KeptProgram] = [
-            CommandProgram(count, command, os.path.join(self.directory, str(number)))
-            for number, (_, count, command) in enumerate(commands)
+            make(os.path.join(self.directory, str(number))) for number, make in enumerate(programs_of(config))
         ]
-        self.named = tuple(
-            f"{where}=unix:{program.path}"
-            for (where, _, _), program in zip(commands, self.programs, strict=True)
-        )
-        if needs_daemon(config):
-            self.daemon = DaemonProgram(self.directory, config)
-            self.programs.append(self.daemon)
+        self.settings = ", ".join(dict.fromkeys(each.setting for each in self.programs))
         if user is not None and os.geteuid() == 0:
             account = pwd.getpwnam(user)
             # The directory is the last: its new owner could put a link to any file into the place of the next one.
@@ -96,15 +86,15 @@ class ProgramManager:
                 os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration in which `fastcgi` and `dbd` also name the sockets of the programs.
+        """Return a configuration in which the settings also name the sockets of the programs.
 
-        Raises StartError if a package or a file that a database needs is missing.
+        Raises StartError if a program lacks something, such as the file of a database. The completed configuration
+        no longer shows that: it names a daemon, as if that ran elsewhere.
         """
-        for reason in lacking_for(config, DaemonProgram.setting):
+        for reason in lacking_for(config, "programs"):
             raise StartError(reason)
-        config = config.replace("fastcgi-start", fastcgi=[*config.fastcgi, *self.named])
-        if self.daemon is not None and needs_daemon(config):
-            config = config.replace("database", dbd=self.daemon.address)
+        for program in self.programs:
+            config = program.completed(config)
         return config
 
     def start(self) -> None:
@@ -120,8 +110,8 @@ class ProgramManager:
         os.close(lifeline)
         for program in self.programs:
             program.socket.close()
-        if self.daemon is not None:
-            logger.errors.info(self.daemon.described)
+            if program.described:
+                logger.errors.info(program.described)
 
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
@@ -136,22 +126,30 @@ class ProgramManager:
             # The server may have been killed before close().
             shutil.rmtree(self.directory, ignore_errors=True)
         except BaseException:
-            logger.errors.exception("the program manager failed (fastcgi-start, database)")
+            logger.errors.exception(f"the program manager failed ({self.settings})")
         finally:
             os._exit(0)
 
     def restart(self, config: Config) -> None:
-        """HUP: replace every process, except that the daemon reads the databases of the new configuration.
+        """HUP: replace every process, except that a program with `rereads` reads its new settings.
 
         A failure is logged: it must not end the server, which can still answer other requests.
         """
-        try:
-            if self.daemon is not None and config.database:
-                write_settings(config, self.daemon.settings)
-        except OSError as reason:
-            logger.errors.error(f"cannot write {reason.filename!r}: {reason.strerror} (database)")
+        for program in self.programs:
+            try:
+                program.write_settings(config)
+            except OSError as reason:
+                logger.errors.error(
+                    f"cannot write {reason.filename!r}: {reason.strerror} ({program.setting})"
+                )
         if self.pid and not self.signal(signal.SIGHUP):
-            logger.errors.error("the program manager has ended; restart ewe (fastcgi-start, database)")
+            logger.errors.error(f"the program manager has ended; restart ewe ({self.settings})")
+
+    def restart_if_differs(self, config: Config, undone: Config) -> None:
+        """Restart, if a program has read settings of `undone` that differ in `config`."""
+        names = {name for program in self.programs for name in program.rereads}
+        if any(getattr(config, name) != getattr(undone, name) for name in names):
+            self.restart(config)
 
     def reopen_logs(self) -> None:
         """USR1: have the manager open its logs again. It writes the messages of the programs."""

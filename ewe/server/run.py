@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
-from ewe.gateway.protected_sources import is_in
 from ewe.log_files import Owner, followed, is_same
 from ewe.processors.base import UnknownModel, model_named
 from ewe.server import systemd
@@ -91,7 +91,6 @@ def serve_alone(factory: ProcessorFactory) -> int:
         if config.user or config.group:
             load_all()
         become(config.user, config.group)
-        warn_of_root(config, sockets)
         for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
             logger.errors.warning(warning)
         return run(factory, sockets)
@@ -143,7 +142,7 @@ def started_programs(config: Config, user: str | None) -> Iterator[ProgramManage
 
     user: the account of the programs. Raises StartError.
     """
-    if not config.fastcgi_start and (not config.database or config.dbd is not None):
+    if not any(programs_of(config)):
         yield None
         return
     from ewe.server.program_manager import ProgramManager
@@ -291,7 +290,6 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.ignored
     config = factory.config
-    warn_of_sources(config)
     public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
     for warning in (
@@ -422,35 +420,10 @@ def open_locked(path: str) -> int:
         os.close(file)  # the server that held the lock has just ended and removed the file: try again
 
 
-def warn_of_root(config: Config, sockets: list[socket.socket]) -> None:
-    """Warn that ewe as root runs no programs for a network, unless a setting allows it (ewe.features.cgi)."""
-    if os.geteuid() != 0 or config.user is not None or not os.path.isdir(config.cgi_path):
-        return
-    if not all(is_local(server_name(sock)[0]) for sock in sockets):
-        logger.errors.warning(
-            "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
-        )
-
-
 def warn_of_settings(config: Config) -> None:
     """Warn root if other users can write the settings file: they could make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
-
-
-def warn_of_sources(config: Config) -> None:
-    """Warn if a document root lies inside cgi-path: ewe would send a script without execute bit as a file.
-
-    Only executable files are protected there, or ewe could send no file at all. If cgi-path lies inside the
-    document root, which is usual, ewe sends none of its files (ewe.features.cgi).
-    """
-    for directories in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
-        root, programs = map(os.path.realpath, directories)
-        if is_in(root, programs):
-            logger.errors.warning(
-                f"the document root {root} lies in cgi-path {programs}: "
-                "a program there that is not executable is sent as a file"
-            )
 
 
 def htaccess_warnings(config: Config) -> Iterator[str]:

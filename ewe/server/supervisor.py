@@ -478,7 +478,7 @@ class Supervisor:
         undone = self.factory.config
         self.undo_change()
         # Not in undo_change(): at a second HUP within a change, the next configuration follows.
-        self.factory.restore_databases(undone)
+        self.factory.restore_programs(undone)
 
     def undo_change(self) -> None:
         """If a change is in progress, retire its workers and restore the old configuration."""

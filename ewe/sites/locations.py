@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from ewe.config.feature_table import ANSWERS, GATEWAYS, feature
+from ewe.config.feature_table import ACCESS, ANSWERS, FILTERS, GATEWAYS, feature
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import parse_gateway
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from ewe.features.static import Static
     from ewe.sites.routes import SiteRoutes
 
-# Settings of a location that need no separate Plan: they change variables of programs, or the middlewares around
-# them
-NEED_NO_PLAN = frozenset({
-    "env", "pass_authorization", "compress", "compress_types", "compress_min_size", "compress_codings",
-})  # fmt: skip
+# Settings of a location that change only the variables of programs
+OF_VARIABLES = frozenset({"env", "pass_authorization"})
 
 
 class SiteParts(Protocol):
@@ -58,6 +55,12 @@ def location_of(
     """Return the paths that a location covers, and its handler. Raises ConfigError, ValueError."""
     match = Match(table)
     return match, LocationBuilder(site, match, table, config, is_guarded).answers()
+
+
+def settings_of_middlewares() -> set[str]:
+    """Return the names of the settings of all features that make a middleware of a location from its settings."""
+    modules = {step.module for step in (*ACCESS, *FILTERS) if step.setting}
+    return {name for module in modules for name in feature(module).settings}
 
 
 class LocationBuilder:
@@ -155,7 +158,10 @@ class LocationBuilder:
         if "root" in self.values:
             root = self.directory("root")
             config = config.taking([("documentroot", root, self.table.at("root"), self.table.origin)])
-        names = {KEYS[key].name for key, *_ in self.table.given} - NEED_NO_PLAN
+        names = {KEYS[key].name for key, *_ in self.table.given} - OF_VARIABLES
+        if names:
+            # A middleware stands around the handlers of a plan, so its settings need no separate plan.
+            names -= settings_of_middlewares()
         if names or not self.values.keys().isdisjoint(("root", "index")):
             return Plan(config, self.plan.server, self.plan)
         return self.plan

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support import web
@@ -20,8 +19,9 @@ from support.server import Server, Start, run_command, wait_until
 from ewe.config.settings import Config
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, DatabaseError
+from ewe.features.databases.daemon_program import DaemonProgram, write_settings
 from ewe.server import processor_factory
-from ewe.server.daemon_program import write_settings
+from ewe.server.program_manager import ProgramManager
 
 ONE = "/ask/?SELECT n FROM numbers"
 
@@ -136,7 +136,7 @@ def test_the_first_database_needs_a_restart(start: Start, tmp_path: Path) -> Non
     server = start("thread", "--config", str(settings))
     settings.write_text(f"database = ['shop={make_database(tmp_path / 'shop.db', 1)}']\n")
     server.process.send_signal(signal.SIGHUP)
-    server.wait_for_log("database, dbd: a change needs a restart")
+    server.wait_for_log("database: a change needs a restart")
     assert web.get(server.url).status_code == 200
 
 
@@ -187,14 +187,17 @@ def test_a_place_that_cannot_be_opened(tmp_path: Path, place: str, start_says: s
 def test_a_change_that_fails_gives_the_daemon_its_old_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_factory, "open_logs_or_fail", lambda config: None)
     restarted: list[Config] = []
+    manager = object.__new__(ProgramManager)
+    manager.programs = [object.__new__(DaemonProgram)]
+    monkeypatch.setattr(manager, "restart", restarted.append)
     old, new = (object.__new__(processor_factory.ProcessorFactory) for _ in range(2))
     for factory, database in ((old, "log=a.db"), (new, "log=b.db")):
         factory.config = Config(database=[database])
-        factory.programs = SimpleNamespace(restart=restarted.append)  # type: ignore[assignment]
+        factory.programs = manager
     undone = new.config
     new.undo_renewal(old)
-    new.restore_databases(undone)
-    new.restore_databases(old.config)  # the databases are the same
+    new.restore_programs(undone)
+    new.restore_programs(old.config)  # the databases are the same
     assert restarted == [old.config]
 
 

@@ -278,6 +278,28 @@ def test_a_mounted_declaration_that_fails_is_one_line(here: Path, part: str) -> 
     assert said.endswith(" (mount)") and "\n" not in said
 
 
+def test_a_fault_of_a_feature_names_the_feature(here: Path) -> None:
+    """tomllib and json raise a ValueError that names neither the file nor its reader."""
+    (here / "robots.py").write_text(
+        "import tomllib\nclass Robots:\n"
+        "    def __init__(self, config, path): tomllib.loads('disallow = [')\n"
+        "    async def respond(self, request, io): ...\n"
+    )
+    (here / "ewe.toml").write_text('mount = "/robots.txt=robots:Robots"\n')
+    with pytest.raises(UnknownFeature, match=r"feature 'robots:Robots': Invalid value .*\(mount\)"):
+        make_site(Config.load(environ={}, file=str(here / "ewe.toml")))
+
+
+def test_the_module_of_a_registered_feature_is_protected(here: Path) -> None:
+    """A package that is installed from its source directory may be in the document root."""
+    about = here / "hello-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: hello\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[ewe.features]\ngreeting = declared:FEATURE\n")
+    site = make_site(settings_with(here, MOUNT.replace("declared:FEATURE", "greeting")))
+    assert "the file " not in list(explain(site, "http://x/declared.py", ("", 80)))[-1]
+
+
 def test_only_cgi_protects_executables(here: Path) -> None:
     """ewe protects those of one directory: a second one would take the place of CGI's."""
     config = settings_with(here, 'mount = "/=declared:EXECUTABLES"\n')
@@ -287,7 +309,8 @@ def test_only_cgi_protects_executables(here: Path) -> None:
 
 @pytest.mark.parametrize("part", [
     "settings", "provide", "mounts", "once", "wrap", "files", "around", "server", "keys", "gateway", "answer",
-    "ends_processes", "start_warnings", "measures", "late", "preload",
+    "ends_processes", "start_warnings", "measures", "late", "preload", "programs", "fixed", "directories",
+    "answers_all", "imports_later",
 ])  # fmt: skip
 def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str

@@ -43,6 +43,48 @@ def test_the_table_knows_settings_and_keys() -> None:
         assert key in feature(step.module).keys
 
 
+CORE_ROOMS = ("config", "http", "processors", "server", "sites", "streams")
+X_SWITCH = "the model xswitch starts this process, and completes the settings by its address and its account"
+SAMPLE = "the command serves the sample site, which has programs, pages and the manual"
+PROXY = "the header precedes TLS and HTTP, so no handler can read it: each conversation begins with it"
+# The settings of features that a file of the core reads, each file with the reason. The list may only shrink.
+READ_BY_THE_CORE = {
+    "cli.py": (SAMPLE, {"cgi_path", "libcgi_path"}),
+    "conversations.py": (PROXY, {"proxy_protocol"}),
+    "processors/policies.py": (PROXY, {"proxy_protocol"}),
+    "sites/__init__.py": (PROXY, {"proxy_protocol", "trusted_proxies"}),
+    "server/access.py": ("each worker's account is tried for each program", {"cgi_path"}),
+    "server/preflight.py": (X_SWITCH, {"xswitch"}),
+    "server/processor_factory.py": (X_SWITCH, {"xswitch", "userdir"}),
+    "server/run.py": (X_SWITCH, {"xswitch"}),
+    "server/xswitch_process.py": (
+        X_SWITCH,
+        {
+            *("cgi_path", "libcgi_path", "libcgi_isolation", "userdir", "min_uid"),
+            *("xswitch_config", "xswitch_status"),
+        },
+    ),
+}
+
+
+def test_the_core_reads_no_setting_of_a_feature() -> None:
+    """A feature reads its settings itself, and tells the server by its declaration what follows from them."""
+    of_features = {name for each in DECLARATIONS for name in each.settings}
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "ewe").rglob("*.py"):
+        name = path.relative_to(ROOT / "ewe").as_posix()
+        if "/" in name and name.split("/")[0] not in CORE_ROOMS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            # The grammar knows no settings: `coder.compress` there is a method.
+            if isinstance(node, ast.Attribute) and node.attr in of_features and not name.startswith("http/"):
+                found.setdefault(name, set()).add(node.attr)
+    listed = {name: settings for name, (_, settings) in READ_BY_THE_CORE.items()}
+    assert found == listed, (
+        "read the setting in its feature; take what the core no longer reads from the list"
+    )
+
+
 @pytest.mark.parametrize("module", [module for module, _ in FEATURES])
 def test_a_feature_does_something(module: str) -> None:
     found = feature(module)

@@ -21,7 +21,7 @@ from support.proc import command_line, descendants, is_gone
 from support.server import Server, Start, run_command, wait_until, write_program
 
 from ewe.config.settings import Config
-from ewe.server.kept_programs import CommandProgram
+from ewe.features.fastcgi_programs import FastCGIProgram
 from ewe.server.program_manager import Manager, ProgramManager, ProgramProcess, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
@@ -261,7 +261,7 @@ def test_a_reload_after_the_manager_was_killed(start: Start, tmp_path: Path, nam
 @pytest.mark.starts_processes
 def test_a_process_that_a_program_left_behind_does_not_block_the_manager(tmp_path: Path) -> None:
     """It takes connections from the same socket while the manager empties the backlog."""
-    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    program = FastCGIProgram(".x", 1, "/bin/true", str(tmp_path / "socket"))
     with program.socket:
         left_behind = os.fork()
         if left_behind == 0:
@@ -285,7 +285,7 @@ def test_a_process_that_a_program_left_behind_does_not_block_the_manager(tmp_pat
 @pytest.mark.starts_processes
 def test_a_group_is_killed_before_its_number_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the exit status is read, another group may get the number, and the signal would reach that group."""
-    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    program = FastCGIProgram(".x", 1, "/bin/true", str(tmp_path / "socket"))
     with program.socket:
         process = ProgramProcess(program)
         wait_until(process.has_exited, 20)
@@ -298,7 +298,7 @@ def test_a_group_is_killed_before_its_number_is_free(tmp_path: Path, monkeypatch
 
 def test_a_removed_socket_ends_no_other_program(tmp_path: Path) -> None:
     """The manager hides the socket of a program that dies young. A cleaner of /tmp may have removed it."""
-    program = CommandProgram(1, "/bin/true", str(tmp_path / "socket"))
+    program = FastCGIProgram(".x", 1, "/bin/true", str(tmp_path / "socket"))
     with program.socket:
         os.unlink(program.path)
         program.hide()

@@ -236,8 +236,9 @@ def test_warnings_about_tables_in_one_line(tmp_path: Path) -> None:
         'site = [{ location = [{ prefix = "/in", auth = { realm = "x", file = "htpasswd" } },'
         ' { prefix = "/dav", webdav = true }] }]\n'
     )
+    options = [("cgi-path", str(tmp_path / "no programs"))]
     auth, webdav = start_warnings(
-        Config.load(file=str(tmp_path / "ewe.toml"), environ={}), "http://192.0.2.1/"
+        Config.load(options, file=str(tmp_path / "ewe.toml"), environ={}), "http://192.0.2.1/"
     )
     assert "ewe.toml: auth asks for passwords without TLS at http://192.0.2.1/" in auth
     assert "everybody may write and delete files below /dav" in webdav

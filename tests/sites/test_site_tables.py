@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ewe import logger
+from ewe.config.feature_table import start_warnings
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.config.site_tables import is_below, parse_gateway
@@ -15,7 +15,6 @@ from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.virtual_hosts import Host, VirtualHosts, parents
-from ewe.server.run import warn_of_sources
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -119,12 +118,10 @@ def test_each_site_has_its_settings(tmp_path: Path) -> None:
 
 
 def test_a_document_root_in_cgi_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(logger.errors, "warning", lines.append)
+    monkeypatch.chdir(tmp_path)
     here = 'cgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
     text = f'[[site]]\nnames = "a"\n[[site]]\nnames = "b"\n{here}[[site]]\n{here}'
-    warn_of_sources(read(text, tmp_path))
-    [line] = lines
+    [line] = start_warnings(read(text, tmp_path))
     assert line.startswith("the document root /srv/programs/pages lies in cgi-path /srv/programs: ")
 
 

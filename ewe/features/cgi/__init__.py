@@ -9,12 +9,13 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Mount, ProtectedSource
-from ewe.features.declaration import Feature, Runner
+from ewe.features.declaration import Feature, NeededDirectory, Runner
 from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan, Plan
 
 
@@ -45,11 +46,35 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     return Runner(run, needs_files=True, executable=True)
 
 
+def directories(config: Config) -> Iterator[NeededDirectory]:
+    """Yield the directory of programs."""
+    yield NeededDirectory(config.cgi_path, "no program there runs", "cgi-path")
+
+
+def start_warnings(config: Config, public: str) -> Iterator[str]:
+    """Yield a warning if ewe as root runs no programs, and one for each document root inside cgi-path.
+
+    ewe would send a script without execute bit as a file there. Only executable files are protected, or ewe could
+    send no file at all. If cgi-path lies inside the document root, which is usual, ewe sends none of its files.
+    """
+    if os.geteuid() == 0 and config.user is None and public and os.path.isdir(config.cgi_path):
+        yield "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
+    for directories in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
+        root, programs = map(os.path.realpath, directories)
+        if is_in(root, programs):
+            yield (
+                f"the document root {root} lies in cgi-path {programs}: "
+                "a program there that is not executable is sent as a file"
+            )
+
+
 FEATURE = Feature(
     "cgi",
     settings=("cgi_path",),
     protected=protected,
     mounts=mounts,
     gateway=gateway,
+    directories=directories,
+    start_warnings=start_warnings,
     late=("ewe.features.cgi.programs", "ewe.gateway.spawn"),
 )

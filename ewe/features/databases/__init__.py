@@ -1,12 +1,13 @@
 """The site's databases, for the features that use them: the browser, and pages from SQL.
 
-asking.py sends statements to the database daemon (ewe-dbd).
+asking.py sends statements to the database daemon (ewe-dbd). daemon_program.py starts the daemon.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ewe.features.declaration import Feature, MeasuredProcess
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.declaration import ProgramMaker
     from ewe.features.plan import Plan
 
 
@@ -57,6 +59,23 @@ def starts_daemon(config: Config) -> bool:
     return bool(config.database) and config.dbd is None
 
 
+def programs(config: Config) -> Iterator[ProgramMaker]:
+    """Yield the maker of the database daemon, if ewe starts one."""
+    if starts_daemon(config):
+        from ewe.features.databases.daemon_program import DaemonProgram
+
+        yield partial(DaemonProgram, config)
+
+
+def fixed(config: Config) -> Iterator[str]:
+    """Yield the settings of databases if no daemon was started for the new ones (Feature.fixed).
+
+    A daemon that runs has completed `dbd`, and reads other databases without a restart (DaemonProgram.rereads).
+    """
+    if starts_daemon(config):
+        yield from ("database", "dbd")
+
+
 def notes(config: Config) -> Iterator[str]:
     """Yield lines for `ewe --check-config`: the databases that do not open now, as a database server that is down.
 
@@ -91,6 +110,8 @@ FEATURE = Feature(
     settings=("database", "dbd", "dbd_key"),
     provide=provide,
     protected=protected,
+    programs=programs,
+    fixed=fixed,
     needs=needs,
     notes=notes,
     measures=measures,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.messages import ConfigError
 from ewe.features.base import Handler, Mount, ProtectedSource
-from ewe.features.declaration import Feature
+from ewe.features.declaration import Feature, NeededDirectory
 from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
@@ -107,12 +107,18 @@ def preload() -> None:
     load_shim()
 
 
+def directories(config: Config) -> Iterator[NeededDirectory]:
+    """Yield the directory of libraries."""
+    yield NeededDirectory(config.libcgi_path, "no library there is called", "libcgi-path")
+
+
 FEATURE = Feature(
     "libcgi",
     settings=("libcgi_path", "libcgi_isolation", "libcgi_status", "libcgi_max_output", "libcgi_timeout"),
     protected=protected,
     mounts=mounts,
     gateway=gateway,
+    directories=directories,
     ends_processes=ends_processes,
     needs=needs,
     notes=notes,

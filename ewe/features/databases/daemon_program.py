@@ -15,15 +15,13 @@ Read next: ewe/database/inherited.py, the other side of the fork.
 
 from __future__ import annotations
 
-import importlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import DAEMON
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
-from ewe.server.kept_programs import Forked, KeptProgram, ProcessHandle
+from ewe.gateway.kept_programs import Forked, KeptProgram, ProcessHandle
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -33,41 +31,50 @@ class DaemonProgram(KeptProgram):
     """The daemon, with its socket and its settings file, both in a private directory."""
 
     setting = "database"
-    rereads = True
+    rereads = ("database",)
 
-    def __init__(self, directory: str, config: Config) -> None:
-        super().__init__("ewe-dbd", 1, os.path.join(directory, "ewe-dbd"))  # one process, and its socket
+    def __init__(self, config: Config, path: str) -> None:
+        """path: of the socket. The settings file is in the same directory. Raises OSError."""
+        super().__init__("ewe-dbd", 1, path)
         self.address = f"unix:{self.path}"
-        self.settings = os.path.join(directory, "databases.toml")
+        self.settings = os.path.join(os.path.dirname(path), "databases.toml")
         names = ", ".join(parse_database(each)[0] for each in config.database)
         browse = f"; visitors may browse them at {config.browser}/ (browser)" if config.browser else ""
         self.described = f"a database daemon at {self.address} runs for {names} (database){browse}"
         write_settings(config, self.settings)
         self.trace_path = config.trace
 
+    def completed(self, config: Config) -> Config:
+        """Return a configuration in which `dbd` names the daemon's socket, unless it names another daemon."""
+        needs_daemon = config.database and config.dbd is None
+        return config.replace(self.setting, dbd=self.address) if needs_daemon else config
+
+    def write_settings(self, config: Config) -> None:
+        """Write the databases of a configuration, which the daemon reads at HUP. Raises OSError."""
+        if config.database:
+            write_settings(config, self.settings)
+
     def preload(self) -> None:
         """Import the daemon's modules, and the drivers of its databases: after root is given up, their directory
         may not be readable.
         """
-        importlib.import_module(DAEMON).preload(self.settings)
+        from ewe.database import inherited
+
+        inherited.preload(self.settings)
 
     def start(self, output: int) -> ProcessHandle:
         """Fork a process that runs the daemon on the program's socket. Raises OSError.
 
         output: the descriptor of a pipe to ewe's log, for the daemon's messages.
         """
-        daemon = importlib.import_module(DAEMON)
+        from ewe.database import inherited
+
         trace = None
         if self.trace_path is not None:
             from ewe.trace import trace_at
 
             trace = trace_at(self.trace_path)  # the server has opened it before the manager was forked
-        return Forked(lambda: daemon.serve(self.settings, self.socket.fileno(), output, trace))
-
-
-def needs_daemon(config: Config) -> bool:
-    """Return whether ewe must start a daemon: the settings have databases, and do not name a daemon (`dbd`)."""
-    return bool(config.database) and config.dbd is None
+        return Forked(lambda: inherited.serve(self.settings, self.socket.fileno(), output, trace))
 
 
 def write_settings(config: Config, path: str) -> None:

@@ -1,24 +1,19 @@
 """Programs that ewe keeps running: their sockets and their processes.
 
-CommandProgram is a program of `fastcgi-start`. The database daemon is another kind (daemon_program.py). The program
-manager (program_manager.py) starts their processes.
+A feature makes a KeptProgram for each program that has to run before the first request (Feature.programs). The
+program manager of the server (ewe.server.program_manager) starts their processes, and knows none of them by name.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shlex
-import shutil
 import signal
 import socket
-import subprocess
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
-
-from ewe.config.setting_types import parse_program
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -44,12 +39,14 @@ class ProcessHandle(Protocol):
 class KeptProgram:
     """One program: the number of its processes, its listening socket, and the socket's path.
 
-    setting: the setting that asks for the program. rereads: at HUP, its processes read their settings again, and
-    are not replaced. hidden: hide() has renamed the socket.
+    setting: the key of the setting that asks for the program. rereads: the names of the settings that its processes
+    read again at HUP; () means that HUP replaces the processes. hidden: hide() has renamed the socket. described:
+    a line for the log once the program is started; "": none.
     """
 
-    setting = "fastcgi-start"
-    rereads = False
+    setting = ""
+    rereads: tuple[str, ...] = ()
+    described = ""
 
     def __init__(self, name: str, count: int, path: str) -> None:
         """Open the socket. name: for messages. count: the number of processes. Raises OSError."""
@@ -60,6 +57,13 @@ class KeptProgram:
         self.socket.bind(path)
         self.socket.listen(BACKLOG)
         self.hidden = False
+
+    def completed(self, config: Config) -> Config:
+        """Return a configuration in which the settings also name the program's socket."""
+        raise NotImplementedError
+
+    def write_settings(self, config: Config) -> None:
+        """Write the values of `rereads` for the processes, which then read them at HUP. Raises OSError."""
 
     def preload(self) -> None:
         """Load the modules for start(): after root is given up, their directory may not be readable."""
@@ -94,21 +98,6 @@ def rename_if_there(path: str, new: str) -> None:
     """Rename a socket, unless it was removed, such as by a cleaner of /tmp: the other programs must go on."""
     with suppress(FileNotFoundError):
         os.rename(path, new)
-
-
-class CommandProgram(KeptProgram):
-    """A program of fastcgi-start: a command."""
-
-    def __init__(self, count: int, command: str, path: str) -> None:
-        self.command = shlex.split(command)
-        super().__init__(os.path.basename(self.command[0]), count, path)
-
-    def start(self, output: int) -> ProcessHandle:
-        """Start the command, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""
-        return subprocess.Popen(
-            self.command, stdin=self.socket.fileno(), stdout=output, stderr=output, process_group=0,
-            preexec_fn=prepare, restore_signals=True,
-        )  # fmt: skip
 
 
 class Forked:
@@ -157,13 +146,3 @@ def prepare() -> None:
     for number in (*IGNORED, *ORDERS):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def missing_programs(config: Config) -> list[str]:
-    """Return one line for each program of fastcgi-start that does not exist."""
-    words = [shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start]
-    return [
-        f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
-        for word in words
-        if shutil.which(word) is None
-    ]
