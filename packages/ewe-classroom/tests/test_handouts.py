@@ -68,6 +68,17 @@ def test_each_step_has_a_time(tmp_path: Path, lab: str, language: str) -> None:
     assert f"ewe-course measure {lab} " in text and f"ewe-course questions {lab}\n" in text
 
 
+def test_the_page_of_lecturers_has_the_hours_of_the_steps() -> None:
+    page = (ROOT / "packages/ewe-classroom/docs/teaching.md").read_text()
+    shown = re.findall(r"^\| \d+ \| `(\w+)` \| ([\d.]+) \| ([\d.]+) h, ([\d.]+) h \|", page, re.MULTILINE)
+    assert [name for name, *_ in shown] == [each.name for each in labs.labs()]
+    for name, total, in_class, at_home in shown:
+        text = labs.lab(name).in_language("text.md", "python")
+        assert (float(in_class), float(at_home)) == labs.class_and_home(text), name
+        assert float(in_class) + float(at_home) == float(total) == sum(hours for _, hours in labs.steps(text))
+    assert f"at most {labs.CLASS_HOURS} hours" in page
+
+
 def test_a_text_has_parts_and_words() -> None:
     text = "a\n<!-- go -->\n  use `{{get}}`\n<!-- python c -->\nuse `get()`\n<!-- all -->\nb\n"
     assert text_for("go", text, WORDS, LANGUAGES) == "a\n  use `Get`\nb\n"

@@ -4,6 +4,7 @@
               assignment.html the same as one page, for a browser
               explorer.html … pages of ewe's documentation that the assignment names
               server.py …     the starter (or the solution); it runs, and its comments name the missing parts
+              first_test.py … a small test of the lab's subject, which the student runs first
               Makefile, …     build files of the language
               site/           with a seed: the student's own files (seeds.py)
 
@@ -22,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ewe.config.messages import ConfigError, docs_page
-from ewe_classroom.course.labs import MODEL, Lab, LabVariant, steps
+from ewe_classroom.course.labs import MODEL, STEP, Lab, LabVariant, steps
 from ewe_classroom.course.locales import ENGLISH, frame, phrase
 from ewe_classroom.course.text_page import MarkdownMissing, to_html
 from ewe_classroom.grader import scheme
@@ -65,7 +66,7 @@ def write(
 
     Raises ConfigError if a file exists already or cannot be written, or if the lab has no text in the locale.
     """
-    texts = lab.files(variant, solved=solved)
+    texts = lab.files(variant, solved=solved) | {name: lab.read(name) for name in variant.tests}
     if not solved:
         texts |= texts_for_the_student(lab, variant, seed, locale)
     if seed is not None and has_numbers(lab):
@@ -118,6 +119,7 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     plan = scheme.load(lab.name).checks_for_language(variant.name)
     files = [frame("work", locale).format(name=name) for name in variant.work]
     files += [frame("given", locale).format(name=name) for name in variant.given]
+    files += [frame("test", locale).format(name=name) for name in variant.tests]
     begin = frame("begin", locale).format(
         files="\n".join(files),
         build=frame("build", locale).format(build=variant.build) if variant.build else "",
@@ -138,7 +140,14 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     title = phrase(lab.title, locale)
     scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
     watch = frame("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
+    text = with_first_test(text, variant, locale)
     return f"# {title}\n\n{head}\n\n{watch}{text}\n{begin}{own}{section_of_points(plan, locale)}"
+
+
+def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
+    """Return the text of a lab with the command of its first test, below the heading of the first step."""
+    first = frame("first", locale).format(command=variant.first)
+    return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 
 def section_of_points(plan: scheme.Scheme, locale: str = ENGLISH) -> str:

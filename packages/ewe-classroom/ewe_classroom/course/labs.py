@@ -6,6 +6,7 @@
               rubric.md       the rubric: the criteria that only a person can mark
               grading.toml    the checks and points of ewe-grade (scheme.py)
               server.py …     sources: each holds the starter and the solution (one_source.py)
+              first_test.py … a small test of the lab's subject, in each language
     labs/shared/              sources that several labs use
     labs/words.toml           the words of the texts that differ between the languages
 
@@ -30,6 +31,7 @@ LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")
 STEP = re.compile(r"^## (.+) \(([\d.]+) (h|min)\)$", re.MULTILINE)
 PICTURE = re.compile(r"!\[[^]]*\]\(([\w-]+\.svg)\)")
+CLASS_HOURS = 1.5  # of the class that begins a lab
 MODEL = "model"  # stands among the languages: a model of ewe, one Python file
 
 
@@ -39,7 +41,9 @@ class LabVariant:
 
     work, given: names of files, as above. grade: the arguments of ewe-grade that name the server. build: the
     command that builds the server, or "". data: files that the student's program writes and the student hands in.
-    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py).
+    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py). first: the
+    command of the first test, which the student runs before the work. tests: the files of that test; ewe-grade
+    uses none of them.
     """
 
     name: str
@@ -49,6 +53,8 @@ class LabVariant:
     build: str = ""
     data: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
+    first: str = ""
+    tests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,8 @@ def lab(name: str) -> Lab:
             build=table[each].get("build", ""),
             data=tuple(table[each].get("data", ())),
             pages=tuple(table[each].get("pages", ())),
+            first=table[each].get("first", ""),
+            tests=tuple(table[each].get("tests", ())),
         )
         for each in (*LANGUAGES, MODEL)
         if each in table
@@ -167,6 +175,13 @@ def lab(name: str) -> Lab:
 def steps(text: str) -> list[tuple[str, float]]:
     """Return the headings of an assignment that have a time (matches of STEP), each with its hours."""
     return [(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in STEP.findall(text)]
+
+
+def class_and_home(text: str) -> tuple[float, float]:
+    """Return the hours of a lab in class and at home. The class begins the first step, for at most CLASS_HOURS."""
+    hours = [hours for _, hours in steps(text)]
+    in_class = min(hours[0], CLASS_HOURS)
+    return in_class, sum(hours) - in_class
 
 
 def labs() -> list[Lab]:

@@ -1,0 +1,91 @@
+"""The first test of each lab: it fails on the starter and says why, and it passes on the solution."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.server import ROOT
+
+from ewe_classroom.course import cli, labs, locales
+
+WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
+NO_RESPONSE = "The client has sent a request, and gets no response."
+WAITS = "One client has sent half a request, and the second client waits for it."
+SAYS = {
+    ("serial", "python"): "2. The second client gets it, too.",
+    ("serial", "model"): "2. The second client gets it, too.",
+    ("serial", "c"): "2. The second client gets it, too.",
+    ("serial", "go"): "TestStep2NextClient",
+    ("fork", "python"): "a process still has a copy of it.",
+    ("fork", "c"): "a process still has a copy of it.",
+    ("fork", "go"): WAITS,
+    **{("thread", way): WAITS for way in ("python", "c", "go", "model")},
+    ("pool", "python"): "worker 1 and worker 2 go round in a loop",
+    ("pool", "model"): "another client had no answer in that time",
+    ("pool", "c"): "put() did not wait while it was full.",
+    ("pool", "go"): "Put did not wait while it was full.",
+    ("event", "python"): WAITS,
+    ("event", "c"): WAITS,
+    ("event", "go"): NO_RESPONSE,
+    ("cgi", "python"): "SCRIPT_NAME, PATH_INFO, QUERY_STRING and HTTP_X_COLOUR should be",
+    ("scheduling", "python"): "fifo serves ['a', 'c', 'b'], and not ['b', 'c', 'a']",
+    ("scheduling", "model"): "fifo serves ['a', 'c', 'b'], and not ['b', 'c', 'a']",
+    ("engine", "python"): "The script prints 'ann', and should print 'no cookie'.",
+    ("caching", "python"): "This is not true: The file has changed",
+    ("measure", "python"): "none may be missing",
+}
+NEEDED = {"c": ["gcc"], "go": ["Go", "gcc"]}  # the detector of races of Go needs a C compiler
+MARKED = [
+    pytest.param(lab, way, marks=[pytest.mark.needs(*NEEDED[way])] if way in NEEDED else [])
+    for lab, way in WAYS
+]
+
+
+def first_test(directory: Path, lab: str, way: str) -> subprocess.CompletedProcess[str]:
+    """Run the first test of a lab, by the command that the handout shows."""
+    words = labs.lab(lab).variant(way).first.split()
+    if words[0] == "ewe-explore":
+        words = [sys.executable, "-m", "ewe_explore", *words[1:], "--runs", "200"]
+    elif words[0] == "python3":
+        words[0] = sys.executable
+    return subprocess.run(
+        words,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *sys.path]))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize(("lab", "way"), WAYS)
+def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, way: str) -> None:
+    variant = labs.lab(lab).variant(way)
+    for locale in labs.lab(lab).locales:
+        directory = tmp_path / locale
+        assert cli.main(["new", lab, str(directory), "--language", way, "--locale", locale]) == 0
+        text = (directory / "README.md").read_text()
+        step = text.partition("\n## 1. ")[2].partition("\n## ")[0]
+        assert variant.first and f"\n\n    {variant.first}\n\n" in step
+        assert locales.frame("first", locale).strip().partition("\n")[0] in step
+        for name in variant.tests:
+            assert (directory / name).is_file() and f"- `{name}`: " in text
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("lab", "way"), MARKED)
+def test_the_first_test_fails_on_the_starter_alone(tmp_path: Path, lab: str, way: str) -> None:
+    assert cli.main(["new", lab, str(tmp_path / "new"), "--language", way]) == 0
+    begun = first_test(tmp_path / "new", lab, way)
+    assert begun.returncode, begun.stdout
+    # Without the ends of lines: those of ewe-explore depend on the terminal's width.
+    assert SAYS[lab, way] in " ".join(begun.stdout.split())
+    assert cli.main(["solution", lab, str(tmp_path / "solved"), "--language", way]) == 0
+    solved = first_test(tmp_path / "solved", lab, way)
+    assert solved.returncode == 0, solved.stdout
