@@ -25,6 +25,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from ewe import logger
+from ewe.processors.properties import ModelProperties
 from ewe.streams.base import Stream
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ S = TypeVar("S", bound=Stream)
 SHUT_WR = 1  # as in the socket module
 
 
-class Accounts:
+class Accounts(ModelProperties):
     """Counts the open connections of this process, and enforces its limits.
 
     live: the streams whose conversations have not ended. aborted: the number of aborted conversations. served: the
@@ -52,9 +53,6 @@ class Accounts:
     waits in drain(). stopping: at most one more exchange follows on each connection; set when the process retires,
     gets new settings, or stops. finishing: no exchange follows those in progress.
     """
-
-    many_threads = False  # may two conversations run in this process at once?
-    connection_limit = 1  # open connections in one process, unless config.connections says otherwise
 
     def __init__(self, conversations: Conversations, config: Config) -> None:
         self.conversations = conversations

@@ -52,6 +52,7 @@ from ewe.streams.loops import loop_maker, run_loop
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.listener import Listener
 
 
@@ -79,8 +80,8 @@ class Event(Processor):
         """Return the model's loop. A subclass may run another one."""
         return loop_maker(config.loop)[0]()
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         self.loop = self.make_loop(config)
         self.loop.set_exception_handler(self.log_loop_exception)
         self.clock = Clock()

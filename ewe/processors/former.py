@@ -3,13 +3,20 @@
 A class that defines a name under its former or its present name gets the other one as well. The methods of a class
 therefore find each other under both names, and so does super(). The log has one line for each former name that the
 code of a model uses.
+
+A processor was once made from a site, and made the conversations itself. Model(site, config) goes on working.
 """
 
 from __future__ import annotations
 
 from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from ewe import logger
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.conversations import Conversations
 
 FORMER = {
     "ceiling": "connection_limit",
@@ -36,3 +43,13 @@ def keep_former_names(model: type) -> None:
     used = CALLED.intersection(name for each in functions for name in each.__code__.co_names)
     for former in sorted(FORMER.keys() & own.keys() | used):
         logger.errors.warning(f"the model {model.__name__}: {former} is now called {FORMER[former]}")
+
+
+def conversations_of(given: Any, config: Config) -> Conversations:
+    """Return the conversations that a processor was given, or those of the site that it was given instead."""
+    if hasattr(given, "of"):
+        conversations: Conversations = given
+        return conversations
+    from ewe.conversations import Conversations
+
+    return Conversations(given, config)

@@ -10,6 +10,7 @@ import pytest
 from ewe.config.settings import Config
 from ewe.conversation import BUSY
 from ewe.conversations import Conversations
+from ewe.processors.serial import Serial
 from ewe.streams.flag import Flag
 from ewe.streams.loops import LoopThread
 
@@ -82,3 +83,23 @@ def test_a_loop_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatc
     found = conversations(Config(loop="uvloop"), applications=[object()])
     reason = "the event loop of the ASGI applications cannot start: No module named 'uvloop' (loop)"
     assert found.start(Flag()) == reason
+
+
+def test_a_processor_runs_the_conversations_that_it_is_given() -> None:
+    given, other = conversations(), conversations()
+    processor = Serial(given, given.config)
+    assert processor.conversations is given
+    processor.listener = SimpleNamespace(limit_sends=lambda seconds: None)  # type: ignore[assignment]
+    processor.adopt(other, other.config)
+    assert processor.conversations is other and processor.config is other.config
+
+
+def test_a_processor_may_be_given_a_site() -> None:
+    """The former form: a program of a user may make a processor, or call adopt(), with a site."""
+    site: Any = SimpleNamespace(tls=object(), proxies=None, applications=[])
+    processor = Serial(site, Config())
+    assert processor.conversations.site is site and processor.conversations.computes_first
+    processor.listener = SimpleNamespace(limit_sends=lambda seconds: None)  # type: ignore[assignment]
+    other: Any = SimpleNamespace(tls=None, proxies=None, applications=[])
+    processor.adopt(other, Config())
+    assert processor.conversations.site is other and not processor.conversations.computes_first
