@@ -79,9 +79,9 @@ class Fork(Processor):
             if accepted is not None:
                 self.start(accepted)
 
-    def has_room(self) -> bool:
-        """Return whether another child may be started."""
-        return len(self.children) < self.connection_limit
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room for another child; "" if there is room."""
+        return "" if len(self.children) < self.connection_limit else "connections"
 
     def unfinished(self) -> int:
         """Return the number of children, since each runs one conversation; in a child, that of live streams."""

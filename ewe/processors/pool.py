@@ -112,9 +112,9 @@ class Pool(Processor):
         """Return how many workers run now."""
         return self.threads.count
 
-    def has_room(self) -> bool:
-        """Return whether the queue and the connection limit have room for another connection."""
-        return self.queue.qsize() < self.config.queue and super().has_room()
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room for another connection; "" if there is room."""
+        return super().limit_reached() if self.queue.qsize() < self.config.queue else "queue"
 
     def waiting(self) -> int:
         """Return the length of the queue."""
@@ -130,7 +130,7 @@ class Pool(Processor):
             refuses = self.config.overload == "refuse"
             # While conversations wait for a worker, the pool may have to grow.
             timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
-            max_accepts = listener.accepts_at_once if refuses or self.has_room() else 0
+            max_accepts = listener.accepts_at_once if refuses or not self.limit_reached() else 0
             if not refuses:  # a burst of clients must not exceed the limit
                 max_accepts = min(max_accepts, self.connection_limit - len(self.live))
             accepted, ready = listener.wait(timeout_s, max_accepts)
@@ -139,8 +139,8 @@ class Pool(Processor):
             for each in accepted:
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
-                elif refuses and not self.has_room():
-                    self.refuse(each, self.limit_reached())
+                elif refuses and (limit := self.limit_reached()):
+                    self.refuse(each, limit)
                 else:
                     self.begin(each)
             now = time.monotonic()

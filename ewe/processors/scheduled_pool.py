@@ -108,11 +108,11 @@ class ScheduledPool(Pool):
         super().adopt(conversations, config)
         self.queue.adopt(config)
 
-    def has_room(self) -> bool:
-        """Return whether another connection may be opened. A policy that drops requests has to see them first."""
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room. A policy that drops requests has to see them first."""
         if self.config.overload == "wait":
-            return super().has_room()
-        return len(self.live) < self.connection_limit
+            return super().limit_reached()
+        return "" if len(self.live) < self.connection_limit else "connections"
 
     def has_complete_head(self, task: ScheduledTask) -> bool:
         """Return whether a worker may have a parked conversation, because the head of its request is complete.

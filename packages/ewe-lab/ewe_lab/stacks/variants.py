@@ -154,7 +154,7 @@ class PidfdFork(Fork):
         orphans.adopt_orphans()
         while not listener.closed or self.children:
             # At most one connection at a time, none without room for its child; `ended`: pidfds of ended children
-            accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
+            accepted, ended = listener.wait(-1, 0 if self.limit_reached() else 1)
             for descriptor in ended:
                 listener.unwatch(descriptor)
                 os.close(descriptor)
