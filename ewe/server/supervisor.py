@@ -15,8 +15,8 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
-                                     └─ one has failed ─▶ give_up(): the new ones end
+    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
+                                           └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
 therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal,
@@ -42,6 +42,7 @@ from ewe import logger
 from ewe.gateway import orphans
 from ewe.processors.seats import Seat
 from ewe.server import systemd
+from ewe.server.change import Change
 from ewe.server.children import LONGEST_S, ChildSlot, how_ended
 from ewe.server.growing import START_S, Growing
 from ewe.server.new_worker import NewWorker, sources_of_this_process
@@ -99,10 +100,7 @@ class Supervisor:
         self.workers: dict[int, WorkerProcess] = {}  # by process id
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
         self.generation = 1  # the newest generation that serves
-        # During a change: a copy of the factory before it, and the slots and their limits then; otherwise None
-        self.changed_from: ProcessorFactory | None = None
-        self.slots_before_change: set[int] = set()
-        self.span_before_change = factory.workers
+        self.change: Change | None = None  # the change in progress
         self.noted: list[int] = []  # signals that have arrived and wait for run()
         self.interrupts = 0
         self.stopping = False
@@ -297,7 +295,7 @@ class Supervisor:
 
     def may_change_count(self) -> bool:
         """Return whether the number of workers may change now."""
-        return not self.stopping and self.changed_from is None
+        return not self.stopping and self.change is None
 
     def is_restarting(self) -> bool:
         """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
@@ -407,12 +405,11 @@ class Supervisor:
         """HUP: read the configuration again, and start new workers with it."""
         if self.stopping:
             return
-        self.undo_change()
         before = self.factory.copy()
-        if not self.factory.renew():
+        if not self.factory.renew():  # a change in progress goes on
             return
         self.signal_xswitch(signal.SIGHUP)
-        self.change(before)
+        self.begin_change(before)
 
     def use_span(self, span: CountRange) -> None:
         """Use other limits for the number of workers, if the configuration has changed them. Nothing starts yet."""
@@ -425,14 +422,15 @@ class Supervisor:
             islice((slot for slot in count() if slot not in self.slots_in_use), max(missing, 0))
         )
 
-    def change(self, before: ProcessorFactory) -> None:
+    def begin_change(self, before: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
 
-        before: a copy of the factory before the change.
+        before: a copy of the factory before it was renewed. A change in progress is superseded.
         """
-        self.changed_from = before
-        self.slots_before_change = set(self.slots_in_use)
-        self.span_before_change = self.growing.span
+        if self.change is not None:  # its workers never served, so a failure returns to the state before it
+            before, superseded = self.change.factory, before
+            self.leave_change(self.change, superseded)
+        self.change = Change(before, frozenset(self.slots_in_use), self.growing.span)
         if self.factory.workers != before.workers:
             self.use_span(self.factory.workers)
         for slot in sorted(self.slots_in_use):
@@ -447,7 +445,7 @@ class Supervisor:
 
     def change_is_complete(self) -> bool:
         """Return whether a change is in progress and the next generation serves in every slot."""
-        if self.changed_from is None:
+        if self.change is None:
             return False
         serving = {each.slot for each in self.next_generation() if each.state is SERVING}
         return serving.issuperset(self.slots_in_use) and not self.has_worker_in(COMING)
@@ -455,7 +453,7 @@ class Supervisor:
     def end_change(self) -> None:
         """End the change: retire the old workers, since the next generation serves."""
         self.generation += 1
-        self.changed_from = None
+        self.change = None
         for each in self.workers_in_slots():
             if each.generation < self.generation:
                 self.handle_event(each, Event.RETIRE)
@@ -477,25 +475,30 @@ class Supervisor:
         logger.errors.error(f"the new workers cannot start, {old_workers}: {reason}")
         undone = self.factory.config
         self.undo_change()
-        # Not in undo_change(): at a second HUP within a change, the next configuration follows.
         self.factory.restore_databases(undone)
 
     def undo_change(self) -> None:
-        """If a change is in progress, retire its workers and restore the old configuration."""
-        if self.changed_from is None:
+        """Retire the next generation, and restore the old configuration."""
+        if (change := self.change) is None:
             return
+        self.leave_change(change, self.factory)
+        self.factory.undo_renewal(change.factory)
+        occupied = {each.slot for each in self.workers_in_slots()}
+        for slot in self.slots_in_use - occupied:  # an old worker has ended meanwhile
+            self.slots[slot].plan(LONGEST_S)
+
+    def leave_change(self, change: Change, factory: ProcessorFactory) -> None:
+        """Retire the workers of a change. If it has changed their number, return to the slots and span before it.
+
+        factory: the factory with the configuration of the change.
+        """
         for each in self.next_generation():
             self.handle_event(each, Event.RETIRE)
-        if self.factory.workers != self.changed_from.workers:
-            self.growing.span = self.span_before_change
-            self.slots_in_use = self.slots_before_change
-        self.factory.undo_renewal(self.changed_from)
-        self.changed_from = None
-        occupied = {each.slot for each in self.workers_in_slots()}
+        if factory.workers != change.factory.workers:  # otherwise TTIN and TTOU have changed them, and count
+            self.slots_in_use, self.growing.span = set(change.slots), change.span
         for slot in self.slots_in_use:
             self.slots[slot].due_at = None
-            if slot not in occupied:  # an old worker has ended meanwhile
-                self.slots[slot].plan(LONGEST_S)
+        self.change = None
 
     def read_reports(self) -> None:
         """Read the workers' reports, and act on them."""
@@ -529,10 +532,9 @@ class Supervisor:
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        self.undo_change()
         before = self.factory.copy()
         if self.factory.config.file not in changed or self.factory.renew():
-            self.change(before)
+            self.begin_change(before)
 
     # Workers
 
@@ -569,7 +571,7 @@ class Supervisor:
         if slot == XSWITCH:
             return self.start_xswitch()
         generation = self.generation
-        if self.changed_from is not None:
+        if self.change is not None:
             generation, state = generation + 1, COMING
         seat = self.growing.seats.take_seat()
         pid = self.fork(slot, seat)
@@ -637,7 +639,7 @@ class Supervisor:
         """Determine the event that a worker's end is, and act on it."""
         if self.stopping:
             event = Event.AT_STOP
-        elif self.changed_from is not None and worker.occupies_slot and self.is_old(worker):
+        elif self.change is not None and worker.occupies_slot and self.is_old(worker):
             event = Event.SUPERSEDED
         elif code == UNUSABLE and worker.failure:
             event = Event.UNUSABLE  # the status alone is no proof: a library may have called exit(3)
