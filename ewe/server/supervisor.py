@@ -46,6 +46,7 @@ from ewe.server.change import Change
 from ewe.server.children import LONGEST_S, ChildSlot, how_ended
 from ewe.server.growing import START_S, Growing
 from ewe.server.new_worker import NewWorker, sources_of_this_process
+from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
 from ewe.server.worker import (
     ABORT_TIMEOUT_S,
@@ -80,8 +81,6 @@ if TYPE_CHECKING:
     from ewe.server.worker_table import State
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
-# Several of one of these signals have the same effect as one.
-ONCE = (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
 HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 
@@ -101,7 +100,7 @@ class Supervisor:
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
         self.generation = 1  # the newest generation that serves
         self.change: Change | None = None  # the change in progress
-        self.noted: list[int] = []  # signals that have arrived and wait for run()
+        self.noted = NotedSignals()
         self.interrupts = 0
         self.stopping = False
         self.unusable = ""  # the reason why one of the first workers cannot serve
@@ -125,7 +124,7 @@ class Supervisor:
         # wait() reads this end only after select() has reported it. Only the writer, a signal, must never block.
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
-            signal.signal(number, self.note_signal)
+            signal.signal(number, self.noted.note)
         signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         orphans.adopt_orphans()
@@ -143,7 +142,7 @@ class Supervisor:
                 is_ready = True
                 ready()
             self.wait()
-            for noted in self.take_noted_signals():
+            for noted in self.noted.take():
                 self.handle_signal(noted)
             self.reap()
             if self.change_is_complete() and not self.stopping:
@@ -164,21 +163,6 @@ class Supervisor:
         return self.status
 
     # Signals
-
-    def note_signal(self, number: int, frame: object) -> None:
-        """Note a signal; run() acts on it."""
-        self.noted.append(number)
-
-    def take_noted_signals(self) -> list[int]:
-        """Return the signals to act on, a stop first.
-
-        One reload answers several HUPs, and a stop does not wait for a reload, since starting all workers takes
-        longer than sending the next HUP. INT, TTIN and TTOU count each time.
-        """
-        noted, self.noted = self.noted, []
-        once = {number for number in noted if number in ONCE}
-        rest = [number for number in noted if number not in ONCE]
-        return [*sorted(rest, key=lambda number: number not in STOPS), *sorted(once)]
 
     def wait(self) -> None:
         """Wait for a signal, for a report, or for the time of the next planned action."""
