@@ -2,8 +2,8 @@
 
 The accounts are the same for every model. Processor (base.py) derives from Accounts:
 
-    next_connection(): has_room()? has_too_many()? ─┬─ no room: refuse(): 503, the last few stay open for a while
-                                                    └─ room ─▶ register(stream): live, counted for its client
+    next_connection(): has_too_many()? limit_reached()? ─┬─ yes: refuse(): 503, the last few stay open for a while
+                                                         └─ no ─▶ register(stream): live, counted for its client
               ... the conversation ...
               release(stream): requests counted, closed, forget(stream) ─▶ room again; enough requests: retire()
 
@@ -25,6 +25,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from ewe import logger
+from ewe.processors.properties import ModelProperties
 from ewe.streams.base import Stream
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ S = TypeVar("S", bound=Stream)
 SHUT_WR = 1  # as in the socket module
 
 
-class Accounts:
+class Accounts(ModelProperties):
     """Counts the open connections of this process, and enforces its limits.
 
     live: the streams whose conversations have not ended. aborted: the number of aborted conversations. served: the
@@ -52,9 +53,6 @@ class Accounts:
     waits in drain(). stopping: at most one more exchange follows on each connection; set when the process retires,
     gets new settings, or stops. finishing: no exchange follows those in progress.
     """
-
-    many_threads = False  # may two conversations run in this process at once?
-    connection_limit = 1  # open connections in one process, unless config.connections says otherwise
 
     def __init__(self, conversations: Conversations, config: Config) -> None:
         self.conversations = conversations
@@ -119,9 +117,12 @@ class Accounts:
 
     # Limits
 
-    def has_room(self) -> bool:
-        """Return whether another connection may be opened."""
-        return len(self.live) < self.connection_limit
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room for another connection; "" if there is room.
+
+        The log names this setting. A model that has a further limit overrides this method.
+        """
+        return "" if len(self.live) < self.connection_limit else "connections"
 
     def has_too_many(self, client: str) -> bool:
         """Return whether a client address has reached connections_per_client. Trusted proxies have no limit."""
@@ -130,28 +131,24 @@ class Accounts:
             return False
         return not self.conversations.is_trusted(client)
 
-    def limit_reached(self) -> str:
-        """Return the setting whose limit leaves no room: below the connection limit that is the pool's queue."""
-        return "queue" if self.waiting() and len(self.live) < self.connection_limit else "connections"
-
     def next_connection(self, listener: Listener, seconds: float = -1) -> Accepted | None:
         """Return the next connection; None if the wait was ended, or if the connection was refused.
 
         seconds: the longest wait; -1: no limit. At the connection limit, the setting `overload` leaves a connection
         in the backlog or refuses it.
         """
-        may_accept = self.config.overload == "refuse" or self.has_room()
+        may_accept = self.config.overload == "refuse" or not self.limit_reached()
         if not may_accept:
             # A conversation in another thread may end just now. After this call, its release() ends the wait.
             listener.watch_sockets(False)
-            may_accept = self.has_room()
+            may_accept = not self.limit_reached()
         accepted = listener.accept(may_accept, seconds)
         if accepted is None:
             return None
         if self.has_too_many(accepted.client[0]):
             self.refuse(accepted, "connections-per-client")
-        elif not self.has_room():
-            self.refuse(accepted, self.limit_reached())
+        elif limit := self.limit_reached():
+            self.refuse(accepted, limit)
         else:
             return accepted
         return None

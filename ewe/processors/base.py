@@ -1,7 +1,8 @@
 """The contract of a processor: the class that every concurrency model derives from.
 
 A processor implements one concurrency model. It accepts connections, and decides which process or thread runs each
-conversation, and when. It does not know HTTP. A model is one small file with one class:
+conversation, and when. It does not know HTTP: the server gives it the conversations (ewe.conversations). A model is
+one small file with one class:
 
     serve(listener) ── accept() ─▶ stream_of(accepted) ─▶ stream ─▶ run(stream): the conversation, to its end
                                                                     └─▶ release(stream): count, close, forget
@@ -11,7 +12,8 @@ conversation, and when. It does not know HTTP. A model is one small file with on
 
 Models that run conversations in pieces (pool, event) call converse() instead of run(), and resume the coroutine
 themselves. All models share the accounts (accounting.py): the set of live streams, the limits on connections (for
-the process and for each client), refusals, and retirement.
+the process and for each client), refusals, and retirement. The class attributes, which the server reads before it
+makes a processor, are in properties.py.
 
 Possible failures: a signal handler calls finish() and abort(), between any two instructions. They first change the
 state that register() reads, and iterate over copies of sets.
@@ -25,17 +27,16 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ewe import logger
-from ewe.config.count_range import CoreCount, CountRange, range_of
-from ewe.conversations import Conversations
 from ewe.processors.accounting import Accounts
-from ewe.processors.former import keep_former_names
+from ewe.processors.former import conversations_of, keep_former_names
 from ewe.processors.names import FLAGS, GROUP, PROCESSORS, SYNONYMS, UnknownModel, find_class, names
-from ewe.processors.seats import Seat
+from ewe.processors.properties import ModelProperties
 from ewe.streams.blocking import RECEIVE_TIMEOUT_S, BlockingStream, run, set_timeouts
 from ewe.streams.flag import Flag
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.base import Stream
     from ewe.streams.listener import Accepted, Listener
 
@@ -48,67 +49,16 @@ class Processor(Accounts):
     A model overrides serve(); if it starts processes, finish() and abort() as well.
     A model calls stream_of(), which makes the stream of an accepted connection, and run(), which runs the
     conversation to its end.
-
-    The server and the features read the class attributes, and those of Accounts. many_threads and many_processes
-    mean the same as multithread and multiprocess in PEP 3333.
     """
-
-    name = ""
-    many_processes = False  # may another process be running a conversation at the same time?
-    worker_method = ""  # of a thread or a forked child, from its begin to its end: for the trace
-    runs_at_once = False  # does the thread that accepts a connection run its conversation at once?
-    idle_occupies_worker = True  # does an idle connection occupy a thread or a process?
-    workers = CountRange(1)  # processes that the supervisor keeps, unless config.workers says otherwise
-    may_grow = False  # may their number be a range? Then each worker says in its seat whether it is idle
-    seat = Seat()
-    supervised = True  # may there be more than one worker process?
-    traces_itself = False  # does it write the events of EWE_TRACE (ewe.server.trace) itself?
-    needs_xswitch = False  # does it need its own X-Switch beside it (ewe.server.xswitch_process)?
 
     def __init_subclass__(cls) -> None:
         """Keep the former names of the overridden methods working (ewe.processors.former)."""
         keep_former_names(cls)
 
-    def __init__(self, site: Any, config: Config) -> None:
-        """site: the site that answers the requests. A model passes it on, and does not read it."""
-        super().__init__(Conversations(site, config), config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        """conversations: makes the conversation of each connection. A model passes it on, and does not read it."""
+        super().__init__(conversations_of(conversations, config), config)
         self.asked_to_finish, self.asked_to_abort = Flag(), Flag()
-
-    @classmethod
-    def occupied_by_idle(cls, config: Config) -> bool:
-        """Return whether an idle connection occupies a worker under this configuration."""
-        return cls.idle_occupies_worker
-
-    @classmethod
-    def calls_at_once(cls, config: Config) -> bool:
-        """Return whether two conversations of one process may be in Stream.call() at once."""
-        return cls.many_threads
-
-    @classmethod
-    def processes_at_once(cls, config: Config) -> bool:
-        """Return whether several processes run conversations under this configuration."""
-        if cls.supervised:
-            return cls.range_of_workers(config).most > 1
-        return cls.many_processes
-
-    @classmethod
-    def range_of_workers(cls, config: Config) -> CountRange:
-        """Return how many processes the supervisor keeps under this configuration.
-
-        workers = auto is a process for each processor. A model whose number may grow keeps its own range: each of
-        its processes serves one client at a time, so the clients decide the number, and not the processors.
-        """
-        if not cls.supervised:
-            return CountRange(1)
-        wanted = config.workers
-        if isinstance(wanted, CoreCount):
-            return cls.workers if cls.may_grow else CountRange(int(wanted))
-        return range_of(wanted or cls.workers)
-
-    @classmethod
-    def description(cls, config: Config) -> str:
-        """Return the model's description for the banner."""
-        return cls.name
 
     def serve(self, listener: Listener) -> None:
         """Serve the listener's connections; return when it is closed and every conversation has ended."""
@@ -143,18 +93,18 @@ class Processor(Accounts):
     # Called by the server
 
     def start_conversations(self) -> str:
-        """Start the site's ASGI applications, before the first connection; return why one cannot start, or ""."""
+        """Start the applications before the first connection; return one line why one cannot start, or ""."""
         return self.conversations.start(self.asked_to_finish)
 
     def stop_conversations(self) -> None:
-        """Stop the ASGI applications of this process, after the last connection."""
+        """Stop the applications of this process, after the last connection."""
         self.conversations.stop(self.asked_to_abort)
 
     # Called by the server from a signal handler
 
-    def adopt(self, site: Any, config: Config) -> None:
+    def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections; open connections close after their next exchange."""
-        self.conversations, self.config = Conversations(site, config), config
+        self.conversations, self.config = conversations_of(conversations, config), config
         self.listener.limit_sends(config.write_timeout)
         self.mark_last()
 
@@ -177,6 +127,7 @@ class Processor(Accounts):
         """Pass a signal on to child processes, after the server has handled it. By default there are none."""
 
 
+keep_former_names(ModelProperties)
 keep_former_names(Accounts)
 keep_former_names(Processor)
 

@@ -24,8 +24,8 @@ Possible failures, and where each is prevented:
   loop to call a function or to stop (call).
 - A stop comes when the loop has accepted a connection, but has not called connection_made() for it. asyncio would
   reset that connection. stop_accepting() therefore runs the loop for some more rounds first.
-- The loop accepts connections itself, so the listener cannot enforce the connection limit. has_room() also counts
-  accepted connections that have no stream yet (coming), and a RefusedConnection answers 503 to each surplus
+- The loop accepts connections itself, so the listener cannot enforce the connection limit. limit_reached() also
+  counts accepted connections that have no stream yet (coming), and a RefusedConnection answers 503 to each surplus
   connection.
 
 Read next: streams/event.py, where a conversation pauses and goes on.
@@ -52,6 +52,7 @@ from ewe.streams.loops import loop_maker, run_loop
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.listener import Listener
 
 
@@ -79,8 +80,8 @@ class Event(Processor):
         """Return the model's loop. A subclass may run another one."""
         return loop_maker(config.loop)[0]()
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         self.loop = self.make_loop(config)
         self.loop.set_exception_handler(self.log_loop_exception)
         self.clock = Clock()
@@ -187,14 +188,14 @@ class Event(Processor):
         """Return the protocol object of a new connection."""
         if self.listener.takes_turns:  # uvloop would accept a whole burst before another worker has woken
             let_others_run()
-        if not self.has_room():
-            return RefusedConnection(self, "connections")
+        if limit := self.limit_reached():
+            return RefusedConnection(self, limit)
         self.coming += 1
         return EventStream(self, server, self.config)
 
-    def has_room(self) -> bool:
-        """Return whether another connection may be opened. Those that the loop has accepted count, too."""
-        return len(self.streams) + self.coming < self.connection_limit
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room. Connections that the loop has accepted count, too."""
+        return "" if len(self.streams) + self.coming < self.connection_limit else "connections"
 
     def admit(self, stream: EventStream) -> bool:
         """Register a connection, now that the client's address is known; return False if it is refused."""

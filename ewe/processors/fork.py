@@ -17,9 +17,8 @@ The files that a child adds to its cache are lost when the child exits.
 
 Possible failures, and where each is prevented:
 
-- A child that has ended stays a zombie until its parent reads the exit status. SIGCHLD wakes the listener, and
-  reap() reads the status.
-- A stop must reach the children: the parent passes signals on (tell). A signal would be lost if it came before the
+- A child that has ended stays a zombie until its parent reads the exit status. SIGCHLD wakes the listener: reap().
+- A stop must reach the children: signal_children() passes signals on. A signal would be lost if it came before the
   parent has recorded the child, or before the child has installed its handlers. Signals are blocked until then.
 - A child inherits every descriptor. A child that kept the listening socket would occupy the port after the parent
   has ended. A child that kept the wake pipe could read wake-ups meant for the parent. be_child() closes both.
@@ -34,7 +33,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # without enums: a child copies fewer pages
 import gc
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.gateway import orphans
@@ -42,6 +41,7 @@ from ewe.processors.base import Processor
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.listener import Accepted, Listener
 
 CHILD_SIGNALS = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1}
@@ -62,8 +62,8 @@ class Fork(Processor):
     def description(cls, config: Config) -> str:
         return "a process per connection"
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         self.children: dict[int, str] = {}  # pid -> client address
 
     def serve(self, listener: Listener) -> None:
@@ -79,9 +79,9 @@ class Fork(Processor):
             if accepted is not None:
                 self.start(accepted)
 
-    def has_room(self) -> bool:
-        """Return whether another child may be started."""
-        return len(self.children) < self.connection_limit
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room for another child; "" if there is room."""
+        return "" if len(self.children) < self.connection_limit else "connections"
 
     def unfinished(self) -> int:
         """Return the number of children, since each runs one conversation; in a child, that of live streams."""
@@ -154,9 +154,9 @@ class Fork(Processor):
         super().retire()
         self.signal_children(signal.SIGHUP)
 
-    def adopt(self, site: Any, config: Config) -> None:
+    def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new children; the others close after their next exchange (SIGHUP)."""
-        super().adopt(site, config)
+        super().adopt(conversations, config)
         self.signal_children(signal.SIGHUP)
 
     def finish(self) -> None:

@@ -3,13 +3,23 @@
 A class that defines a name under its former or its present name gets the other one as well. The methods of a class
 therefore find each other under both names, and so does super(). The log has one line for each former name that the
 code of a model uses.
+
+A model with a further limit once overrode has_room(). It now overrides limit_reached(), which says the reason, too.
+A class that defines one of the two gets the other one from it.
+
+A processor was once made from a site, and made the conversations itself. Model(site, config) goes on working.
 """
 
 from __future__ import annotations
 
 from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from ewe import logger
+
+if TYPE_CHECKING:
+    from ewe.config.settings import Config
+    from ewe.conversations import Conversations
 
 FORMER = {
     "ceiling": "connection_limit",
@@ -32,7 +42,33 @@ def keep_former_names(model: type) -> None:
             setattr(model, former, own[name])
         elif former in own:
             setattr(model, name, own[former])
+    pair_limits(model)
     functions = [each for each in own.values() if isinstance(each, FunctionType)]
     used = CALLED.intersection(name for each in functions for name in each.__code__.co_names)
     for former in sorted(FORMER.keys() & own.keys() | used):
         logger.errors.warning(f"the model {model.__name__}: {former} is now called {FORMER[former]}")
+
+
+def pair_limits(model: type) -> None:
+    """Give a class that defines one of has_room() and limit_reached() the other one; log a former has_room()."""
+    own = vars(model)
+    if "limit_reached" in own:
+        limit_reached = own["limit_reached"]
+        model.has_room = lambda self: not limit_reached(self)  # type: ignore[attr-defined]
+    elif "has_room" in own:
+        has_room = own["has_room"]
+        model.limit_reached = lambda self: "" if has_room(self) else "connections"  # type: ignore[attr-defined]
+        logger.errors.warning(
+            f"the model {model.__name__}: has_room is now called limit_reached, and returns a setting's name, or an"
+            " empty string if there is room"
+        )
+
+
+def conversations_of(given: Any, config: Config) -> Conversations:
+    """Return the conversations that a processor was given, or those of the site that it was given instead."""
+    if hasattr(given, "of"):
+        conversations: Conversations = given
+        return conversations
+    from ewe.conversations import Conversations
+
+    return Conversations(given, config)

@@ -25,8 +25,7 @@ Possible failures, and where each is prevented:
 
 - A few fast clients never wait and occupy all workers. With parking = always, a conversation that has handled
   TURN_BYTES joins the end of the queue.
-- A conversation computes before its first request, in the handshake of TLS. The main thread runs a conversation
-  only to its first wait, and leaves one that computes first to a worker (computes_first).
+- A conversation may compute before its first request. The main thread leaves it to a worker (computes_first).
 - A CGI program occupies a worker until its request ends. The pool grows if others wait (pool_threads.py).
 
 Read next: pool_threads.py; pool_parking.py; scheduled_pool.py, with policies; streams/pool.py; event.py.
@@ -36,7 +35,7 @@ from __future__ import annotations
 
 import time
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.processors.base import Processor
@@ -48,6 +47,7 @@ from ewe.streams.pool import PoolStream
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.listener import Accepted, Listener
 
 DEADLINE_CHECK_S = 0.25  # seconds between two checks of the deadlines of parked connections
@@ -66,8 +66,8 @@ class Pool(Processor):
     make_queue = SimpleQueue  # the trace and the scheduled pool have others
     task_class, stream_class = PoolTask, PoolStream
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         # A PoolTask is a conversation that can go on. A Stream (parking = never) is an accepted connection: a
         # worker runs its conversation to the end. None ends a worker.
         self.queue: SimpleQueue[PoolTask | Stream | None] = self.make_queue()
@@ -103,18 +103,18 @@ class Pool(Processor):
         self.drain()
         self.threads.end(self.threads.count)
 
-    def adopt(self, site: Any, config: Config) -> None:
+    def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections, and its `poolthreads` from now on."""
-        super().adopt(site, config)
+        super().adopt(conversations, config)
         self.threads.growth.span = threads_of(config)
 
     def workers_now(self) -> int:
         """Return how many workers run now."""
         return self.threads.count
 
-    def has_room(self) -> bool:
-        """Return whether the queue and the connection limit have room for another connection."""
-        return self.queue.qsize() < self.config.queue and super().has_room()
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room for another connection; "" if there is room."""
+        return super().limit_reached() if self.queue.qsize() < self.config.queue else "queue"
 
     def waiting(self) -> int:
         """Return the length of the queue."""
@@ -130,7 +130,7 @@ class Pool(Processor):
             refuses = self.config.overload == "refuse"
             # While conversations wait for a worker, the pool may have to grow.
             timeout_s = LOOK_S if self.queue.qsize() else DEADLINE_CHECK_S
-            max_accepts = listener.accepts_at_once if refuses or self.has_room() else 0
+            max_accepts = listener.accepts_at_once if refuses or not self.limit_reached() else 0
             if not refuses:  # a burst of clients must not exceed the limit
                 max_accepts = min(max_accepts, self.connection_limit - len(self.live))
             accepted, ready = listener.wait(timeout_s, max_accepts)
@@ -139,8 +139,8 @@ class Pool(Processor):
             for each in accepted:
                 if self.has_too_many(each.client[0]):
                     self.refuse(each, "connections-per-client")
-                elif refuses and not self.has_room():
-                    self.refuse(each, self.limit_reached())
+                elif refuses and (limit := self.limit_reached()):
+                    self.refuse(each, limit)
                 else:
                     self.begin(each)
             now = time.monotonic()

@@ -36,7 +36,7 @@ import math
 import socket
 import time
 from select import poll
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ewe.processors.pool import Pool
 from ewe.processors.pool_parking import Parking
@@ -48,6 +48,7 @@ from ewe.streams.scheduled import ScheduledStream
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
 
 
 PEEK_BYTES = 4096  # nearly all heads are shorter; a buffer of RECEIVE_BYTES would cost more than the call
@@ -90,8 +91,8 @@ class ScheduledPool(Pool):
     task_class = ScheduledTask
     stream_class = ScheduledStream
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         self.parking = ScheduledParking(self)
 
     def make_queue(self) -> RequestQueue:  # type: ignore[override]
@@ -102,16 +103,16 @@ class ScheduledPool(Pool):
     def description(cls, config: Config) -> str:
         return f"{super().description(config)}, {config.schedule}"
 
-    def adopt(self, site: Any, config: Config) -> None:
+    def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections, and for the order of the queue."""
-        super().adopt(site, config)
+        super().adopt(conversations, config)
         self.queue.adopt(config)
 
-    def has_room(self) -> bool:
-        """Return whether another connection may be opened. A policy that drops requests has to see them first."""
+    def limit_reached(self) -> str:
+        """Return the setting whose limit leaves no room. A policy that drops requests has to see them first."""
         if self.config.overload == "wait":
-            return super().has_room()
-        return len(self.live) < self.connection_limit
+            return super().limit_reached()
+        return "" if len(self.live) < self.connection_limit else "connections"
 
     def has_complete_head(self, task: ScheduledTask) -> bool:
         """Return whether a worker may have a parked conversation, because the head of its request is complete.

@@ -16,6 +16,7 @@ from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import features, lacking
 from ewe.config.linux import needs_linux
+from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server import systemd
@@ -177,6 +178,10 @@ class ProcessorFactory:
         if self.programs is not None:
             self.programs.restart_if_differs(self.config, undone)
 
+    def conversations(self) -> Conversations:
+        """Return the conversations with the clients of the site, which a processor runs."""
+        return Conversations(self.site, self.config)
+
     def make(self) -> Processor:
         """Return a new processor."""
         model = with_policies(self.model, self.config)
@@ -188,7 +193,7 @@ class ProcessorFactory:
             from ewe.server.trace import traced
 
             model = traced(model, self.config.trace)
-        processor = model(self.site, self.config)
+        processor = model(self.conversations(), self.config)
         limit_to_descriptors(processor)
         return processor
 

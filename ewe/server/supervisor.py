@@ -15,8 +15,8 @@ stops serving. The old workers go on until every new one has reported that it se
 worker reports that it cannot serve, the new ones end, the factory gets its old configuration back, and the old
 workers stay:
 
-    change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
-                                     └─ one has failed ─▶ give_up(): the new ones end
+    begin_change() ──▶ new workers start ──┬─ all serve ──────▶ end_change(): the old ones retire
+                                           └─ one has failed ─▶ give_up(): the new ones end
 
 Possible failures: a signal may arrive at any moment, also between fork() and the child's first line. Signals
 therefore stay blocked until the child has installed its handlers. The supervisor's own handler only notes a signal,
@@ -42,9 +42,11 @@ from ewe import logger
 from ewe.gateway import orphans
 from ewe.processors.seats import Seat
 from ewe.server import systemd
+from ewe.server.change import Change
 from ewe.server.children import LONGEST_S, ChildSlot, how_ended
 from ewe.server.growing import START_S, Growing
 from ewe.server.new_worker import NewWorker, sources_of_this_process
+from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
 from ewe.server.worker import (
     ABORT_TIMEOUT_S,
@@ -79,8 +81,6 @@ if TYPE_CHECKING:
     from ewe.server.worker_table import State
 
 ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
-# Several of one of these signals have the same effect as one.
-ONCE = (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
 HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 
@@ -99,11 +99,8 @@ class Supervisor:
         self.workers: dict[int, WorkerProcess] = {}  # by process id
         self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
         self.generation = 1  # the newest generation that serves
-        # During a change: a copy of the factory before it, and the slots and their limits then; otherwise None
-        self.changed_from: ProcessorFactory | None = None
-        self.slots_before_change: set[int] = set()
-        self.span_before_change = factory.workers
-        self.noted: list[int] = []  # signals that have arrived and wait for run()
+        self.change: Change | None = None  # the change in progress
+        self.noted = NotedSignals()
         self.interrupts = 0
         self.stopping = False
         self.unusable = ""  # the reason why one of the first workers cannot serve
@@ -127,7 +124,7 @@ class Supervisor:
         # wait() reads this end only after select() has reported it. Only the writer, a signal, must never block.
         os.set_blocking(self.wake, True)
         for number in (*STOPS, *ORDERS):
-            signal.signal(number, self.note_signal)
+            signal.signal(number, self.noted.note)
         signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         orphans.adopt_orphans()
@@ -145,7 +142,7 @@ class Supervisor:
                 is_ready = True
                 ready()
             self.wait()
-            for noted in self.take_noted_signals():
+            for noted in self.noted.take():
                 self.handle_signal(noted)
             self.reap()
             if self.change_is_complete() and not self.stopping:
@@ -166,21 +163,6 @@ class Supervisor:
         return self.status
 
     # Signals
-
-    def note_signal(self, number: int, frame: object) -> None:
-        """Note a signal; run() acts on it."""
-        self.noted.append(number)
-
-    def take_noted_signals(self) -> list[int]:
-        """Return the signals to act on, a stop first.
-
-        One reload answers several HUPs, and a stop does not wait for a reload, since starting all workers takes
-        longer than sending the next HUP. INT, TTIN and TTOU count each time.
-        """
-        noted, self.noted = self.noted, []
-        once = {number for number in noted if number in ONCE}
-        rest = [number for number in noted if number not in ONCE]
-        return [*sorted(rest, key=lambda number: number not in STOPS), *sorted(once)]
 
     def wait(self) -> None:
         """Wait for a signal, for a report, or for the time of the next planned action."""
@@ -297,7 +279,7 @@ class Supervisor:
 
     def may_change_count(self) -> bool:
         """Return whether the number of workers may change now."""
-        return not self.stopping and self.changed_from is None
+        return not self.stopping and self.change is None
 
     def is_restarting(self) -> bool:
         """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
@@ -407,12 +389,11 @@ class Supervisor:
         """HUP: read the configuration again, and start new workers with it."""
         if self.stopping:
             return
-        self.undo_change()
         before = self.factory.copy()
-        if not self.factory.renew():
+        if not self.factory.renew():  # a change in progress goes on
             return
         self.signal_xswitch(signal.SIGHUP)
-        self.change(before)
+        self.begin_change(before)
 
     def use_span(self, span: CountRange) -> None:
         """Use other limits for the number of workers, if the configuration has changed them. Nothing starts yet."""
@@ -425,14 +406,15 @@ class Supervisor:
             islice((slot for slot in count() if slot not in self.slots_in_use), max(missing, 0))
         )
 
-    def change(self, before: ProcessorFactory) -> None:
+    def begin_change(self, before: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
 
-        before: a copy of the factory before the change.
+        before: a copy of the factory before it was renewed. A change in progress is superseded.
         """
-        self.changed_from = before
-        self.slots_before_change = set(self.slots_in_use)
-        self.span_before_change = self.growing.span
+        if self.change is not None:  # its workers never served, so a failure returns to the state before it
+            before, superseded = self.change.factory, before
+            self.leave_change(self.change, superseded)
+        self.change = Change(before, frozenset(self.slots_in_use), self.growing.span)
         if self.factory.workers != before.workers:
             self.use_span(self.factory.workers)
         for slot in sorted(self.slots_in_use):
@@ -447,7 +429,7 @@ class Supervisor:
 
     def change_is_complete(self) -> bool:
         """Return whether a change is in progress and the next generation serves in every slot."""
-        if self.changed_from is None:
+        if self.change is None:
             return False
         serving = {each.slot for each in self.next_generation() if each.state is SERVING}
         return serving.issuperset(self.slots_in_use) and not self.has_worker_in(COMING)
@@ -455,7 +437,7 @@ class Supervisor:
     def end_change(self) -> None:
         """End the change: retire the old workers, since the next generation serves."""
         self.generation += 1
-        self.changed_from = None
+        self.change = None
         for each in self.workers_in_slots():
             if each.generation < self.generation:
                 self.handle_event(each, Event.RETIRE)
@@ -477,25 +459,30 @@ class Supervisor:
         logger.errors.error(f"the new workers cannot start, {old_workers}: {reason}")
         undone = self.factory.config
         self.undo_change()
-        # Not in undo_change(): at a second HUP within a change, the next configuration follows.
         self.factory.restore_programs(undone)
 
     def undo_change(self) -> None:
-        """If a change is in progress, retire its workers and restore the old configuration."""
-        if self.changed_from is None:
+        """Retire the next generation, and restore the old configuration."""
+        if (change := self.change) is None:
             return
+        self.leave_change(change, self.factory)
+        self.factory.undo_renewal(change.factory)
+        occupied = {each.slot for each in self.workers_in_slots()}
+        for slot in self.slots_in_use - occupied:  # an old worker has ended meanwhile
+            self.slots[slot].plan(LONGEST_S)
+
+    def leave_change(self, change: Change, factory: ProcessorFactory) -> None:
+        """Retire the workers of a change. If it has changed their number, return to the slots and span before it.
+
+        factory: the factory with the configuration of the change.
+        """
         for each in self.next_generation():
             self.handle_event(each, Event.RETIRE)
-        if self.factory.workers != self.changed_from.workers:
-            self.growing.span = self.span_before_change
-            self.slots_in_use = self.slots_before_change
-        self.factory.undo_renewal(self.changed_from)
-        self.changed_from = None
-        occupied = {each.slot for each in self.workers_in_slots()}
+        if factory.workers != change.factory.workers:  # otherwise TTIN and TTOU have changed them, and count
+            self.slots_in_use, self.growing.span = set(change.slots), change.span
         for slot in self.slots_in_use:
             self.slots[slot].due_at = None
-            if slot not in occupied:  # an old worker has ended meanwhile
-                self.slots[slot].plan(LONGEST_S)
+        self.change = None
 
     def read_reports(self) -> None:
         """Read the workers' reports, and act on them."""
@@ -529,10 +516,9 @@ class Supervisor:
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        self.undo_change()
         before = self.factory.copy()
         if self.factory.config.file not in changed or self.factory.renew():
-            self.change(before)
+            self.begin_change(before)
 
     # Workers
 
@@ -569,7 +555,7 @@ class Supervisor:
         if slot == XSWITCH:
             return self.start_xswitch()
         generation = self.generation
-        if self.changed_from is not None:
+        if self.change is not None:
             generation, state = generation + 1, COMING
         seat = self.growing.seats.take_seat()
         pid = self.fork(slot, seat)
@@ -637,7 +623,7 @@ class Supervisor:
         """Determine the event that a worker's end is, and act on it."""
         if self.stopping:
             event = Event.AT_STOP
-        elif self.changed_from is not None and worker.occupies_slot and self.is_old(worker):
+        elif self.change is not None and worker.occupies_slot and self.is_old(worker):
             event = Event.SUPERSEDED
         elif code == UNUSABLE and worker.failure:
             event = Event.UNUSABLE  # the status alone is no proof: a library may have called exit(3)

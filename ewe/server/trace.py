@@ -25,6 +25,7 @@ from ewe.trace import Trace, trace_at
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.conversations import Conversations
     from ewe.streams.base import Stream
     from ewe.streams.listener import Listener
 
@@ -65,8 +66,8 @@ class Traced(Processor):
 
     trace: Trace
 
-    def __init__(self, site: Any, config: Config) -> None:
-        super().__init__(site, config)
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
         self.names: dict[Stream, str] = {}
 
     def make_queue(self) -> TracedQueue:

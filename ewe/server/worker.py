@@ -188,7 +188,7 @@ class Worker:
             self.processor.retire()
         elif self.factory.renew():
             logger.access.name_worker(self.processor.name, self.name)
-            self.processor.adopt(self.factory.site, self.factory.config)
+            self.processor.adopt(self.factory.conversations(), self.factory.config)
             self.factory.report_applications()
 
     def on_count(self, number: int, frame: object) -> None:

@@ -41,6 +41,7 @@ EARLIER = {
     "importlib": "loads the model",
     "importlib.metadata": "finds the models and features of other packages",
     "ewe.features.sql_pages": "the site is made before",
+    "ewe.conversations": "the server has made the conversations before",
     "ewe.config.settings": "the command has read the settings",
     "ewe.registry": "finds the model",
     "errno": "is part of the interpreter",

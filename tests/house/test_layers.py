@@ -29,7 +29,7 @@ SHARED = {
         f"ewe.processors{name}"
         for name in (
             *("", ".accounting", ".base", ".event", ".former", ".growth", ".names", ".pool_parking"),
-            *(".pool_threads", ".seats", ".serial"),
+            *(".pool_threads", ".properties", ".seats", ".serial"),
             *(".pool", ".request_queue", ".scheduled_pool"),
         )
     },
@@ -42,7 +42,7 @@ NEVER = {
     "ewe.streams": {"ewe.gateway", "ewe.features"},  # a stream carries bytes, whatever they mean
     "ewe.gateway": {"ewe.features"},  # any feature may use what stands behind it
     "ewe.features": {"ewe.processors", "ewe.server"},  # a feature does not know which model runs it
-    # A model does not know HTTP; of what a conversation is it knows ewe.conversations alone.
+    # A model does not know HTTP: it is given conversations (test_a_model_is_given_its_conversations)
     "ewe.processors": {"ewe.http", "ewe.features", "ewe.conversation", "ewe.site", "ewe.sites"},
 }
 
@@ -188,6 +188,18 @@ def test_a_room_imports_only_rooms_below_it() -> None:
         for offence in offences(module, imports_of(module))
     ]
     assert not found, "".join(found)
+
+
+def test_a_model_is_given_its_conversations() -> None:
+    """Only the former form of the constructor, which takes a site, makes the conversations itself."""
+    importing = {
+        module
+        for module in SOURCES
+        if room_of(module) == "ewe.processors"
+        for found in imports_of(module)
+        if room_of(found.module) == "ewe.conversations" and not found.for_types
+    }
+    assert importing == {"ewe.processors.former"}
 
 
 def circles(arrows: dict[str, set[str]]) -> set[frozenset[str]]:

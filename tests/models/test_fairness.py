@@ -238,7 +238,9 @@ def test_a_loop_beside_others_yields_for_each_connection(
     """Its spread over workers is no promise (docs/architecture.md): a client wakes all loops that sleep."""
     count = []
     monkeypatch.setattr(event, "let_others_run", lambda: count.append(1))
-    model = SimpleNamespace(listener=SimpleNamespace(takes_turns=takes_turns), has_room=lambda: False)
+    model = SimpleNamespace(
+        listener=SimpleNamespace(takes_turns=takes_turns), limit_reached=lambda: "connections"
+    )
     assert isinstance(event.Event.accepted(model, ("127.0.0.1", 80)), event.RefusedConnection)  # type: ignore[arg-type]
     assert len(count) == yields
 

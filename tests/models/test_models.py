@@ -483,6 +483,9 @@ class Mine(Processor):
 
     ceiling = 2
 
+    def __init__(self, site, config):
+        super().__init__(site, config)
+
     def meet(self, accepted):
         return super().meet(accepted)
 

@@ -20,7 +20,7 @@ from support.wire import read_response
 
 from ewe.config.settings import Config
 from ewe.processors.fork import Fork
-from ewe.server.supervisor import Supervisor
+from ewe.server.noted_signals import NotedSignals
 from ewe.server.worker import ABORT_TIMEOUT_S, Worker
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -275,15 +275,14 @@ def test_a_request_that_came_while_the_server_had_no_processor_is_answered(
 
 
 def test_a_stop_waits_for_no_reload_and_many_reloads_are_one() -> None:
-    supervisor = object.__new__(Supervisor)
+    signals = NotedSignals()
     hup, usr1, ttin = signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN
-    supervisor.noted = []
     for number in (hup, usr1, ttin, hup, usr1, hup, ttin, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
-        supervisor.note_signal(number, None)
-    found = supervisor.take_noted_signals()
+        signals.note(number, None)
+    found = signals.take()
     assert found[:3] == [signal.SIGTERM, signal.SIGINT, signal.SIGINT]
     assert found[3:5] == [ttin, ttin] and sorted(found[5:]) == [hup, usr1]
-    assert supervisor.take_noted_signals() == []
+    assert not signals and signals.take() == []
 
 
 @pytest.mark.parametrize(

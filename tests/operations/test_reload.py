@@ -340,3 +340,34 @@ def test_uvloop_serves_what_it_accepted_last(start: Start, tmp_path: Path) -> No
     assert server.stop() == 0
     assert (tmp_path / "answer").read_bytes().startswith(b"HTTP/1.1 200 "), server.log()
     assert "Traceback" not in server.log()
+
+
+SLOW = """import os, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+
+
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [b"slow"]
+"""
+
+
+def test_a_faulty_hup_while_another_is_followed(start: Start, tmp_path: Path) -> None:
+    """The new workers of the first HUP are being started: an error in the file leaves them alone."""
+    file = tmp_path / "ewe.toml"
+    (tmp_path / "slow.py").write_text(SLOW)
+    file.write_text('grace = "5s"\n')
+    server = start("thread --workers 2", "--config", str(file))
+    before = set(children(server.pid))
+    file.write_text('wsgi = "/slow=slow:app"\n')
+    server.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: len(set(children(server.pid)) - before) == 2, 20, server.log)
+    coming = set(children(server.pid)) - before
+    file.write_text("wsgi = 7\n")
+    server.process.send_signal(signal.SIGHUP)
+    server.wait_for_log("the configuration cannot be used, the old one stays")
+    (tmp_path / "go").touch()
+    wait_until(lambda: set(children(server.pid)) == coming, 20, server.log)
+    assert web.get(server.url + "slow").text == "slow"
+    assert server.stop() == 0, server.log()

@@ -351,10 +351,34 @@ def test_another_change_takes_the_place_of_one_in_progress(serving: Rehearsal) -
     assert serving.sent[2:] == [(101, HUP), (102, HUP)]
 
 
+def test_a_configuration_with_an_error_leaves_a_change_in_progress_alone(serving: Rehearsal) -> None:
+    serving.made.next_workers = CountRange(3)
+    serving.reload()
+    serving.made.usable = False
+    serving.reload()
+    coming = {each.pid for each in serving.workers.values() if each.state is State.COMING}
+    assert coming == {103, 104, 105} and serving.sent == [] and serving.made.version == 2
+    serving.serves(*coming)
+    assert serving.sent == [(101, HUP), (102, HUP)] and len(serving.slots_in_use) == 3
+
+
+def test_a_change_that_takes_the_place_of_another_and_fails(serving: Rehearsal) -> None:
+    """The workers of the first change never served, so the state before both is restored."""
+    serving.made.next_workers = CountRange(4)
+    serving.reload()
+    serving.made.next_workers = CountRange(3)
+    serving.reload()
+    assert serving.slots_in_use == {0, 1, 2} and serving.made.version == 3
+    serving.ends(107, UNUSABLE, "no")
+    assert serving.slots_in_use == {0, 1} and serving.made.version == 1
+    assert serving.made.workers == serving.growing.span == CountRange(2)
+    assert [state for state in serving.states().values() if state == "SERVING"] == ["SERVING"] * 2
+
+
 def test_a_configuration_with_an_error_changes_nothing(serving: Rehearsal) -> None:
     serving.made.usable = False
     serving.reload()
-    assert serving.states() == {101: "SERVING", 102: "SERVING"} and serving.changed_from is None
+    assert serving.states() == {101: "SERVING", 102: "SERVING"} and serving.change is None
 
 
 def test_a_change_without_forks_is_taken_back(serving: Rehearsal, log: list[str]) -> None:

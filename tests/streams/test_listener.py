@@ -63,8 +63,8 @@ def test_a_conversation_that_ends_while_the_next_connection_is_asked_for(
     """Its thread wakes the listener only if no connection is accepted; otherwise the wait would have no end."""
     site: Any = SimpleNamespace(tls=None)
     processor = Thread(site, Config())
-    looks = iter([False, True, True])
-    monkeypatch.setattr(processor, "has_room", lambda: next(looks))
+    looks = iter(["connections", "", ""])
+    monkeypatch.setattr(processor, "limit_reached", lambda: next(looks))
     listening = Listener(two)
     with socket.create_connection(two[0].getsockname()):
         accepted = processor.next_connection(listening, 0)

@@ -186,7 +186,11 @@ class Model(ExploredProgram):
 
     def main(self, run: Run) -> Any:
         """Run the model with its clients, stop it, and check the properties. This is lane 0, the main thread."""
-        processor = self.processor_class()(SimpleNamespace(tls=None, applications=[]), self.config())
+        processor_class, config = self.processor_class(), self.config()
+        module = self.world.find("ewe.conversations")
+        assert module is not None
+        site = SimpleNamespace(tls=None, applications=[])
+        processor = processor_class(module.Conversations(site, config), config)
         listener = Arrivals()
         processor.listener = listener
 

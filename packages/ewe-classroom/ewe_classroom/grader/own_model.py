@@ -25,7 +25,17 @@ from ewe_classroom.grader.subject import BadSubject, parsed
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
 # The modules below ewe/processors that a server needs under any model. The others are models, or parts of one.
-NEEDED_MODULES = ("__init__", "accounting", "base", "former", "growth", "names", "policies", "seats")
+NEEDED_MODULES = (
+    "__init__",
+    "accounting",
+    "base",
+    "former",
+    "growth",
+    "names",
+    "policies",
+    "properties",
+    "seats",
+)
 # Modules that start ewe, or load a model by its name.
 STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_explore")
 

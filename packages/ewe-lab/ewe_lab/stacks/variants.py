@@ -16,12 +16,12 @@ from typing import Any
 
 from ewe.config.settings import Config
 from ewe.conversation import converse
+from ewe.conversations import Conversations
 from ewe.gateway import orphans
 from ewe.http.messages import Request, Response
 from ewe.processors.event import Event
 from ewe.processors.fork import Fork
 from ewe.processors.thread import Thread
-from ewe.site import Site
 from ewe.sites import make_site
 from ewe.streams.base import Stream
 from ewe.streams.blocking import BlockingStream
@@ -49,9 +49,9 @@ class BuildingFork(Fork):
 class Null(Event):
     """An event loop whose site answers every request at once, with as many bytes as the measured program."""
 
-    def __init__(self, site: Site, config: Config) -> None:
-        super().__init__(site, config)
-        site.respond = Nothing().respond
+    def __init__(self, conversations: Conversations, config: Config) -> None:
+        super().__init__(conversations, config)
+        self.conversations.site.respond = Nothing().respond
 
 
 class Selecting(Event):
@@ -154,7 +154,7 @@ class PidfdFork(Fork):
         orphans.adopt_orphans()
         while not listener.closed or self.children:
             # At most one connection at a time, none without room for its child; `ended`: pidfds of ended children
-            accepted, ended = listener.wait(-1, 1 if self.has_room() else 0)
+            accepted, ended = listener.wait(-1, 0 if self.limit_reached() else 1)
             for descriptor in ended:
                 listener.unwatch(descriptor)
                 os.close(descriptor)
