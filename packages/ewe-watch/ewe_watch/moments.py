@@ -47,7 +47,7 @@ class Stint:
         return sum(span.end - span.begin for span in self.on_client)
 
 
-class Wait(NamedTuple):
+class WorkerWait(NamedTuple):
     """A wait for a worker. backlog_s: the seconds of it in the kernel's backlog. goes_on: it is cut by the end."""
 
     connection: str
@@ -132,9 +132,9 @@ def longest_wait(story: TraceStory, spans: list[Span]) -> Moment | None:
     )
 
 
-def waits(spans: list[Span]) -> list[Wait]:
+def waits(spans: list[Span]) -> list[WorkerWait]:
     """Return the waits for a worker: in the backlog, in the queue, or in both, one after the other."""
-    found: list[Wait] = []
+    found: list[WorkerWait] = []
     from_backlog: dict[str, Span] = {}
     for span in spans:
         if span.state == BACKLOG:
@@ -142,10 +142,11 @@ def waits(spans: list[Span]) -> list[Wait]:
         elif span.state == QUEUED:
             before = from_backlog.pop(span.connection, None)
             begin, backlog_s = (before.begin, before.end - before.begin) if before else (span.begin, 0.0)
-            found.append(Wait(span.connection, begin, span.end, backlog_s, span.goes_on))
+            found.append(WorkerWait(span.connection, begin, span.end, backlog_s, span.goes_on))
     # A worker that took its connection in the same microsecond
     found += [
-        Wait(each.connection, each.begin, each.end, each.end - each.begin) for each in from_backlog.values()
+        WorkerWait(each.connection, each.begin, each.end, each.end - each.begin)
+        for each in from_backlog.values()
     ]
     return found
 
@@ -293,12 +294,12 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     later = begin + 2 * TICK_S if backlog_s else begin
     overtakers = sum(1 for each in served if (each.arrived or 0.0) > later)
     came = "it came" if backlog_s else "it was accepted"
-    place = "in the queue" if not backlog_s else "in the backlog"
+    queues = "in the queue" if not backlog_s else "in the backlog"
     if backlog_s and waited_s - backlog_s >= WORTH_SECONDS:
-        place += " and in the queue"
+        queues += " and in the queue"
     text = (
         f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
-        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was {place}."
+        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was {queues}."
     )
     if overtakers:
         text += f" {overtakers:,} clients came later, and were served before it."
