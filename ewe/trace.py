@@ -1,7 +1,7 @@
 """The trace: what happens to each connection, and which worker does it. Each event is one line of text.
 
     SECONDS EVENT CONNECTION WORKER TEXT
-    8123.551207 accepted 7120.4 7120/7120 127.0.0.1:40112
+    8123.551207 accepted 7120.4 7120/7120 127.0.0.1:40112 backlog=0.000
     8123.551311 runs 7120.4 7120/7131
     8123.551330 waits 7120.4 7120/7131 request
     8123.551502 goes-on 7120.4 7120/7131
@@ -22,7 +22,7 @@ is the process and the thread, as the kernel numbers them: PID/TID. The events:
                                                     overload: its request was dropped from the queue
     lost        events could not be written         how many of all processes, up to now
 
-    accepted    the server has a new connection     the client's address and port
+    accepted    the server has a new connection     the client's address and port; backlog=SECONDS in the backlog
     runs        the worker takes the conversation, at its begin or after a pause
     parked      the conversation pauses, and leaves its worker     the event that it waits for
     ready       that event has happened: the conversation is in the queue for a worker
@@ -36,6 +36,9 @@ is the process and the thread, as the kernel numbers them: PID/TID. The events:
     exited      that program has ended              its pid
     ended       the conversation has ended          why
     closed      the connection is closed
+
+The text of `accepted` says for how long the connection was in the kernel's listen backlog before. Only Linux knows
+this time, and not for a Unix socket (ewe.streams.backlog). Otherwise the text is the address and the port alone.
 
 A conversation that waits, and is not parked, occupies its worker. That is the difference between the models: the
 page of `ewe-watch` shows it.

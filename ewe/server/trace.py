@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ewe.processors.base import Processor
+from ewe.streams.backlog import wait_in_backlog
 from ewe.streams.base import Want
 from ewe.streams.traced import TracedStream
 from ewe.trace import Trace, trace_at
@@ -87,7 +88,9 @@ class Traced(Processor):
     def register(self, stream: Any) -> Any:
         """Register a stream, name its connection, and write the event `accepted`; return the stream."""
         self.names[stream] = name = self.trace.new_connection()
-        self.trace.writer(self.runs_at_once)("accepted", name, "{}:{}".format(*stream.client))
+        wait_s = wait_in_backlog(stream)
+        text = "{}:{}".format(*stream.client) + ("" if wait_s is None else f" backlog={wait_s:.3f}")
+        self.trace.writer(self.runs_at_once)("accepted", name, text)
         return super().register(stream)
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:

@@ -129,7 +129,7 @@ def test_a_model_that_writes_its_own_events_is_left_alone(tmp_path: Path) -> Non
 
 
 OF_EWE = (
-    "0.1 model - 7/7 pool\n0.1 accepted 7.1 7/7 127.0.0.1:1\n0.2 accepted 7.2 7/7 127.0.0.1:2\n"
+    "0.1 model - 7/7 pool\n0.1 accepted 7.1 7/7 127.0.0.1:1\n0.2 accepted 7.2 7/7 127.0.0.1:2 backlog=0.104\n"
     "0.4 runs 7.2 7/9 \n0.3 runs 7.1 7/8 \n0.6 ended 7.1 7/8 the server closes\n"
 )
 

@@ -1,7 +1,8 @@
 """The story as numbers: the document that `ewe-watch --json` prints and that the page draws.
 
-All times are microseconds from the first event of the trace. Long tables are columns, so that 40,000 spans do not
-repeat the names of their fields:
+All times are microseconds from the first event of the trace. `backlog` of a connection is how long it was in the
+kernel's backlog, null if the trace does not say it, and `arrived` is when this wait began. Long tables are columns,
+so that 40,000 spans do not repeat the names of their fields:
 
     "spans": {"begin": [0, 12, ...], "end": [...], "state": ["queued", "busy", ...], "connection": [0, 0, ...], ...}
 
@@ -18,7 +19,7 @@ from ewe_watch.story import TraceStory
 
 def document(story: TraceStory, name: str) -> dict[str, Any]:
     """Return the story as an object for JSON. name: of the trace."""
-    lanes = story.lanes()
+    lanes, steps = story.lanes(), story.all_steps()
     model, _, description = story.model_text().partition(" ")
     connections = {each: index for index, each in enumerate(story.connections)}
     workers = {lane.worker: index for index, lane in enumerate(lanes)}
@@ -42,6 +43,8 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
                 "name": each.name,
                 "label": story.label(each.name),
                 "address": each.address,
+                "arrived": micros(each.arrived),
+                "backlog": None if each.backlog is None else round(each.backlog * 1e6),
                 "accepted": micros(each.accepted),
                 "first_byte": micros(each.first_byte),
                 "ended": micros(each.ended),
@@ -68,9 +71,10 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
         ],
         "spans": spans_of(story, connections, workers),
         "queue": {
-            "time": [micros(step.seconds) for step in story.steps],
-            "queued": [step.queued for step in story.steps],
-            "parked": [step.parked for step in story.steps],
+            "time": [micros(step.seconds) for step in steps],
+            "backlog": [step.backlog for step in steps],
+            "queued": [step.queued for step in steps],
+            "parked": [step.parked for step in steps],
         },
         "behind": behind_of(story, connections),
         "refusals": [{"time": micros(each.seconds), "text": each.text} for each in story.refusals],

@@ -43,11 +43,21 @@ PORT = re.compile(r"[0-9]{1,9}")
 SHORT_PROCESS = "0"  # the short form names no process, and no server has this number
 NOBODY = "-"  # stands for the connection in an event that concerns none
 WORKER = re.compile(r"\d+/\d+")
+IN_BACKLOG = re.compile(r" backlog=([0-9]{1,9}\.[0-9]{1,9})$")
 CONNECTION = re.compile(r"\d+\.\d+")
 # Of the clock, about 285 years: fewer than 2**53 microseconds, which a float counts exactly
 MOST_SECONDS = 9e9
 WINDOW = 512  # events within which two lines may have changed places
 MAX_LINE_CHARS = 4096  # the server writes lines of 501 characters at most
+
+
+def parts_of_accepted(text: str) -> tuple[str, float | None]:
+    """Return the client's address, and its seconds in the kernel's backlog; None if the event does not say them.
+
+    text: of an event `accepted`.
+    """
+    match = IN_BACKLOG.search(text)
+    return (text[: match.start()], float(match[1])) if match else (text, None)
 
 
 class TraceError(Failure):

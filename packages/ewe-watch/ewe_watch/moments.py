@@ -1,6 +1,6 @@
 """The most telling moments of a trace, in words with numbers: six of the server, fewer if less has happened.
 
-    the longest wait for a worker       a connection was in the queue, and no worker took it
+    the longest wait for a worker       a connection was in the backlog or in the queue, and no worker took it
     the deepest queue                   most connections waited for a worker at once
     the first refusal                   a limit was reached, and a client got no connection
     a worker held by its client         it waited for one silent or slow client while others waited for a worker
@@ -23,10 +23,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from ewe_watch.behind_moments import behind_moments
 from ewe_watch.moment import LONG_SECONDS, WORTH_SECONDS, Moment, duration
-from ewe_watch.story import OCCUPYING, QUEUED, Span, TracedConnection, TraceStory
+from ewe_watch.story import BACKLOG, OCCUPYING, QUEUED, TICK_S, Span, TracedConnection, TraceStory
+
+WAITING = (BACKLOG, QUEUED)  # the states in which a connection needs a worker and has none
 
 
 @dataclass
@@ -44,6 +47,24 @@ class Stint:
         return sum(span.end - span.begin for span in self.on_client)
 
 
+class WorkerWait(NamedTuple):
+    """A wait for a worker. backlog_s: the seconds of it in the kernel's backlog. goes_on: it is cut by the end."""
+
+    connection: str
+    begin: float
+    end: float
+    backlog_s: float
+    goes_on: bool = False
+
+    def words(self) -> str:
+        """Return how long the connection waited, and where: 2.00 s in the backlog."""
+        queued_s = self.end - self.begin - self.backlog_s
+        if not self.backlog_s:
+            return f"{duration(queued_s)} in the queue"
+        words = f"{duration(self.backlog_s)} in the backlog"
+        return words if queued_s < WORTH_SECONDS else f"{words}, then {duration(queued_s)} in the queue"
+
+
 class QueuedTime:
     """The times at which a connection waited for a worker for longer than it takes to wake one up.
 
@@ -54,7 +75,7 @@ class QueuedTime:
     def __init__(self, spans: list[Span]) -> None:
         self.changes = Counter[float]()  # time -> by how many connections the queue grows then
         for span in spans:
-            if span.state == QUEUED and span.end - span.begin >= WORTH_SECONDS:
+            if span.state in WAITING and span.end - span.begin >= WORTH_SECONDS:
                 self.changes[span.begin] += 1
                 self.changes[span.end] -= 1
         self.times = sorted(self.changes)
@@ -100,19 +121,34 @@ def moments(story: TraceStory) -> list[Moment]:
 
 
 def longest_wait(story: TraceStory, spans: list[Span]) -> Moment | None:
-    """Return the longest time that a connection was in the queue."""
-    queued = [span for span in spans if span.state == QUEUED]
-    if not queued:
+    """Return the longest time that a connection was in the backlog and then in the queue."""
+    longest = max(waits(spans), key=lambda wait: wait.end - wait.begin, default=None)
+    if longest is None or longest.end - longest.begin < WORTH_SECONDS:
         return None
-    longest = max(queued, key=lambda span: span.end - span.begin)
-    seconds = longest.end - longest.begin
-    if seconds < WORTH_SECONDS:
-        return None
-    text = f"Connection {story.label(longest.connection)} waited {duration(seconds)} in the queue"
+    text = f"Connection {story.label(longest.connection)} waited {longest.words()}"
     text += ", and no worker had taken it when the trace ended." if longest.goes_on else "."
     return Moment(
         "queue-wait", "The longest wait for a worker", text, longest.begin, longest.end, longest.connection
     )
+
+
+def waits(spans: list[Span]) -> list[WorkerWait]:
+    """Return the waits for a worker: in the backlog, in the queue, or in both, one after the other."""
+    found: list[WorkerWait] = []
+    from_backlog: dict[str, Span] = {}
+    for span in spans:
+        if span.state == BACKLOG:
+            from_backlog[span.connection] = span
+        elif span.state == QUEUED:
+            before = from_backlog.pop(span.connection, None)
+            begin, backlog_s = (before.begin, before.end - before.begin) if before else (span.begin, 0.0)
+            found.append(WorkerWait(span.connection, begin, span.end, backlog_s, span.goes_on))
+    # A worker that took its connection in the same microsecond
+    found += [
+        WorkerWait(each.connection, each.begin, each.end, each.end - each.begin)
+        for each in from_backlog.values()
+    ]
+    return found
 
 
 def deepest_queue(queue: QueuedTime) -> Moment | None:
@@ -152,12 +188,12 @@ def first_refusal(story: TraceStory) -> Moment | None:
 def held_worker(story: TraceStory, spans: list[Span], queue: QueuedTime) -> Moment | None:
     """Return the stint in which a worker waited longest for one client while other clients waited for a worker.
 
-    They wait in the queue. If the worker accepts connections itself, they wait in the kernel, where the trace does
-    not see them.
+    They wait in the queue. If the worker accepts connections itself, they wait in the backlog, and are known only
+    if the worker has accepted them later, and if the system tells for how long they had waited.
     """
 
     def held(stint: Stint) -> float:
-        """Return for how many seconds others waited in the queue while the worker waited for its client."""
+        """Return for how many seconds others waited for a worker while the worker waited for its client."""
         return sum(queue.within(span.begin, span.end) for span in stint.on_client)
 
     found = list(stints(spans))
@@ -236,7 +272,7 @@ def stints(spans: list[Span]) -> Iterator[Stint]:
 
 
 def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
-    """Return the connection whose first byte came last, if it was queued, or one that no worker took."""
+    """Return the connection whose first byte came last, if it waited for a worker, or one that no worker took."""
     accepted = [each for each in story.connections.values() if each.accepted is not None]
     never = [
         each for each in accepted if each.first_byte is None and each.state == QUEUED and not each.requests
@@ -248,17 +284,22 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     last = max(served, key=lambda each: each.first_byte or 0.0, default=None)
     if last is None or len(served) < 2:  # a single client is not the last of several
         return None
-    begin, end = last.accepted or 0.0, last.first_byte or 0.0
-    own_waits = (
-        span for span in spans if span.connection == last.name and span.state == QUEUED and span.end <= end
-    )
-    queued_s = sum(span.end - span.begin for span in own_waits)
-    if queued_s < WORTH_SECONDS:
+    begin, end = last.arrived or 0.0, last.first_byte or 0.0
+    own_waits = [wait for wait in waits(spans) if wait.connection == last.name and wait.end <= end]
+    waited_s = sum(wait.end - wait.begin for wait in own_waits)
+    backlog_s = sum(wait.backlog_s for wait in own_waits)
+    if waited_s < WORTH_SECONDS:
         return None
-    overtakers = sum(1 for each in served if (each.accepted or 0.0) > begin)
+    # The kernel counts ticks: of two clients that came together, either may seem to be the later one
+    later = begin + 2 * TICK_S if backlog_s else begin
+    overtakers = sum(1 for each in served if (each.arrived or 0.0) > later)
+    came = "it came" if backlog_s else "it was accepted"
+    queues = "in the queue" if not backlog_s else "in the backlog"
+    if backlog_s and waited_s - backlog_s >= WORTH_SECONDS:
+        queues += " and in the queue"
     text = (
         f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
-        f"{duration(end - begin)} after it was accepted. {duration(queued_s)} of them it was in the queue."
+        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was {queues}."
     )
     if overtakers:
         text += f" {overtakers:,} clients came later, and were served before it."

@@ -5,8 +5,9 @@ document "Trace Event Format", in the part that Perfetto's page "Visualizing ext
 
     M       metadata: the names and the order of processes and threads
     X       a complete event: a span of a worker; ts and dur are microseconds
-    b, e    an asynchronous event: a connection in the queue, or parked; events with the same cat and id are a pair
-    C       a counter: the length of the queue, the number of parked connections
+    b, e    an asynchronous event: a connection in the backlog, in the queue, or parked; events with the same cat
+            and id are a pair
+    C       a counter: the connections in the backlog, in the queue, and the parked ones
     i       an instant: a connection that was refused; s is its scope, p for a process
     s, f    a flow: from the request of the server to the engine or the statement that it waits for
 
@@ -19,8 +20,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ewe_watch.behind import DATABASE, ENGINE, RUNS, BehindRequest
-from ewe_watch.story import BUSY, NO_REQUEST, PARKED, QUEUED, SENDS, Span, TraceStory, process_of
+from ewe_watch.story import BACKLOG, BUSY, NO_REQUEST, PARKED, QUEUED, SENDS, Span, TraceStory, process_of
 
+IS = {BACKLOG: "in the backlog", QUEUED: "in the queue", PARKED: "parked"}  # the states without a worker
 # Perfetto's processes for the engines and for the connections to databases: larger than any pid of Linux
 BEHIND = {ENGINE: (1 << 23, "X-Switch's engines"), DATABASE: ((1 << 23) + 1, "connections to databases")}
 
@@ -41,8 +43,8 @@ def trace_events(story: TraceStory) -> Iterator[dict[str, Any]]:
     for number, span in enumerate(story.all_spans()):
         yield from of_span(story, span, server, number)
     yield from behind(story)
-    for step in story.steps:
-        values = {"queued": step.queued, "parked": step.parked}
+    for step in story.all_steps():
+        values = {"backlog": step.backlog, "queued": step.queued, "parked": step.parked}
         yield {
             "ph": "C", "name": "connections", "pid": server, "tid": server,
             "ts": micros(step.seconds), "args": values,
@@ -122,7 +124,7 @@ def of_span(story: TraceStory, span: Span, server: int, number: int) -> Iterator
             "ph": "X", "name": title(story, span), "cat": span.state, "pid": process, "tid": thread,
             "ts": micros(span.begin), "dur": micros(span.end) - micros(span.begin), "args": what,
         }  # fmt: skip
-    elif span.state in (QUEUED, PARKED):
+    elif span.state in IS:
         pair = {"cat": span.state, "id": number, "name": title(story, span), "pid": server, "tid": server}
         yield {"ph": "b", "ts": micros(span.begin), "args": what} | pair
         yield {"ph": "e", "ts": micros(span.end)} | pair
@@ -136,8 +138,8 @@ def title(story: TraceStory, span: Span) -> str:
         return line or connection
     if span.state == SENDS:
         return f"sends {line}".strip()
-    if span.state in (QUEUED, PARKED):
-        return f"{connection} is {'in the queue' if span.state == QUEUED else 'parked'}"
+    if span.state in IS:
+        return f"{connection} is {IS[span.state]}"
     return f"waits: {span.want}, {connection}"
 
 

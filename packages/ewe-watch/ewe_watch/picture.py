@@ -37,7 +37,7 @@ from ewe_explore.lanes import (
 )
 from ewe_watch.behind import DATABASE, ENGINE
 from ewe_watch.moment import duration
-from ewe_watch.story import BUSY, OCCUPYING, OF_CLIENT, PARKED, QUEUED, SENDS
+from ewe_watch.story import BACKLOG, BUSY, OCCUPYING, OF_CLIENT, PARKED, QUEUED, SENDS
 
 LANES_PX = 1100  # the width of the lanes in a file
 PAGE_PX = 1280  # the width of a page, in which a picture need not scroll
@@ -52,7 +52,8 @@ LEGEND = (
     ("busy", "computes for a connection"), ("sends", "sends the response"),
     ("client", "stands still: waits for its client"),
     ("other", "stands still: waits for a program, a server or a call"), ("free", "free"),
-    ("queue", "waits in a queue"), (PLAIN, "parked: its client is waited for, without a worker"),
+    ("backlog", "in the kernel's backlog, not accepted yet"), ("queue", "waits in a queue"),
+    (PLAIN, "parked: its client is waited for, without a worker"),
     ("engine", "an engine runs a script"), ("database", "a database runs a statement"),
     ("end", "refused"), ("line quiet", "a moment of the list"),
 )  # fmt: skip
@@ -82,7 +83,7 @@ def lane_pictures(documents: Sequence[dict[str, Any]], width: float = LANES_PX) 
     """Return the pictures of some traces. documents: those of document.py. width: of the lanes, in pixels."""
     micros = max(1, *(found["duration"] for found in documents))
     most = {
-        state: max(LEAST_MOST, *(max(found["queue"][state], default=0) for found in documents))
+        state: max(LEAST_MOST, *(max(counts(found, state), default=0) for found in documents))
         for state in (QUEUED, PARKED)
     }
     return [TraceDrawing(found, width, width / micros, most).picture() for found in documents]
@@ -132,13 +133,24 @@ class TraceDrawing:
         found = self.found
         lanes: list[DrawnLane] = []
         if found["connections"]:
-            lanes += self.area("queue", found["queue"], QUEUED, self.most[QUEUED], "queue")
+            lanes += self.waiting()
             lanes[-1].marks = self.refusals()
         if any(found["queue"][PARKED]):
             lanes += self.area("parked", found["queue"], PARKED, self.most[PARKED], PLAIN)
         lanes += [*self.workers(), *self.behind()]
         label = f"{heading(found)}: the queue, and what each worker does"
         return LanePicture(label, self.width, lanes, self.ticks(), list(self.moments()), page=PAGE_PX)
+
+    def waiting(self) -> list[DrawnLane]:
+        """Return the lanes of the connections in the queue, and above them of those in the backlog."""
+        numbers, most = self.found["queue"], self.most[QUEUED]
+        lanes = self.area("queue", numbers, QUEUED, most, "queue")
+        if any(numbers[BACKLOG]):
+            both = numbers | {QUEUED: counts(self.found, QUEUED)}
+            above = self.area("waiting", both, QUEUED, most, "backlog")
+            above[-1].areas += lanes[-1].areas
+            return above
+        return lanes
 
     def ticks(self) -> list[LaneTick]:
         """Return the labels of the axis. A label is centred, so the right end has no room for one."""
@@ -274,6 +286,14 @@ class TraceDrawing:
             before = LaneMoment(x, "quiet", str(number), tip)
         if before is not None:
             yield before
+
+
+def counts(found: dict[str, Any], state: str) -> list[int]:
+    """Return the column of a state. The connections in the backlog stand above those in the queue."""
+    numbers = found["queue"]
+    if state != QUEUED:
+        return list(numbers[state])
+    return [queued + backlog for queued, backlog in zip(numbers[QUEUED], numbers[BACKLOG], strict=True)]
 
 
 def work_of(spans: dict[str, list[Any]], number: int, kind: str, text: str) -> Work:

@@ -87,11 +87,12 @@ function tellReplay() {
 
 // What a trace shows at the moment, in words
 function stateNow(trace) {
-  const {begin} = trace.spans, {time, queued, parked} = trace.queue;
+  const {begin} = trace.spans, {time, backlog, queued, parked} = trace.queue;
   const occupied = trace.lanes.filter((lane, row) => begin[lane.spans[firstAfter(trace, row, replay.at)]] <= replay.at).length;
   let step = time.length - 1;
   while (step >= 0 && time[step] > replay.at) step--;
   const parts = [`${occupied} of ${trace.lanes.length} rows are occupied`, `${queued[step] ?? 0} in the queue`];
+  if (trace.mostBacklog) parts.splice(1, 0, `${backlog[step] ?? 0} in the backlog`);
   if (trace.mostParked) parts.push(`${parked[step] ?? 0} parked`);
   return (traces.length > 1 ? `${trace.model || trace.name}: ` : "") + parts.join(", ");
 }

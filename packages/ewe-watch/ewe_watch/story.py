@@ -18,8 +18,10 @@ A connection is in one of five states. In three of them it occupies a worker:
 The models differ in one point: which waits are parked. Under the models serial, fork, prefork and thread no wait
 is. In an event loop each wait is. A pool decides by its setting `parking`.
 
-Clients in the kernel's listen backlog are not accepted yet. The server does not know them, so no trace has them:
-under the serial model they are the whole queue.
+A sixth state comes before: a connection is in the kernel's listen backlog until the server accepts it. Under the
+serial model this is the whole queue. The event `accepted` says for how long (Linux, TCP), so the story knows this
+state only when it is over, and adds its span then. A connection that no worker has accepted by the end of the trace
+is not in it. The kernel counts ticks of 10 ms at most, so a shorter wait has no span.
 
 X-Switch and the database daemon write events, too: behind.py tells their part of the story.
 
@@ -30,14 +32,15 @@ takes one event at a time, and all results may be asked for in between.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ewe_watch.behind import ENGINE, BehindStory, is_behind, shared_rows
-from ewe_watch.events import TraceEvent
+from ewe_watch.events import TraceEvent, parts_of_accepted
 
-QUEUED, BUSY, SENDS, WAITS, PARKED = "queued", "busy", "sends", "waits", "parked"
+BACKLOG, QUEUED, BUSY, SENDS, WAITS, PARKED = "backlog", "queued", "busy", "sends", "waits", "parked"
+TICK_S = 0.01  # of the kernel's clock, at most: a shorter time in the backlog may be none
 OCCUPYING = frozenset((BUSY, SENDS, WAITS))  # the states in which a connection has a worker
 # What a conversation waits for if it waits for its client: ewe.trace and the Want of ewe.streams.base
 OF_CLIENT = frozenset(("request", "bytes", "close", "room"))
@@ -68,11 +71,12 @@ class Span(NamedTuple):
 
 
 class QueueStep(NamedTuple):
-    """The numbers of connections in the queue, and parked, from this time on."""
+    """The numbers of connections in the queue, parked, and in the kernel's backlog, from this time on."""
 
     seconds: float
     queued: int
     parked: int
+    backlog: int = 0
 
 
 class RefusedClient(NamedTuple):
@@ -117,7 +121,9 @@ class TracedRequest:
 class TracedConnection:
     """A connection: its facts, and the state that it is in now (`state`, `since`, `worker`, `want`, `request`).
 
-    accepted: None if the trace begins later. first_byte: of the first response. requests: indexes into
+    accepted: None if the trace begins later. backlog: seconds in the kernel's backlog before, as the event says it;
+    None: unknown. arrived: when the kernel made the connection, or else when it was accepted.
+    first_byte: of the first response. requests: indexes into
     TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST. left: when the server saw
     that the client had left. exited: when the last program of this connection ended.
     """
@@ -126,6 +132,8 @@ class TracedConnection:
     first_seen: float
     address: str = ""
     accepted: float | None = None
+    backlog: float | None = None
+    arrived: float | None = None
     first_byte: float | None = None
     ended: float | None = None
     why: str = ""
@@ -234,9 +242,17 @@ class TraceStory:
     # Events of a connection. ewe.trace lists the text (event.text) of each kind
 
     def accepted(self, event: TraceEvent, connection: TracedConnection) -> None:
-        """Note the address and the time of a new connection. It begins in the queue: no worker has taken it."""
-        connection.accepted = event.seconds
-        connection.address = event.text
+        """Note the address and the times of a new connection. It begins in the queue: no worker has taken it.
+
+        A wait in the backlog that began before the trace begins with the trace.
+        """
+        connection.accepted = connection.arrived = event.seconds
+        connection.address, connection.backlog = parts_of_accepted(event.text)
+        if connection.backlog is not None and connection.backlog >= TICK_S:
+            connection.arrived = max(event.seconds - connection.backlog, self.began)
+            if connection.arrived < event.seconds:
+                name = connection.name
+                self.spans.append(Span(connection.arrived, event.seconds, BACKLOG, name, "", "", NO_REQUEST))
         self.accepting_workers.add(event.worker)
         self.enter_state(connection, event, QUEUED)
 
@@ -391,6 +407,10 @@ class TraceStory:
         ]
         return sorted([*self.spans, *open_spans])
 
+    def all_steps(self) -> list[QueueStep]:
+        """Return the steps with the numbers in the backlog, which are known only later than the others."""
+        return list(with_backlog(self.steps, [span for span in self.spans if span.state == BACKLOG]))
+
     def lanes(self) -> list[WorkerLane]:
         """Return the workers: by process in the order in which these appeared, then by thread."""
         order: dict[str, int] = {}  # process -> its place
@@ -484,6 +504,21 @@ def tell(events: Iterable[TraceEvent]) -> TraceStory:
     for event in events:
         story.feed(event)
     return story
+
+
+def with_backlog(steps: list[QueueStep], spans: Iterable[Span]) -> Iterator[QueueStep]:
+    """Yield the steps of a queue, and a step for each change of the number in the backlog. spans: of BACKLOG."""
+    changes = Counter[float]()
+    for span in spans:
+        changes[span.begin] += 1
+        changes[span.end] -= 1
+    at = {step.seconds: step for step in steps}
+    now = QueueStep(0.0, 0, 0)
+    backlog = 0
+    for seconds in sorted(at.keys() | changes.keys()):
+        backlog += changes[seconds]
+        now = at.get(seconds, now)._replace(seconds=seconds, backlog=backlog)
+        yield now
 
 
 def process_of(worker: str) -> str:

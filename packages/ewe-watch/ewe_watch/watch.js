@@ -30,7 +30,7 @@ const traces = JSON.parse(byId("data").textContent).map(prepare);
 const whole = Math.max(1, ...traces.map(trace => trace.duration)) * 1.01;
 const view = {from: 0, to: whole};
 // One scale for all traces, so that their areas can be compared
-const mostQueued = Math.max(4, ...traces.map(trace => trace.mostQueued));
+const mostQueued = Math.max(4, ...traces.map(trace => trace.mostWaiting));
 const mostParked = Math.max(4, ...traces.map(trace => trace.mostParked));
 const filter = {connection: "", worker: "", longer: 0};
 let mark = null;      // the moment that is shown: {trace, moment}
@@ -48,15 +48,19 @@ function prepare(trace, index) {
     each.served = new Set();
     each.requests = 0;
   });
-  trace.connections.forEach(each => Object.assign(each, {queued: 0, parked: 0, spans: [], requests: [], on: new Set()}));
-  trace.ways = [];  // how each connection came from the queue to a worker
+  trace.connections.forEach(each => Object.assign(each, {waited: 0, queued: 0, parked: 0, spans: [], requests: [], on: new Set()}));
+  trace.ways = [];  // how each connection came from the backlog and the queue to a worker
   const waiting = new Map();
   for (let span = 0; span < begin.length; span++) {
     const owner = trace.connections[connection[span]];
     owner.spans.push(span);
-    if (state[span] === "queued") {
+    if (state[span] === "backlog") {
+      owner.waited += end[span] - begin[span];
+      waiting.set(connection[span], {first: span, last: span});
+    } else if (state[span] === "queued") {
       owner.queued += end[span] - begin[span];
-      waiting.set(connection[span], span);
+      const before = waiting.get(connection[span]);
+      if (before) before.last = span; else waiting.set(connection[span], {first: span, last: span});
     } else if (state[span] === "parked") {
       owner.parked += end[span] - begin[span];
     } else {
@@ -66,7 +70,7 @@ function prepare(trace, index) {
       by.served.add(connection[span]);
       owner.on.add(worker[span]);
       if (waiting.has(connection[span])) {
-        trace.ways.push({queued: waiting.get(connection[span]), row: by.row});
+        trace.ways.push({...waiting.get(connection[span]), row: by.row});
         waiting.delete(connection[span]);
       }
     }
@@ -76,7 +80,10 @@ function prepare(trace, index) {
     if (each.worker >= 0) trace.workers[each.worker].requests++;
     each.end = each.last_byte ?? each.answered ?? trace.duration;
   });
-  trace.mostQueued = trace.queue.queued.reduce((most, each) => Math.max(most, each), 0);
+  // The connections in the backlog stand above those in the queue
+  trace.waiting = {time: trace.queue.time, queued: trace.queue.queued.map((each, step) => each + trace.queue.backlog[step])};
+  trace.mostWaiting = trace.waiting.queued.reduce((most, each) => Math.max(most, each), 0);
+  trace.mostBacklog = trace.queue.backlog.reduce((most, each) => Math.max(most, each), 0);
   trace.mostParked = trace.queue.parked.reduce((most, each) => Math.max(most, each), 0);
   prepareBehind(trace);
   return trace;
@@ -115,7 +122,9 @@ function legend() {
     each === kind && trace.spans.worker[span] >= 0)));
   const server = traces.some(trace => trace.connections.length);
   const items = [...used.map(kind => [kind.name, kind.label]), ["free", "free"]];
-  if (server) items.push(["queue", "in the queue, without a worker"], [wayOfLegend, "from the queue to a worker"]);
+  const backlog = traces.some(trace => trace.mostBacklog);
+  if (backlog) items.push(["backlog", "in the kernel's backlog, not accepted yet"]);
+  if (server) items.push(["queue", "in the queue, without a worker"], [wayOfLegend, backlog ? "from there to a worker" : "from the queue to a worker"]);
   items.push(...legendBehind());
   if (traces.some(trace => trace.mostParked)) {
     items.push([pen => {
@@ -229,8 +238,11 @@ function paint(pen, trace, layout) {
   drawMark(pen, layout, trace);
   const brushes = KINDS.map(kind => paintOf(pen, kind.name));
   if (layout.queue.height) {
-    drawCounts(pen, stripOf(layout, trace, layout.queue), trace.queue, mostQueued, paintOf(pen, "queue"), colours.queue, []);
-    labels(pen, layout, layout.queue, "queue", "waiting for a worker", mostQueued);
+    const strip = stripOf(layout, trace, layout.queue);
+    if (trace.mostBacklog) drawCounts(pen, strip, trace.waiting, mostQueued, paintOf(pen, "backlog"), colours.backlog, []);
+    drawCounts(pen, strip, trace.queue, mostQueued, paintOf(pen, "queue"), colours.queue, []);
+    const [name, detail] = trace.mostBacklog ? ["waiting", "in backlog or queue"] : ["queue", "waiting for a worker"];
+    labels(pen, layout, layout.queue, name, detail, mostQueued);
   }
   if (layout.parked.height) {
     drawCounts(pen, stripOf(layout, trace, layout.parked), {time: trace.queue.time, queued: trace.queue.parked}, mostParked, colours.card, colours.parked, [4, 2]);
@@ -380,17 +392,17 @@ function write(pen, layout, trace, span, from, to, top, height) {
   writeOn(pen, KINDS[trace.kinds[span]].name, text, from + 4, top + height / 2, layout.font);
 }
 
-// Lines from the queue to the workers, for waits that are wide enough to see
+// Lines from the backlog and the queue to the workers, for waits that are wide enough to see
 function drawWays(pen, layout, trace) {
   const {begin, end, connection} = trace.spans;
   const bottom = layout.queue.top + layout.queue.height;
   let drawn = 0;
   pen.strokeStyle = pen.fillStyle = colours.queue;
-  for (const {queued, row} of trace.ways) {
-    if (end[queued] < view.from || begin[queued] > view.to || end[queued] > shownUntil()) continue;
-    const from = xOf(layout, begin[queued]), to = xOf(layout, end[queued]);
-    const chosen = selected?.trace === trace && !isBehind(trace, selected.row) && connection[selected.span] === connection[queued];
-    if ((to - from < 6 && !chosen) || (filtering() && !connectionMatches(trace, connection[queued]))) continue;
+  for (const {first, last, row} of trace.ways) {
+    if (end[last] < view.from || begin[first] > view.to || end[last] > shownUntil()) continue;
+    const from = xOf(layout, begin[first]), to = xOf(layout, end[last]);
+    const chosen = selected?.trace === trace && !isBehind(trace, selected.row) && connection[selected.span] === connection[first];
+    if ((to - from < 6 && !chosen) || (filtering() && !connectionMatches(trace, connection[first]))) continue;
     if (++drawn > MOST_WAYS) break;
     const y = layout.top + (row + 0.5) * layout.lane - 2;
     pen.save();
@@ -650,8 +662,9 @@ function point(picture, event) {
     return;
   }
   if (event.offsetX > gutter && event.offsetY < parked.top + parked.height) {
-    const low = event.offsetY < queue.top + queue.height + 4;
-    tip(countsAt(picture.trace, timeAt(picture.layout, event.offsetX), low ? "queued" : "parked"), event.clientX, event.clientY);
+    const high = event.offsetY < queue.top + queue.height + 4, at = timeAt(picture.layout, event.offsetX);
+    const lines = high && picture.trace.mostBacklog ? countsAt(picture.trace, at, "backlog").slice(0, 2) : [];
+    tip([...lines, ...countsAt(picture.trace, at, high ? "queued" : "parked")], event.clientX, event.clientY);
   }
 }
 
@@ -661,7 +674,8 @@ function countsAt(trace, micros, state) {
   for (let span = 0; span < begin.length && begin[span] <= micros; span++) {
     if (trace.spans.state[span] === state && end[span] > micros) found.push(trace.connections[connection[span]].label);
   }
-  const what = state === "queued" ? "in the queue, without a worker" : "parked: their clients are waited for without a worker";
+  const what = {backlog: "in the kernel's backlog, not accepted yet", queued: "in the queue, without a worker",
+    parked: "parked: their clients are waited for without a worker"}[state];
   const names = found.slice(0, 12).join(", ") + (found.length > 12 ? " …" : "");
   return [`${found.length} ${what}`, found.length ? `connections ${names}` : "", `at ${duration(micros)}`];
 }
@@ -686,6 +700,7 @@ function words(trace, span) {
       `request and response: ${duration(request.end - request.head)}`);
   }
   lines.push(timesOf(begin[span], end[span], goes_on[span]));
+  if (owner.waited) lines.push(`in the backlog before: ${duration(owner.waited)}`);
   if (replay.at === null) lines.push(`in the queue before and between: ${duration(owner.queued)}`);
   return lines;
 }
@@ -759,6 +774,9 @@ function goTo(trace, span, text) {
   return button;
 }
 
+// The kernel counts ticks of 10 ms at most (TICK_S of story.py). null: the trace does not say it.
+const inBacklog = micros => micros === null ? "unknown" : micros < 1e4 ? "< 10 ms" : duration(micros);
+
 function connectionRow(trace, connection) {
   const each = trace.connections[connection];
   const lines = each.requests.slice(0, 4).map(number => {
@@ -766,10 +784,11 @@ function connectionRow(trace, connection) {
     return `${request.line} → ${request.status || "no response"} in ${duration(request.end - request.head)}`;
   });
   if (each.requests.length > 4) lines.push(`and ${each.requests.length - 4} more`);
-  const first = each.first_byte === null ? "–" : each.accepted === null ? duration(each.first_byte) : duration(each.first_byte - each.accepted);
+  const first = each.first_byte === null ? "–" : each.accepted === null ? duration(each.first_byte) : duration(each.first_byte - each.arrived);
   const on = [...each.on].slice(0, 3).map(worker => trace.workers[worker].name).join(", ") + (each.on.size > 3 ? " …" : "");
   return [each.spans.length ? goTo(trace, each.spans[0], each.label) : each.label, each.address,
-    each.accepted === null ? "before" : duration(each.accepted), duration(each.queued), on || "none", duration(each.parked),
+    each.accepted === null ? "before" : duration(each.accepted), inBacklog(each.backlog),
+    duration(each.queued), on || "none", duration(each.parked),
     first, lines.join("; ") || "none", each.ended === null ? "goes on" : each.why];
 }
 
@@ -797,7 +816,7 @@ function fillTables() {
     const connections = trace.connections.map((_, connection) => connection)
       .filter(connection => connectionMatches(trace, connection));
     section.append(table(`${name}: connections`,
-      [["connection", ""], ["client", ""], ["accepted at", "n"], ["in the queue", "n"], ["worker", ""], ["parked", "n"],
+      [["connection", ""], ["client", ""], ["accepted at", "n"], ["in the backlog", "n"], ["in the queue", "n"], ["worker", ""], ["parked", "n"],
         ["first byte after", "n"], ["requests", "wide"], ["end", ""]],
       connections.map(connection => () => connectionRow(trace, connection)), `${name}: connections`));
     tablesBehind(section, trace, name);

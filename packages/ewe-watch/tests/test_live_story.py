@@ -42,6 +42,18 @@ def test_a_change_has_what_happened_since_the_last_one() -> None:
     assert told.changes()["spans"] == []
 
 
+def test_connections_that_waited_in_the_backlog_are_counted() -> None:
+    """A wait below a tick of the kernel is none. The client's name comes from the address alone."""
+    told = story()
+    for number, more in enumerate(("", " backlog=0.004", " backlog=0.500", " backlog=1.250")):
+        told.feed(TraceEvent(2.0, "accepted", f"{PID}.{number}", f"{PID}/{PID}", f"{number}{more}"))
+    change = told.changes()
+    assert change["accepted"] == 4 and change["from_backlog"] == [2, 1250]
+    assert [told.name_of(f"{PID}.{number}") for number in range(4)] == [
+        f"visitor {each}" for each in range(4)
+    ]
+
+
 def behind(told: LiveStory, *lines: str) -> dict[str, list[list[object]]]:
     """Tell events of X-Switch and the daemon, as "TIME KIND NAME WORKER TEXT"; return their rows."""
     for line in lines:

@@ -87,7 +87,8 @@ def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
     for line in sorted(lines, key=lambda line: float(line.partition(" ")[0])):
         _, event, connection, worker, text = line.split(" ", 4)
         if event == "accepted":
-            ports[connection] = int(text.rpartition(":")[2])
+            address, _, _ = text.partition(" ")  # the time in the backlog may follow it
+            ports[connection] = int(address.rpartition(":")[2])
         port = ports.get(connection, 0)
         if event == "ready" and port not in queued:
             queued.add(port)

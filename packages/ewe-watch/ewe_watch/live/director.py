@@ -56,8 +56,8 @@ BEHIND: dict[str, Callable[[BehindStory], int]] = {
 }
 COSTS = ("threads", "processes", "zombies", "descriptors")
 MEASURES = (
-    *COSTS, "backlog", "queued", "parked", "lost", "refused", "accepted", "programs", "started programs",
-    "statements", *BEHIND,
+    *COSTS, "backlog", "from backlog", "queued", "parked", "lost", "refused", "accepted", "programs",
+    "started programs", "statements", *BEHIND,
 )  # fmt: skip
 OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "error", "refused", "lost")
 # The line of the event `model`: time, event, connection, worker, text
@@ -451,6 +451,8 @@ class Director:
             if name == "backlog":
                 self.look_at_backlogs()
                 return float(model.backlog or 0)
+            if name == "from backlog":
+                return float(story.from_backlog)
             if name in COSTS:
                 model.measure_cost()
                 return float(model.cost.get(name, 0))

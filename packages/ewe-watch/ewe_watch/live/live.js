@@ -397,6 +397,8 @@ function showCost(model, change) {
       `${cost.threads} ${cost.threads === 1 ? "thread" : "threads"}`,
       `${cost.processes} ${cost.processes === 1 ? "process" : "processes"}${cost.zombies ? ` and ${cost.zombies} ${cost.zombies === 1 ? "zombie" : "zombies"}` : ""}`, `${cost.descriptors} descriptors`);
   }
+  const [waited, longest] = change.from_backlog;
+  if (waited) parts.push(`${waited} ${waited === 1 ? "connection" : "connections"} waited in the backlog, ${duration(1000 * longest)} at most`);
   if (change.programs > 0) parts.push(`${change.programs} ${change.programs === 1 ? "program" : "programs"}`);
   if (change.failed) parts.push(`${change.failed} ${change.failed === 1 ? "response" : "responses"} with an error status`);
   if (change.rowless) parts.push(`${change.rowless} occupied ${change.rowless === 1 ? "worker" : "workers"} without a row`);

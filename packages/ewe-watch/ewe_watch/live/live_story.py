@@ -16,7 +16,7 @@ from typing import Any
 
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.behind_rows import BehindRows
-from ewe_watch.story import NO_REQUEST, OCCUPYING, TracedConnection, TraceStory, process_of
+from ewe_watch.story import NO_REQUEST, OCCUPYING, TICK_S, TracedConnection, TraceStory, process_of
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
@@ -56,6 +56,8 @@ class LiveStory(TraceStory):
         self.row_workers: list[str] = []  # row -> the worker that has it now
         self.hidden = 0  # spans that were too many to show
         self.labels: dict[str, str] = {}
+        self.from_backlog = 0  # connections that have waited in the kernel's backlog
+        self.longest_in_backlog = 0.0  # seconds
         self.zombies: frozenset[int] = frozenset()  # processes, by the last measurement
         self.shown_zombies: dict[str, float] = {}  # worker -> since when
         self.ended_at: dict[str, float] = {}  # worker -> its last event
@@ -82,10 +84,17 @@ class LiveStory(TraceStory):
             self.counts[f"status {event.text[:1]}xx"] += 1
         super().feed(event)
         if event.kind == "accepted":
-            self.labels[event.connection] = self.label_of(event.text)
+            self.note_accepted(self.connections[event.connection])
         elif event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
             self.forget(event.connection)
+
+    def note_accepted(self, connection: TracedConnection) -> None:
+        """Note the client of a new connection, and its time in the kernel's backlog, if it waited there."""
+        self.labels[connection.name] = self.label_of(connection.address)
+        if connection.backlog is not None and connection.backlog >= TICK_S:
+            self.from_backlog += 1
+            self.longest_in_backlog = max(self.longest_in_backlog, connection.backlog)
 
     def enter_state(
         self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
@@ -142,8 +151,9 @@ class LiveStory(TraceStory):
 
         Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end,
         state, awaited thing, label, request]. rows: of row_now(). held: how many workers are occupied. rowless:
-        how many of these have no row. queued, parked, programs, open: how many there are now. The other numbers
-        count from the beginning.
+        how many of these have no row. queued, parked, programs, open: how many there are now. from_backlog: how
+        many connections have waited in the backlog, and the longest wait (ms). The other numbers count from the
+        beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -169,6 +179,7 @@ class LiveStory(TraceStory):
             "queued": self.queued,
             "parked": self.parked,
             "accepted": self.counts["accepted"],
+            "from_backlog": [self.from_backlog, round(self.longest_in_backlog * 1000)],
             "requests": self.counts["request"],
             "answered": self.counts["answered"],
             "failed": self.counts["status 4xx"] + self.counts["status 5xx"],
