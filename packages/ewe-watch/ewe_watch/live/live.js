@@ -83,6 +83,7 @@ byId("let-go").addEventListener("click", () => press({do: "let-go"}));
 byId("pace").addEventListener("change", () => press({do: "pace", factor: Number(byId("pace").value)}));
 byId("next").addEventListener("click", () => press({do: "next"}));
 byId("play").addEventListener("click", () => press({do: "play"}));
+byId("skip").addEventListener("click", () => press({do: "skip"}));
 byId("leave").addEventListener("click", () => press({do: "leave"}));
 byId("start").addEventListener("click", async () => {
   const button = byId("start");
@@ -105,6 +106,8 @@ addEventListener("keydown", event => {
     }
     return;
   }
+  if (event.key === "s" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.matches("input, select")
+    && !byId("skip").disabled) press({do: "skip"});  // also from the button "next", which has the focus
   if (event.target.matches("input, select, button, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === " ") { event.preventDefault(); pause(!paused); }
   if (event.key === "." && paused) step();
@@ -498,13 +501,18 @@ function showScene(scene) {
   box.querySelector(".steps").replaceChildren(...scene.steps.map((text, number) => {
     const item = make("li", text);
     const shown = number === scene.at - 1 && !scene.running;  // what the picture shows now
+    if (scene.skipped.includes(number)) item.append(make("i", " (skipped)"));
     item.className = scene.failed && number === scene.at ? "failed" : shown ? "done shown" : number < scene.at ? "done"
       : number === scene.at ? scene.running ? "now shown" : "now" : "";
     if (item.classList.contains("shown")) item.setAttribute("aria-current", "step");
     return item;
   }));
   byId("next").disabled = byId("play").disabled = scene.at >= scene.steps.length || scene.running;
+  const waits = scene.running && scene.at < scene.steps.length;
+  const hadFocus = document.activeElement === byId("skip");
+  byId("skip").disabled = !waits;
   byId("leave").disabled = scene.running;
+  if (hadFocus && !waits) byId(scene.at < scene.steps.length ? "next" : "leave").focus();
   if (scene.failed) { byId("status").className = "wrong"; byId("status").textContent = scene.failed; }
 }
 
