@@ -339,12 +339,14 @@ function layOut(model) {
   if (free > 0) model.lines.push({height: FREE, free});
   model.tops = [];
   model.heights = [];
+  const before = model.whole;
   model.whole = 0;
   for (const line of model.lines) {
     line.top = model.whole;
     model.whole += line.height;
     if (line.row !== undefined) [model.tops[line.row], model.heights[line.row]] = [line.top, line.height];
   }
+  if (model.whole !== before) lastDrawn = 0;  // without motion, the canvas would fit its rows a second later
 }
 
 // For how many milliseconds the worker of a row has ended, and its row has no other; -1: it lives, or nothing says so.
