@@ -55,7 +55,7 @@ class Factory:
     def undo_renewal(self, old: Factory) -> None:
         self.version, self.workers = old.version, old.workers
 
-    def restore_databases(self, undone: object) -> None:
+    def restore_programs(self, undone: object) -> None:
         self.undone.append(undone)
 
     def report_applications(self) -> None:

@@ -4,23 +4,39 @@ Perfetto has queries in SQL, and can join the server's trace with one of the ker
 document "Trace Event Format", in the part that Perfetto's page "Visualizing external trace formats" names:
 
     M       metadata: the names and the order of processes and threads
-    X       a complete event: a span of a worker; ts and dur are microseconds
+    X       a complete event: the life of a worker, or a span of its work; ts and dur are microseconds
     b, e    an asynchronous event: a connection in the backlog, in the queue, or parked; events with the same cat
             and id are a pair
     C       a counter: the connections in the backlog, in the queue, and the parked ones
     i       an instant: a connection that was refused; s is its scope, p for a process
     s, f    a flow: from the request of the server to the engine or the statement that it waits for
 
-Complete events of a thread must nest. They do, because a worker runs one conversation at a time.
+Complete events of a thread must nest. They do, because a worker runs one conversation at a time, and its life
+encloses all of them. The category of a life is `life`: `WHERE category != 'life'` leaves only the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from ewe_watch.behind import DATABASE, ENGINE, RUNS, BehindRequest
-from ewe_watch.story import BACKLOG, BUSY, NO_REQUEST, PARKED, QUEUED, SENDS, Span, TraceStory, process_of
+from ewe_watch.behind import DATABASE, ENGINE, RUNS, BehindLane, BehindRequest, BehindSpan
+from ewe_watch.story import (
+    BACKLOG,
+    BUSY,
+    NO_REQUEST,
+    PARKED,
+    QUEUED,
+    SENDS,
+    Span,
+    TraceStory,
+    WorkerLane,
+    process_of,
+)
+
+AnySpan = TypeVar("AnySpan", Span, BehindSpan)
+LIFE = "life"  # the category of a life
 
 IS = {BACKLOG: "in the backlog", QUEUED: "in the queue", PARKED: "parked"}  # the states without a worker
 # Perfetto's processes for the engines and for the connections to databases: larger than any pid of Linux
@@ -40,6 +56,7 @@ def trace_events(story: TraceStory) -> Iterator[dict[str, Any]]:
         pid, tid = map(int, lane.worker.split("/"))
         yield named("thread_name", pid, tid, lane.name)
         yield metadata("thread_sort_index", pid, tid, {"sort_index": order})
+    yield from lives(story)
     for number, span in enumerate(story.all_spans()):
         yield from of_span(story, span, server, number)
     yield from behind(story)
@@ -56,12 +73,51 @@ def trace_events(story: TraceStory) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
+def lives(story: TraceStory) -> Iterator[dict[str, Any]]:
+    """Yield the life of each worker that the trace has begun: as long as its thread or its process runs.
+
+    A life comes before the work of its worker. Of two spans that begin together, a viewer takes the first as the
+    outer one.
+    """
+    lanes = [lane for lane in story.lanes() if lane.began is not None]
+    work = spans_by((span.worker, span) for span in story.all_spans())
+    for lane in lanes:
+        process, thread = map(int, lane.worker.split("/"))
+        yield life(lane, work[lane.worker], story.ended) | {"pid": process, "tid": thread}
+
+
+def spans_by(spans: Iterable[tuple[Any, AnySpan]]) -> defaultdict[Any, list[AnySpan]]:
+    """Return the spans of each key."""
+    found = defaultdict[Any, list[AnySpan]](list)
+    for key, span in spans:
+        found[key].append(span)
+    return found
+
+
+def life(
+    lane: WorkerLane | BehindLane, work: Sequence[Span | BehindSpan], trace_ended: float
+) -> dict[str, Any]:
+    """Return the event of the life of a worker or an engine, without its pid and tid.
+
+    work: its spans. A trace that has lost events may have spans outside the life. The life then begins and ends
+    with them, since the events of a thread must nest. A life that goes on ends at trace_ended (seconds).
+    """
+    begins = [span.begin for span in work] + ([] if lane.began is None else [lane.began])
+    ends = [span.end for span in work] + [trace_ended if lane.ended is None else lane.ended]
+    begin, end = micros(min(begins)), micros(max(ends))
+    return {
+        "ph": "X", "name": f"life of {lane.name}", "cat": LIFE, "ts": begin, "dur": max(end - begin, 0),
+        "args": {"goes on": lane.ended is None},
+    }  # fmt: skip
+
+
 def behind(story: TraceStory) -> Iterator[dict[str, Any]]:
     """Yield the events of X-Switch's engines and of the database's connections: a process for each kind.
 
     Their pids are no pids of the system, so that all engines stand together.
     """
-    lanes = story.behind.sorted_lanes()
+    lanes, spans = story.behind.sorted_lanes(), story.behind.all_spans()
+    work = spans_by((id(span.lane), span) for span in spans)
     # A thread of these processes is a lane; thread 0 has the requests in the queue
     numbers = {id(lane): number for number, lane in enumerate(lanes, 1)}
     for kind, (pid, name) in BEHIND.items():
@@ -70,28 +126,40 @@ def behind(story: TraceStory) -> Iterator[dict[str, Any]]:
     for number, lane in enumerate(lanes, 1):
         yield named("thread_name", BEHIND[lane.kind][0], number, f"{lane.name} ({lane.detail})")
         yield metadata("thread_sort_index", BEHIND[lane.kind][0], number, {"sort_index": number})
-    for number, span in enumerate(story.behind.all_spans()):
-        request = span.request
-        pid = BEHIND[request.kind][0]
-        what = {"user": request.user, "what": request.what, "text": request.text, "outcome": request.outcome}
-        if span.lane is None:
-            pair = {
-                "cat": request.kind,
-                "id": f"{request.kind}{number}",
-                "name": "waits",
-                "pid": pid,
-                "tid": 0,
-            }
-            yield {"ph": "b", "ts": micros(span.begin), "args": what} | pair
-            yield {"ph": "e", "ts": micros(span.end)} | pair
-            continue
-        at = {"pid": pid, "tid": numbers[id(span.lane)]}
-        yield {
-            "ph": "X", "name": request.text or request.what, "cat": request.kind, "ts": micros(span.begin),
-            "dur": micros(span.end) - micros(span.begin), "args": what,
-        } | at  # fmt: skip
-        if request.request != NO_REQUEST and span.state == RUNS:
-            yield from flow(story, request, micros(span.begin), at, number)
+        at = {"pid": BEHIND[lane.kind][0], "tid": number}
+        yield life(lane, work[id(lane)], story.ended) | at
+    for number, span in enumerate(spans):
+        yield from of_span_behind(story, span, numbers, number)
+
+
+def of_span_behind(
+    story: TraceStory, span: BehindSpan, lanes: Mapping[int, int], number: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of one span: a complete one in its lane, with an arrow to it, or a pair in the queue.
+
+    lanes: id() of a lane -> its thread. number: unique for the span.
+    """
+    request = span.request
+    pid = BEHIND[request.kind][0]
+    what = {"user": request.user, "what": request.what, "text": request.text, "outcome": request.outcome}
+    if span.lane is None:
+        pair = {
+            "cat": request.kind,
+            "id": f"{request.kind}{number}",
+            "name": "waits",
+            "pid": pid,
+            "tid": 0,
+        }
+        yield {"ph": "b", "ts": micros(span.begin), "args": what} | pair
+        yield {"ph": "e", "ts": micros(span.end)} | pair
+        return
+    at = {"pid": pid, "tid": lanes[id(span.lane)]}
+    yield {
+        "ph": "X", "name": request.text or request.what, "cat": request.kind, "ts": micros(span.begin),
+        "dur": micros(span.end) - micros(span.begin), "args": what,
+    } | at  # fmt: skip
+    if request.request != NO_REQUEST and span.state == RUNS:
+        yield from flow(story, request, micros(span.begin), at, number)
 
 
 def flow(

@@ -111,6 +111,40 @@ def test_a_scene_is_chosen_played_and_left_by_keys(watch: Callable[..., LivePage
     assert chromium.errors == []
 
 
+NEVER = """title = "Never"
+text = "One sentence."
+models = ["-t"]
+[[step]]
+say = "Nobody comes."
+until = ["1: answered visitor = 1"]
+[[step]]
+say = "Nobody comes again."
+until = ["1: answered visitor = 1"]
+"""
+
+
+def test_the_wait_of_a_step_is_left_by_a_key_and_by_its_button(
+    watch: Callable[..., LivePage], chromium: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "never.toml").write_text(NEVER)
+    show(chromium, watch("--scene", "never.toml"))
+    done = "document.querySelectorAll('.steps .done').length"
+    assert chromium.run("byId('skip').disabled")
+    chromium.run("byId('next').focus()")
+    chromium.press("Enter")
+    until(chromium, "!byId('skip').disabled")
+    chromium.press("s")
+    until(chromium, f"{done} === 1 && byId('skip').disabled && !byId('next').disabled")
+    assert chromium.run("document.querySelector('.steps .done').textContent").endswith("(skipped)")
+    click(chromium, "#next")
+    until(chromium, "!byId('skip').disabled")
+    chromium.run("byId('skip').focus()")
+    chromium.press("Enter")
+    until(chromium, f"{done} === 2")
+    assert chromium.run("document.activeElement.id") == "leave"
+    assert chromium.errors == []
+
+
 def test_a_scene_that_needs_users_says_so_in_one_line(
     watch: Callable[..., LivePage], chromium: Browser
 ) -> None:

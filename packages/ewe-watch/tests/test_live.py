@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +23,10 @@ import pytest
 from support.server import wait_until
 from support.wire import read_all
 
+from ewe.config.settings import Config
 from ewe_watch.events import read
+from ewe_watch.live.director import MOST_READERS
+from ewe_watch.live.serve import page_config
 
 pytestmark = pytest.mark.starts_processes
 SECONDS = 30  # for an event, on a busy machine
@@ -217,6 +222,51 @@ def test_who_may_press_a_button(watch: Callable[..., LivePage]) -> None:
     assert kinds(models, "visitor", "sent") == [0]
     assert page.ask("POST", do, body, origin=page.origin, content_type=kind)[0] == 204
     page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+
+
+def test_a_stranger_who_holds_all_connections_stops_the_buttons_for_a_moment_only(
+    watch: Callable[..., LivePage], tmp_path: Path
+) -> None:
+    """The page's server has a thread for each connection, and ends a silent one earlier than others do."""
+    assert page_config(tmp_path).head_timeout < Config().head_timeout
+    page = watch("-n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 4096 else 4096, hard))
+    try:
+        with ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context(socket.create_connection(("127.0.0.1", page.port), SECONDS))
+            assert page.press(do="send", kind="visitor")[0] == 204
+            page.until(lambda models: kinds(models, "visitor", "answered") == [1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_pages_that_read_nothing_are_few_and_the_others_go_on(watch: Callable[..., LivePage]) -> None:
+    page = watch("-n")
+    with ExitStack() as stack:
+
+        def subscribe() -> bytes:
+            """Ask for the stream, and read no more than the status."""
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), SECONDS))
+            sock.sendall(f"GET {page.path}changes HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n\r\n".encode())
+            return sock.recv(12, socket.MSG_WAITALL)
+
+        answers = [subscribe() for _ in range(MOST_READERS + 1)]
+        assert answers == [b"HTTP/1.1 200"] * MOST_READERS + [b"HTTP/1.1 503"]
+        assert page.press(do="send", kind="visitor")[0] == 204
+        stack.close()
+        wait_until(
+            lambda: subscribe() == b"HTTP/1.1 200", SECONDS
+        )  # once the server sees that a page has gone
+
+
+def test_a_stop_during_a_flood_prints_nothing(watch: Callable[..., LivePage]) -> None:
+    page = watch("-t", "-a")
+    assert page.press(do="send", kind="flood")[0] == 204
+    page.until(lambda models: all(model["answered"] for model in models))
+    assert page.stop() == 0
+    assert page.text().count("\n") == 1, page.text()
 
 
 def test_a_browser_gets_a_file_that_only_this_account_can_read(

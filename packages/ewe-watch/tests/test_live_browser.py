@@ -398,3 +398,30 @@ def test_a_failed_statement_is_seen_and_read(watch: Callable[..., LivePage], chr
     )
     assert any(red > green + 60 for red, green in zip(edge[::4], edge[1::4], strict=True))  # the dashes
     assert chromium.errors == []
+
+
+def test_a_process_that_ends_leaves_a_grey_row_which_is_folded(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    """Fifty visitors are fifty processes of fork, whose lives share few rows."""
+    page = watch("-f")
+    show(chromium, page)
+    click(chromium, "[data-send=silent]")
+    until(chromium, f"{figure(0, 'held')} === '5'")
+    alive = "[...models[0].rows.children].filter(row => row.matches(':not(.past, .folded, .waiting, .more-free)'))"
+    assert chromium.run(f"{alive}.length") == 5
+    click(chromium, "[data-send=fifty]")
+    until(chromium, f"{figure(0, 'answered')} === '50' && models[0].lives.length === 50")
+    until(chromium, "document.querySelector('li.past')?.textContent.endsWith('ended')")
+    click(chromium, "#let-go")
+    page.until(lambda models: models[0]["held"] == 0)
+    until(chromium, f"{alive}.length === 0 && document.querySelectorAll('li.past').length === 0")
+    folded = chromium.run("document.querySelectorAll('li.folded').length")
+    assert folded >= 5
+    said = chromium.run("document.querySelector('.more-free').innerText")
+    assert said.startswith(f"{folded} ended processes: folded")
+    heights = "[...document.querySelectorAll('li.folded')].every(row => row.offsetHeight <= FOLDED)"
+    assert chromium.run(heights)
+    assert "a worker lives, from edge to edge" in chromium.run("byId('legend').innerText")
+    until(chromium, "[...document.querySelectorAll('li.folded')].every(row => !row.offsetHeight)")
+    assert chromium.errors == []

@@ -155,9 +155,14 @@ def test_memory_stays_level(model: str) -> None:
     def twenty_seconds(number: int) -> int:
         """Return the memory in bytes that code of ewe_watch, or this test, has taken and kept."""
         for each in range(1000):
-            visitor = 1000 * number + each
+            visitor = 100 + 1000 * number + each  # no worker has the number of the server's process
             worker = f"{PID}/{visitor if model == 'thread' else 11 + each % 5}"
-            visit(told, visitor, visitor / 50, f"{visitor}/{visitor}" if model == "fork" else worker)
+            worker = f"{visitor}/{visitor}" if model == "fork" else worker
+            if model != "pool":
+                told.feed(TraceEvent(visitor / 50, "begins", "", worker, ""))
+            visit(told, visitor, visitor / 50, worker)
+            if model != "pool":
+                told.feed(TraceEvent(visitor / 50 + 0.01, "ends", "", worker, ""))
             if each % 3 == 0:
                 told.changes()
         ours = [tracemalloc.Filter(True, pattern) for pattern in ("*ewe_watch*", __file__)]
@@ -278,3 +283,42 @@ def test_threads_without_a_connection_take_no_row_from_others() -> None:
     del calls["7/3"]
     told.show_calls(calls)
     assert told.row_workers[3] == f"7/{MOST_ROWS}" and told.row_workers[:3] == before[:3]
+
+
+def test_a_worker_has_a_row_from_its_begin_to_its_end_and_then_the_next_one_has_it() -> None:
+    told = story("fork")
+    told.feed(TraceEvent(1.0, "begins", "", "8/8", ""))
+    told.feed(TraceEvent(1.5, "begins", "", "9/9", ""))
+    change = told.changes()
+    assert [row[:5] for row in change["rows"]] == [
+        ["process 1", "8/8", "", 0, ""], ["process 2", "9/9", "", 0, ""],
+    ]  # fmt: skip
+    assert change["lives"] == {"now": [[1000.0, None], [1500.0, None]], "past": []}
+    told.feed(TraceEvent(2.0, "ends", "", "8/8", ""))
+    change = told.changes()
+    assert [row[4] for row in change["rows"]] == ["ended", ""]
+    assert change["lives"] == {"now": [[1000.0, 2000.0], [1500.0, None]], "past": [[0, 1000.0, 2000.0]]}
+    told.feed(TraceEvent(3.0, "begins", "", "10/10", ""))
+    assert told.changes()["lives"] == {"now": [[3000.0, None], [1500.0, None]], "past": []}
+    assert told.row_workers == ["10/10", "9/9"]
+
+
+def test_idle_workers_keep_their_rows_until_a_connection_needs_one() -> None:
+    told = story("pool")
+    for number in range(MOST_ROWS + 5):
+        told.feed(TraceEvent(1.0, "begins", "", f"7/{100 + number}", ""))
+    assert told.row_workers == [f"7/{100 + number}" for number in range(MOST_ROWS)]
+    told.feed(TraceEvent(2.0, "accepted", "7.1", "7/7", "5"))
+    told.feed(TraceEvent(2.0, "runs", "7.1", f"7/{100 + MOST_ROWS}", ""))
+    assert told.row_workers[0] == f"7/{100 + MOST_ROWS}"
+    assert told.changes()["lives"]["now"][0] == [1000.0, None]
+
+
+def test_the_workers_of_a_process_that_stops_or_was_killed_end() -> None:
+    told = LiveStory(lambda address: address, 0.0, is_running=lambda process: process != 9)
+    told.feed(TraceEvent(0.0, "model", "", "7/7", "prefork a description"))
+    for process in (8, 9, 10):
+        told.feed(TraceEvent(1.0, "begins", "", f"{process}/{process}", ""))
+    told.feed(TraceEvent(2.0, "stops", "", "8/8", ""))
+    assert [row[4] for row in told.changes()["rows"]] == ["ended", "ended", ""]
+    assert list(told.lives.began) == ["7/7", "10/10"]

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -260,6 +260,25 @@ def test_a_failed_step_that_is_played_again_and_passes_leaves_no_failure(tmp_pat
         wait_until(lambda: director.measure(0, "answered visitor") == 1, 30)
         stage.play(all_steps=False)
         assert stage.at == 1 and stage.failed == director.scene["failed"] == ""
+
+
+@pytest.mark.starts_processes
+def test_the_wait_of_a_step_can_be_left(tmp_path: Path) -> None:
+    """The first condition never holds. Without skip() the step would fail after LIMIT_S seconds."""
+    never = STEP | {"until": ["1: answered visitor = 2"]}
+    with director_in(tmp_path) as director:
+        stage = Stage(director, scene_of("never", TABLE | {"step": [never, STEP]}))
+        with pytest.raises(ActionError, match="no step is being played"):
+            stage.skip()
+        player = Thread(target=stage.play, kwargs={"all_steps": False})
+        player.start()
+        wait_until(stage.lock.locked, 30)
+        wait_until(lambda: director.measure(0, "answered visitor") == 1, 30)
+        stage.skip()
+        player.join(LIMIT_S / 3)
+        assert not player.is_alive()
+        assert (stage.at, stage.skipped, stage.failed) == (1, [0], "")
+        assert director.scene["skipped"] == [0] and not director.scene["running"]
 
 
 @pytest.mark.starts_processes

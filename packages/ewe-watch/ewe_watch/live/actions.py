@@ -25,10 +25,13 @@ def execute_action(director: Director, chooser: SceneChooser, action: dict[str, 
         elif name == "change":
             values = {str(key): str(value) for key, value in dict(action["values"]).items()}
             director.change(int(action["model"]), values)
-        elif name in ("next", "play"):
-            if chooser.stage is None:
+        elif name in ("next", "play", "skip"):
+            if (stage := chooser.stage) is None:
                 raise ActionError("no scene is shown: choose one, or start ewe-watch --scene NAME")
-            chooser.stage.play(all_steps=name == "play")
+            if name == "skip":
+                stage.skip()
+            else:
+                stage.play(all_steps=name == "play")
         elif name == "scene":
             chooser.start(str(action["name"]))
         elif name == "leave":

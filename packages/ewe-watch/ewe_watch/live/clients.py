@@ -424,13 +424,21 @@ class Clients:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
 
+    async def cancel_rest(self) -> None:
+        """Cancel all tasks of the loop but this one. asyncio would print an error for each task that is left."""
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the loop, and wait for its end, at most STOP_S seconds."""
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(work, self.loop).result(STOP_S)
 
     def stop(self) -> None:
-        """End the loop and its thread. The clients must have ended."""
+        """End the loop and its thread, and the connections of a flood that have not ended yet."""
+        self.wait_for(self.cancel_rest())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(STOP_S)
         self.loop.close()

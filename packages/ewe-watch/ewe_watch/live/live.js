@@ -8,6 +8,8 @@ const AREA = 76;            // height of the picture of queue and parked connect
 const STRIP = 44;           // height of the queue before the engines, or before the connections to databases
 const FREE = 26;            // height of the line of threads that had no connection yet
 const NARROW = 4;           // the least width of a span, if the row has room
+const GREY_MS = 3000;       // how long the row of a worker that has ended keeps its height
+const FOLDED = 4;           // its height afterwards, until its work has left the picture
 const MOST_ASKS = 200;      // lines from workers that ask, in one picture
 const CLIENT_WANTS = {request: "its request", bytes: "its bytes", close: "its close", room: "room to send"};
 const OTHER_WANTS = {program: "a program", server: "a server", call: "a call that blocks"};
@@ -26,6 +28,7 @@ const TITLES = {answered: "the median", waiting: "the longest wait",
   errors: "the status says that the request failed: 400 to 599, but 503 is a refusal", lost: "the connection ended without a response",
   "let go": "ended by the button"};
 let models = [], paused = false, buffered = [], zombies = false, failures = false, behind = new Set(), seen = new Set(), scenes = [], lastDrawn = 0;
+let lives = false;    // whether a picture has shown the end of a worker
 let outside = false;  // whether a server of this page is seen from outside
 
 // Places in a row of an engine or of a connection, and in a span of one (live/behind_rows.py)
@@ -80,6 +83,7 @@ byId("let-go").addEventListener("click", () => press({do: "let-go"}));
 byId("pace").addEventListener("change", () => press({do: "pace", factor: Number(byId("pace").value)}));
 byId("next").addEventListener("click", () => press({do: "next"}));
 byId("play").addEventListener("click", () => press({do: "play"}));
+byId("skip").addEventListener("click", () => press({do: "skip"}));
 byId("leave").addEventListener("click", () => press({do: "leave"}));
 byId("start").addEventListener("click", async () => {
   const button = byId("start");
@@ -102,6 +106,8 @@ addEventListener("keydown", event => {
     }
     return;
   }
+  if (event.key === "s" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.matches("input, select")
+    && !byId("skip").disabled) press({do: "skip"});  // also from the button "next", which has the focus
   if (event.target.matches("input, select, button, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === " ") { event.preventDefault(); pause(!paused); }
   if (event.key === "." && paused) step();
@@ -134,7 +140,7 @@ function step() {
 
 function build(facts) {
   behind = new Set();
-  failures = zombies = false;
+  failures = zombies = lives = false;
   seen = new Set(["busy"]);
   legend();
   outside = facts.some(each => each.unseen.length);
@@ -200,7 +206,7 @@ function buildModel(facts, index, title) {
   card.append(figures, picture, cost, box, recent);
   if (facts.parameters.length) card.append(parameterForm(facts, index));
   card.append(recording);
-  return {facts, card, values, rows, canvas, body, recent, cost, about, spans: [], samples: [], now: 0, rowsNow: [], last: null};
+  return {facts, card, values, rows, canvas, body, recent, cost, about, spans: [], lives: [], samples: [], now: 0, rowsNow: [], last: null};
 }
 
 function parameterForm(facts, index) {
@@ -254,6 +260,11 @@ function takeModel(model, change) {
   model.first = {engine: change.rows.length, database: change.rows.length + change.behind.rows.filter(row => row[KIND] === "engine").length};
   for (const span of change.spans) model.spans.push(span);
   for (const span of change.behind.spans) model.spans.push(span);
+  for (const life of change.lives.past) model.lives.push(life);
+  if (change.lives.past.length && !lives) {
+    lives = true;
+    legend();
+  }
   layOut(model);
   noteKinds(model, change);
   const kinds = model.lines.filter(line => line.queue && !behind.has(line.queue)).map(line => line.queue);
@@ -269,6 +280,7 @@ function takeModel(model, change) {
   while (old < model.spans.length && model.spans[old][2] < limit) old++;
   if (old > 200 || model.spans.length > MOST_SPANS) model.spans.splice(0, old);
   while (model.samples.length && model.samples[0][0] < limit) model.samples.shift();
+  while (model.lives.length > MOST_SPANS || (model.lives.length && model.lives[0][2] < limit)) model.lives.shift();
   const numbers = {...change, zombies: change.cost.zombies ?? 0, backlog: change.backlog ?? "?", left: change.left ?? "?"};
   for (const name of model.facts.unseen) numbers[name] = "?";
   for (const [name] of FIGURES) {
@@ -307,21 +319,40 @@ const heightOf = count => count <= 10 ? 30 : count <= 20 ? 22 : 15;
 // The lines of the picture from the top: the area of queue and parked connections, the workers, and for each kind of what
 // stands behind the server its queue and its rows.
 function layOut(model) {
-  const {rowsNow} = model, height = heightOf(rowsNow.length);
+  const {rowsNow} = model, ended = rowsNow.map((row, number) => endedFor(model, number));
+  const height = heightOf(ended.filter(time => time < GREY_MS).length), shown = Number(byId("window").value) * 1000;
   model.lines = [{height: AREA}];
+  let folded = 0, name = "";
+  const tellFolded = () => {
+    if (folded) model.lines.push({height: FREE, folded, name});
+    folded = 0;
+  };
   rowsNow.forEach((row, number) => {
+    if (row[KIND]) tellFolded();
     if (row[KIND] && number === model.first[row[KIND]]) model.lines.push({height: STRIP, queue: row[KIND]});
-    model.lines.push({height, row: number});
+    const past = ended[number] >= GREY_MS;
+    if (past) [folded, name] = [folded + 1, row[0].replace(/ \d+$/, "")];
+    model.lines.push({height: !past ? height : ended[number] < shown ? FOLDED : 0, row: number, past});
   });
+  tellFolded();
   const free = freeThreads(model);
   if (free > 0) model.lines.push({height: FREE, free});
   model.tops = [];
+  model.heights = [];
+  const before = model.whole;
   model.whole = 0;
   for (const line of model.lines) {
     line.top = model.whole;
     model.whole += line.height;
-    if (line.row !== undefined) model.tops[line.row] = line.top;
+    if (line.row !== undefined) [model.tops[line.row], model.heights[line.row]] = [line.top, line.height];
   }
+  if (model.whole !== before) lastDrawn = 0;  // without motion, the canvas would fit its rows a second later
+}
+
+// For how many milliseconds the worker of a row has ended, and its row has no other; -1: it lives, or nothing says so.
+function endedFor({last, now}, number) {
+  const end = last.lives.now[number]?.[1] ?? null;
+  return end === null || last.rows[number][2] ? -1 : now - end;  // a zombie has a state
 }
 
 // How many threads of a pool had no connection yet, and so have no row. One is the thread that accepts.
@@ -342,7 +373,8 @@ function showRows(model) {
     const item = rows.children[number];
     item.style.height = `${line.height}px`;
     if (line.row !== undefined) showRow(model, item, line);
-    else if (line.free) showFree(item, line.free);
+    else if (line.free) showFree(item, `${line.free} more ${line.free === 1 ? "thread" : "threads"}: free`);
+    else if (line.folded) showFree(item, `${line.folded} ended ${line.name}${line.folded === 1 ? "" : line.name.endsWith("s") ? "es" : "s"}: folded`);
     else if (line.queue) showQueueBehind(item, BEHIND[line.queue], model.last.behind.queued[line.queue]);
     else showQueue(model, item);
   });
@@ -367,15 +399,15 @@ function showWaiting(item, first, second) {
   item.children[2].textContent = "";
 }
 
-function showFree(item, count) {
-  showWaiting(item, "", `${count} more ${count === 1 ? "thread" : "threads"}: free`);
+function showFree(item, text) {
+  showWaiting(item, "", text);
   item.className = "more-free";
 }
 
-function showRow(model, item, {row: number, height}) {
+function showRow(model, item, {row: number, height, past}) {
   const [name, detail, state, since, want, label, line, , behind = ""] = model.rowsNow[number];
   const kind = kindOf(state, want);
-  item.className = "";
+  item.className = past ? "folded" : endedFor(model, number) >= 0 ? "past" : "";
   item.style.fontSize = height < 20 ? "11px" : "";
   item.dataset.state = state;
   item.dataset.behind = behind;
@@ -473,13 +505,18 @@ function showScene(scene) {
   box.querySelector(".steps").replaceChildren(...scene.steps.map((text, number) => {
     const item = make("li", text);
     const shown = number === scene.at - 1 && !scene.running;  // what the picture shows now
+    if (scene.skipped.includes(number)) item.append(make("i", " (skipped)"));
     item.className = scene.failed && number === scene.at ? "failed" : shown ? "done shown" : number < scene.at ? "done"
       : number === scene.at ? scene.running ? "now shown" : "now" : "";
     if (item.classList.contains("shown")) item.setAttribute("aria-current", "step");
     return item;
   }));
   byId("next").disabled = byId("play").disabled = scene.at >= scene.steps.length || scene.running;
+  const waits = scene.running && scene.at < scene.steps.length;
+  const hadFocus = document.activeElement === byId("skip");
+  byId("skip").disabled = !waits;
   byId("leave").disabled = scene.running;
+  if (hadFocus && !waits) byId(scene.at < scene.steps.length ? "next" : "leave").focus();
   if (scene.failed) { byId("status").className = "wrong"; byId("status").textContent = scene.failed; }
 }
 
@@ -491,7 +528,7 @@ function draw() {
 }
 
 function drawModel(model) {
-  const {canvas, rowsNow, samples, tops, whole} = model, height = heightOf(rowsNow.length), scale = devicePixelRatio || 1;
+  const {canvas, rowsNow, samples, tops, heights, whole} = model, scale = devicePixelRatio || 1;
   const width = canvas.clientWidth;
   if (!width || !tops) return;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(whole * scale)) {
@@ -515,9 +552,8 @@ function drawModel(model) {
     if (queue) drawQueueBehind(context, samples, queue, {left: 0, right: width, top: top + 5, height: STRIP - 9, from: now - span, to: now, until: now});
   }
   rowsNow.forEach((row, number) => {
-    const y = tops[number];
-    context.fillStyle = paintOf(context, "free");
-    context.fillRect(0, y + 2, width, height - 4);
+    const y = tops[number], height = heights[number];
+    drawGround(context, model, number, x, width);
     nextAt[number] = width;
     if (row[2]) {
       shown.push([kindOf(row[2], row[4]), x(row[3]), width, y, height, row[5], width, width]);
@@ -530,13 +566,16 @@ function drawModel(model) {
     const row = number + (model.first[state] ?? 0);
     if (end < now - span - 2000) break;  // they come in the order of their ends, but for a second or so
     if (end < now - span || row >= rowsNow.length) continue;
-    shown.push([kindOf(state, want), x(begin), x(end), tops[row], height, label, width, nextAt[row], FAILED(outcome)]);
+    shown.push([kindOf(state, want), x(begin), x(end), tops[row], heights[row], label, width, nextAt[row], FAILED(outcome)]);
     nextAt[row] = x(begin);
     if (asked) asks.push([...asked, row, begin, state]);
   }
+  for (const [row, began, ended] of model.lives) {
+    if (ended > now - span && heights[row]) drawLife(context, tops[row], heights[row], x(began), x(ended), true);
+  }
   context.globalAlpha = 0.75;
   for (const [worker, when, row, begin, kind] of asks.slice(0, MOST_ASKS)) {
-    drawAsks(context, x(when), tops[worker] + height - 2, x(begin), tops[row] + 1, colours[kind], 1.5);
+    drawAsks(context, x(when), tops[worker] + heights[worker] - 2, x(begin), tops[row] + 1, colours[kind], 1.5);
   }
   context.globalAlpha = 1;
   for (const span of shown) drawSpan(context, ...span);
@@ -548,11 +587,38 @@ function drawQueueBehind(context, samples, kind, strip) {
   drawCounts(context, strip, counts, Math.max(2, ...counts.queued), paintOf(context, "queue"), colours.queue, []);
 }
 
+// The ground of a row: grey while its worker lives, or all of it where the trace has no lives.
+function drawGround(context, model, number, x, width) {
+  const y = model.tops[number], height = model.heights[number];
+  const [began, ended] = model.last.lives.now[number] ?? [null, null];
+  if (!height) return;
+  if (began === null) {
+    context.fillStyle = paintOf(context, "free");
+    context.fillRect(0, y + 2, width, height - 4);
+    return;
+  }
+  context.fillStyle = colours.line;
+  context.fillRect(0, y + height / 2, width, 1);
+  if (ended === null) drawLife(context, y, height, x(began), width, false);  // the others are in model.lives
+}
+
+// A life, with a dark edge where it begins, and where it ends. from may be left of the picture.
+function drawLife(context, y, height, from, to, hasEnded) {
+  const left = Math.max(from, -2), inset = height > FOLDED ? 2 : 0.5, high = height - 2 * inset;
+  context.fillStyle = paintOf(context, "free");
+  context.fillRect(left, y + inset, Math.max(to - left, 1), high);
+  context.fillStyle = colours.dim;
+  context.fillRect(left, y + inset, 1.5, high);
+  if (hasEnded) context.fillRect(to - 1.5, y + inset, 1.5, high);
+}
+
 // next: where the next span of the row begins. A span that is too narrow for its label has it behind it, if there is room.
 function drawSpan(context, kind, from, to, y, height, label, width, next, failed = false) {
+  if (!height) return;
   const left = Math.max(from, 0), wide = Math.max(to - left, Math.min(NARROW, next - left), 1.5);
+  const inset = height > FOLDED ? 2 : 0.5;
   context.fillStyle = paintOf(context, kind, wide);
-  context.fillRect(left, y + 2, wide, height - 4);
+  context.fillRect(left, y + inset, wide, height - 2 * inset);
   if (failed) drawFailure(context, left, Math.max(wide, 3), y + height - 2);
   if (height < 18) return;
   const text = context.measureText(label).width;
@@ -643,6 +709,7 @@ function legend() {
   const kinds = [...behind], items = [...LEGEND.filter(([kind]) => seen.has(kind)), ...(zombies ? [ZOMBIE] : []), ...kinds.map(kind => [kind, BEHIND[kind].runs])];
   if (kinds.length) items.push(asksSample(kinds[0]));
   if (failures) items.push(failureSample(kinds[0]));
+  if (lives) items.push([pen => drawLife(pen, 0, 16, 4, 24, true), "a worker lives, from edge to edge"]);
   fillLegend(items.map(([name, text]) => [name === "parked" ? dashed : name, text]));
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.behind_rows import BehindRows
+from ewe_watch.live.worker_lives import WorkerLives
 from ewe_watch.story import NO_REQUEST, OCCUPYING, TICK_S, TracedConnection, TraceStory, process_of
 
 SETTLE_S = 0.02
@@ -54,6 +55,7 @@ class LiveStory(TraceStory):
         self.counts: Counter[str] = Counter()
         self.rows: dict[str, int] = {}  # worker -> row
         self.row_workers: list[str] = []  # row -> the worker that has it now
+        self.lives = WorkerLives(self.at, self.rows)
         self.hidden = 0  # spans that were too many to show
         self.labels: dict[str, str] = {}
         self.from_backlog = 0  # connections that have waited in the kernel's backlog
@@ -88,6 +90,19 @@ class LiveStory(TraceStory):
         elif event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
             self.forget(event.connection)
+        elif event.kind in ("model", "begins", "ends", "stops"):
+            self.note_life(event)
+
+    def note_life(self, event: TraceEvent) -> None:
+        """Note the begin or the end of a worker. One that begins has a row, if one is free."""
+        if event.kind == "ends":
+            self.lives.end(event.worker, event.seconds)
+        elif event.kind == "stops":
+            self.lives.end_process(process_of(event.worker), event.seconds)
+        else:
+            self.lives.begin(event.worker, event.seconds)
+            if event.kind == "begins" and event.worker not in self.rows:
+                self.give_row(event.worker, may_take=False)
 
     def note_accepted(self, connection: TracedConnection) -> None:
         """Note the client of a new connection, and its time in the kernel's backlog, if it waited there."""
@@ -104,25 +119,31 @@ class LiveStory(TraceStory):
         if state in OCCUPYING and event.worker not in self.rows:
             self.give_row(event.worker)
 
-    def give_row(self, worker: str) -> None:
-        """Give a new worker a row: that of a worker that has ended, or else a new one; none if all rows are in use.
+    def give_row(self, worker: str, *, may_take: bool = True) -> None:
+        """Give a worker a row: that of a worker that has ended, or else a new one.
 
-        A worker that serves several connections keeps its row between them, as long as there are free rows.
+        may_take: if no row is left, take that of a worker that lives, but serves none now. A worker that serves
+        several connections keeps its row between them, as long as there are free rows.
         """
+        has_room = len(self.row_workers) < MOST_ROWS
         model = self.model_text().partition(" ")[0]
-        reuse = model in ONE_CONNECTION_EACH or len(self.row_workers) >= MOST_ROWS
         free = [
             row
             for row, other in enumerate(self.row_workers)
             if other not in self.occupied and other not in self.shown_zombies
         ]
+        # A worker that is in neither has no known life, as in a model that does not name its worker_method
+        unknown = [row for row in free if self.row_workers[row] not in self.lives.began]
         gone = [row for row in free if self.is_gone(self.row_workers[row])]
-        if usable := gone or (free if reuse else []):
+        if model in ONE_CONNECTION_EACH:
+            gone = gone or unknown
+        if usable := gone or (free if may_take and not has_room else []):
             row = usable[0]
             self.rows.pop(self.row_workers[row], None)
+            self.lives.leaves(self.row_workers[row])
             self.row_workers[row] = worker
             self.rows[worker] = row
-        elif len(self.row_workers) < MOST_ROWS:
+        elif has_room:
             self.rows[worker] = len(self.row_workers)
             self.row_workers.append(worker)
 
@@ -137,8 +158,10 @@ class LiveStory(TraceStory):
             self.give_row(worker)
 
     def is_gone(self, worker: str) -> bool:
-        """Return whether a thread that was seen from outside has ended, and holds no connection any more."""
-        return bool(self.calls) and worker not in self.calls and worker not in self.occupied
+        """Return whether a worker has ended, as far as the trace or the system says so, and serves none."""
+        if worker in self.occupied:
+            return False
+        return worker in self.lives.ended or (bool(self.calls) and worker not in self.calls)
 
     def forget(self, name: str) -> None:
         """Forget a connection that is closed. Its spans were handed over, or will be with the next change."""
@@ -150,10 +173,10 @@ class LiveStory(TraceStory):
         """Return the changes since the last call, and the state now, as an object for JSON.
 
         Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end,
-        state, awaited thing, label, request]. rows: of row_now(). held: how many workers are occupied. rowless:
-        how many of these have no row. queued, parked, programs, open: how many there are now. from_backlog: how
-        many connections have waited in the backlog, and the longest wait (ms). The other numbers count from the
-        beginning.
+        state, awaited thing, label, request]. rows: of row_now(). lives: of WorkerLives.changes(). held: how many
+        workers are occupied. rowless: how many of these have no row. queued, parked, programs, open: how many there
+        are now. from_backlog: how many connections have waited in the backlog, and the longest wait (ms). The other
+        numbers count from the beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -173,6 +196,7 @@ class LiveStory(TraceStory):
         return {
             "spans": shown,
             "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
+            "lives": self.lives.changes(self.row_workers),
             "behind": behind,
             "held": len(self.occupied),
             "rowless": sum(worker not in self.rows for worker in self.occupied),
@@ -210,6 +234,7 @@ class LiveStory(TraceStory):
             for each in of_process[process] if now - since >= GONE_S else ():
                 self.end_state(each, now)
                 del self.connections[each.name]
+        self.lives.end_killed(self.is_running, self.occupied, now)
 
     def zombie_spans(self) -> list[list[Any]]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
@@ -242,7 +267,11 @@ class LiveStory(TraceStory):
         if connection is None and self.calls:
             return [name, worker, "", 0, self.calls.get(worker, "ended"), "", ""]
         if connection is None:
-            has_ended = worker in self.ended_at and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
+            has_ended = worker in self.lives.ended or (
+                worker not in self.lives.began
+                and worker in self.ended_at
+                and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
+            )
             state = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
             return [name, worker, "", 0, state, "", ""]
         return [

@@ -16,6 +16,8 @@ until all conditions of `until` hold at once, for at most longest_wait_s(). Then
 condition names a model by its number, a measure (Director.measure) and what it must be: = N, >= N or <= N. The word
 `users` stands for the number of accounts that own scripts: those of --users, and the site's.
 
+A user may leave the wait of a step (Stage.skip): the next step can then be played, and nothing is tested.
+
 A scene never waits for a time, only for events. It therefore shows the same on a slow machine. A step whose clients
 must come while those of the step before are still at work (a statement of a database ends by itself) begins with
 that step: `at-once = true`.
@@ -198,7 +200,8 @@ def longest_wait_s(slowdown: float) -> float:
 class Stage:
     """A scene in play. at: the index of the next step. failed: why the last step failed; "" if it did not.
 
-    lacks: what this computer lacks for a scene with several users; "" for nothing (lacks_users()).
+    lacks: what this computer lacks for a scene with several users; "" for nothing (lacks_users()). skipped: the
+    indexes of the steps whose waits a user has left.
     """
 
     def __init__(self, director: Director, scene: WatchScene) -> None:
@@ -208,7 +211,9 @@ class Stage:
         self.lacks = lacks_users(scene, director)
         self.at = 0
         self.failed = ""
+        self.skipped: list[int] = []
         self.lock = threading.Lock()
+        self.skipping = threading.Event()
         self.tell(running=True)
         director.show(list(scene.models))
 
@@ -223,7 +228,7 @@ class Stage:
                 "name": self.scene.name, "title": self.scene.title,
                 "text": self.scene.text, "lacks": self.lacks,
                 "steps": [step.say for step in self.scene.steps], "at": self.at, "running": running,
-                "failed": self.failed,
+                "failed": self.failed, "skipped": self.skipped,
             }
         )  # fmt: skip
 
@@ -238,6 +243,7 @@ class Stage:
             self.failed = ""
             steps = self.scene.steps
             while self.at < len(steps):
+                self.skipping.clear()
                 self.tell(running=True)
                 self.step(steps[self.at])
                 self.at += 1
@@ -250,6 +256,12 @@ class Stage:
             self.tell(running=False)
             self.lock.release()
 
+    def skip(self) -> None:
+        """Leave the wait of the step that is being played. Raises ActionError if none is."""
+        if not self.lock.locked():
+            raise ActionError("no step is being played")
+        self.skipping.set()
+
     def step(self, step: SceneStep) -> None:
         """Play one step. Raises SceneFailure, ActionError."""
         if step.let_go:
@@ -258,7 +270,10 @@ class Stage:
             self.director.send(step.send, step.count)
         deadline = time.monotonic() + longest_wait_s(self.director.slowdown)
         while wrong := self.false_conditions(step.until):
-            if time.monotonic() > deadline or self.director.stopping.wait(LOOK_S):
+            if self.skipping.wait(LOOK_S):
+                self.skipped.append(self.at)
+                return
+            if time.monotonic() > deadline or self.director.stopping.is_set():
                 raise self.failure("has not come to", wrong)
         if step.shows:  # a client sees its answer before the page has read the events that led to it
             self.director.catch_up()

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
     from ewe_watch.live.scenes import WatchScene
 
+# Another account can open as many connections as the page's server accepts, and say nothing. It has no token, but
+# until they end no button is answered. A browser on the same computer sends its request at once.
+HEAD_TIMEOUT_S = 2.0
+
 # Leads a browser to the page: the URL has a secret part, and all accounts can read the arguments of a program
 OPENER = """<!doctype html>
 <html lang="en">
@@ -85,14 +89,8 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     """Serve the page until a stop; return the exit status. browser: show the page in this computer's browser.
 
     scene: to begin with. Raises StartError, StartFailure.
-
-    The server runs no programs and no libraries: the directory `none` does not exist.
     """
-    config = Config(
-        concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
-        documentroot=str(director.directory / "htdocs"), cgi_path=str(director.directory / "none"),
-        libcgi_path=str(director.directory / "none"), mount=("/=ewe_watch.live.page:WatchPage",),
-    )  # fmt: skip
+    config = page_config(director.directory)
     WatchPage.director, WatchPage.chooser = director, SceneChooser(director, scene)
     WatchPage.token = secrets.token_urlsafe(16)
     factory = ProcessorFactory(config)
@@ -113,6 +111,19 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
         worker = PageWorker(factory, sockets, "0")
         worker.director = director
         return worker.run(ready)
+
+
+def page_config(directory: Path) -> Config:
+    """Return the settings of the page's server. directory: of the director.
+
+    The server runs no programs and no libraries: the directory `none` does not exist.
+    """
+    return Config(
+        concurrency="thread", port="0", access_log="off", logfile="-", loglevel="error", grace="1",
+        documentroot=str(directory / "htdocs"), cgi_path=str(directory / "none"),
+        libcgi_path=str(directory / "none"), mount=("/=ewe_watch.live.page:WatchPage",),
+        head_timeout=str(HEAD_TIMEOUT_S),
+    )  # fmt: skip
 
 
 def write_opener(directory: Path, url: str) -> Path:
