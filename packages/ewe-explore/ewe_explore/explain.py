@@ -14,17 +14,20 @@ Read next: waits.py, which explains waits without end; timeline.py and page.py, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from ewe_explore.primitives import Condition
 from ewe_explore.scheduler import Run, Step, name_of_object
 from ewe_explore.search import shared_keys
-from ewe_explore.waits import reasons_of_deadlock, reasons_of_loop
+from ewe_explore.waits import has_ended, reasons_of_deadlock, reasons_of_loop
 from ewe_explore.wording import at_line, phrase
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
 LOOP_STEPS = 200  # of an endless loop: the story shows the variables of its last steps
 MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
+MAX_FOLDED_STORY_EVENTS = 600  # of a story with folded lanes: a terminal shows few of their steps
+MAX_LANES = 8  # the most lanes that a timeline draws without folding any
 MAX_LINES_TO_FAILURE = 30  # lines between a use and the failure that it explains
 MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
 
@@ -55,12 +58,18 @@ class Story:
     kind: str
     files: dict[str, set[int]] = field(default_factory=dict)  # file -> lines of the events
     facts: dict[str, str] = field(default_factory=dict)
+    folded: list[int] = field(
+        default_factory=list
+    )  # the lanes that a timeline shows as one lane (folding.py)
+    folded_states: str = ""  # the states of these lanes at the failure: `20 have ended, 5 wait`
 
 
 def story_of(run: Run) -> Story:
     """Return the story of a failed run. The run must be detailed."""
     assert run.problem is not None
-    events = events_of(run)
+    events, why = events_of(run), reasons(run)
+    folded = lanes_to_fold(run, events, [run.problem.headline, *why])
+    events = shortened(events, folded)
     files: dict[str, set[int]] = {}
     for event in events:
         if event.file.startswith(run.options.user):
@@ -69,8 +78,44 @@ def story_of(run: Run) -> Story:
         files.setdefault(run.problem.file, set()).add(run.problem.line)
     names = [lane.name for lane in run.lanes]
     return Story(
-        names, events, run.problem.headline, reasons(run), sentences(names, events), run.problem.kind, files
-    )
+        names, events, run.problem.headline, why, sentences(names, events), run.problem.kind, files,
+        folded=folded, folded_states=states_in_words(run, folded),
+    )  # fmt: skip
+
+
+def lanes_to_fold(run: Run, events: list[TimelineEvent], texts: list[str]) -> list[int]:
+    """Return the lanes that do not explain a failure, if there are too many lanes to draw each of them.
+
+    The other lanes are those that failed, that were stopped or got the turn instead, and that a text names: the
+    headline and the reasons. Up to MAX_LANES, the lanes that wait at the end are also drawn.
+    """
+    assert run.problem is not None
+    used = {event.lane for event in events}
+    if len(used) <= MAX_LANES:
+        return []
+    kept = {run.problem.lane}
+    for event in events:
+        if event.kind == "stop" and event.other != event.lane:
+            kept |= {event.lane, event.other}
+    text = " ".join(texts)
+    kept |= {lane for lane in used if re.search(rf"(?<!\w){re.escape(run.lanes[lane].name)}(?!\w)", text)}
+    for wait in run.problem.waits:
+        if len(kept) < MAX_LANES:
+            kept.add(wait.lane)
+    folded = sorted(used - kept)
+    return folded if len(folded) > 1 else []
+
+
+def states_in_words(run: Run, lanes: list[int]) -> str:
+    """Count the states of lanes at the failure: `20 have ended, 5 wait`."""
+    waiting = {wait.lane for wait in run.blocked_at_end}
+    ended = sum(has_ended(run, lane) for lane in lanes)
+    waits = sum(lane in waiting for lane in lanes)
+    parts = [(ended, "ended"), (waits, "blocked"), (len(lanes) - ended - waits, "could go on")]
+    found = [(count, words) for count, words in parts if count]
+    if len(found) == 1:
+        return found[0][1]
+    return ", ".join(f"{count} {words}" for count, words in found)
 
 
 def events_of(run: Run) -> list[TimelineEvent]:
@@ -106,15 +151,16 @@ def events_of(run: Run) -> list[TimelineEvent]:
                 TimelineEvent("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane)
             )
     events.append(TimelineEvent("fail", problem.lane, problem.headline, problem.file, problem.line))
-    return shortened(events)
+    return events
 
 
-def shortened(events: list[TimelineEvent]) -> list[TimelineEvent]:
-    """Return the events; leave out the middle of a long story."""
-    if len(events) <= MAX_STORY_EVENTS:
+def shortened(events: list[TimelineEvent], folded: list[int]) -> list[TimelineEvent]:
+    """Return the events; leave out the middle of a long story. folded: the lanes that share one lane."""
+    most = MAX_FOLDED_STORY_EVENTS if folded else MAX_STORY_EVENTS
+    if len(events) <= most:
         return events
-    half = MAX_STORY_EVENTS // 2
-    gap = TimelineEvent("gap", events[half].lane, f"{len(events) - MAX_STORY_EVENTS:,} more steps")
+    half = most // 2
+    gap = TimelineEvent("gap", events[half].lane, f"{len(events) - most:,} more steps")
     return [*events[:half], gap, *events[-half:]]
 
 

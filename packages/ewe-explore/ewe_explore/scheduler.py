@@ -246,6 +246,7 @@ class Run:
         self.now = 0.0  # the explorer's clock, in seconds; only waits with a timeout and sleep() advance it
         self.over = False
         self.problem: Problem | None = None
+        self.blocked_at_end: list[BlockedLane] = []  # of a detailed run
         self.done = _thread.allocate_lock()  # released at the end of the run
         self.done.acquire()
         self.current: Lane  # the lane that has the baton
@@ -435,6 +436,8 @@ class Run:
     def finish(self, problem: Problem | None) -> None:
         """End the run. Ignore a second problem."""
         if not self.over:
+            if self.detailed:
+                self.blocked_at_end = self.blocked_lanes()
             self.over = True
             self.problem = problem
             self.complete_write()

@@ -365,4 +365,4 @@ def test_the_reason_of_a_wait_is_true(
     # No thread that the headline names as waiting has ended
     for name in ("main", "first", "second"):
         if name in result.story.headline.partition(": ")[2]:
-            assert not re.search(rf"{name}\b[^.;]*\bhas ended", found), found
+            assert not re.search(rf"{name}\b[^.;:]*\bhas ended", found), found
