@@ -249,7 +249,10 @@ def reasons(run: Run) -> list[str]:
     problem = run.problem
     assert problem is not None
     if problem.kind == "deadlock":
-        return reasons_of_deadlock(run, problem.waits)
+        found = reasons_of_deadlock(run, problem.waits)
+        # The switch may have sent the holder of a lock on a path without a release
+        left = any(wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits)
+        return found + (needed_switches(run) if left else [])
     if problem.kind == "steps":
         return reasons_of_loop(run, problem.waits)
     if not run.lanes[1:]:
@@ -330,8 +333,33 @@ def needed_switches(run: Run) -> list[str]:
         found.append(
             f"The failure depends on this switch: {run.lanes[step.lane].name} is stopped before it "
             f"{phrase(step, values=False)}{at_line(step.line)}, and {run.lanes[other].name} goes on."
+            f"{half_made_change(run, step, other)}"
         )
     return found[:3]
+
+
+def half_made_change(run: Run, stopped: Step, other: int) -> str:
+    """Name the last change before a stop that the next lane sees; "" if it sees none of the stopped lane.
+
+    The stopped lane may have published an object that it has not completed yet. other: the lane that goes on.
+    """
+    before = {
+        step.key(): step
+        for step in sorted(run.steps, key=lambda step: step.execution_index)
+        if step.lane == stopped.lane
+        and step.writes
+        and step.attribute is not None
+        and step.index < stopped.index
+    }
+    for step in run.steps[stopped.index + 1 :]:
+        if step.lane == stopped.lane and step.execution_index >= 0:
+            break
+        if step.lane == other and step.key() in before and not step.writes:
+            change = before[step.key()]
+            reads = f"{run.lanes[other].name} then {phrase(step, values=False)}{at_line(step.line)}"
+            writes = f"{name(run, change)} {phrase(change, values=False)}{at_line(change.line)}"
+            return f" {reads}: {writes} before the switch, and has not gone on since."
+    return ""
 
 
 def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:

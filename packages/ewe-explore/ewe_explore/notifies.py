@@ -37,7 +37,9 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
             "thread, which you cannot choose. Call notify_all() if every thread must see the change (such as "
             "a close), or use a separate condition for each kind of waiting thread."
         )
-    lost = [step for step in calls if step.note == LOST_NOTIFY]
+    # A test with the lock held, after the notify, has seen the change: this notify is not lost
+    locked = time_of_lock(run, wait.lane, wait.target, began) if tested_values(run, wait, began) else -1
+    lost = [step for step in calls if step.note == LOST_NOTIFY and step.execution_index > locked]
     if lost:
         last = lost[-1]
         advice = "hold the lock from its test to its wait"
@@ -48,12 +50,42 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
             f"{name} begins to wait{at_line(wait.line)}, and a condition does not store a notify. "
             f"{name} has to {advice}: `with lock: while not …: wait()`."
         )
+    again = waits_again(run, wait, began)
+    if again:
+        return again
     if calls:
         return (
             f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. The thread that "
             f"makes the change for which {name} waits must call notify after the change."
         )
     return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
+
+
+def waits_again(run: Run, wait: BlockedLane, began: int) -> str:
+    """Describe how a lane that an earlier notify has woken tests and waits again; "" if it does not."""
+    steps = [step for step in executed(run, wait.target) if step.execution_index < began]
+    woken = [step for step in steps if step.lane == wait.lane and step.verb == "goes on after"]
+    notifies = [step for step in steps if step.verb.startswith("notifies") and step.note != LOST_NOTIFY]
+    tested = tested_values(run, wait, began)
+    writes = [
+        step
+        for step in run.steps
+        if step.writes
+        and step.key() in tested
+        and step.lane != wait.lane
+        and 0 <= step.execution_index < began
+    ]
+    if not (woken and notifies and writes):
+        return ""
+    name, last = run.lanes[wait.lane].name, max(writes, key=lambda step: step.execution_index)
+    notify = notifies[-1]
+    writer = run.lanes[last.lane].name
+    return (
+        f"{name} was woken before, and waits on {wait.name} again{at_line(wait.line)}: no notify follows. "
+        f"{run.lanes[notify.lane].name} {notify.verb} {wait.name}{at_line(notify.line)}, and the test of {name} "
+        f"sees the change of {writer}, which {phrase(last)}{at_line(last.line)}. A thread that is woken must find "
+        "the change for which it waits, also if another thread has made a further change."
+    )
 
 
 def has_tested(run: Run, wait: BlockedLane, began: int) -> bool:

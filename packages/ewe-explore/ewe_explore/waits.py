@@ -221,7 +221,7 @@ def kept_lock(run: Run, wait: BlockedLane, holder: int) -> str:
         text = f"{name} waits for {wait.name}{at_line(wait.line)}. "
     text += f"{other} took the lock{line}, and "
     if has_ended(run, holder):
-        return f"{text}has ended without a release. Use `with`: it always releases."
+        return f"{text}has ended without a release. Release it on every path, as `with` does."
     return (
         f"{text}holds it while it {state(run, holder)}. A thread that waits for other threads must hold no lock "
         "that they need."

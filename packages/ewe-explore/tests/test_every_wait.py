@@ -105,6 +105,18 @@ ROWS: dict[str, tuple[str, str, list[str]] | tuple[str, str, list[str], str]] = 
         f"for each in threads: each.start()\ntime.sleep(1)\nwith changed:\n    "
         f"items.append(1); changed.notify()\n{JOIN}",
     ),
+    "a condition: a notify before the test with the lock held": (
+        f"{WAIT}\n    items.pop()\n{WAIT}",
+        "with changed: items.append(1); changed.notify()",
+        ["first waits on changed [F5], and every notify came before."],
+        "threads[1].start(); threads[1].join()\nthreads[0].start(); threads[0].join()",
+    ),
+    "a condition: a notify, and then a change": (
+        WAIT,
+        "with changed:\n    items.append(1); changed.notify_all()\n    items.clear()",
+        ["was woken before, and waits on changed again [F2]: no notify follows. second notifies all of changed"],
+        "threads[0].start(); time.sleep(1); threads[1].start()\nfor each in threads: each.join()",
+    ),
     "a condition: the notify of a thread that waits": (
         "with changed: changed.wait()",
         "event.wait()\nwith changed: changed.notify()",
