@@ -16,7 +16,8 @@ is a list of numbers:
     primitives.py   locks, conditions, semaphores, events, barriers   threads.py  queues.py  network.py
     instrument.py   points at shared variables       modules.py   the modules that the program imports
     search.py       delay bounding and PCT           shrink.py    the smallest failing schedule
-    explain.py      the failure in words             timeline.py  page.py  lanes.py
+    explain.py      the failure in words             waits.py  notifies.py  wording.py
+    timeline.py     the failure in a terminal        page.py  lanes.py
     program.py      files and scenarios              report.py    explore()     cli.py   the command
     harness.py      a model of ewe with clients in memory             samples/  broken and correct programs
 

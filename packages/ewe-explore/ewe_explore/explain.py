@@ -9,21 +9,25 @@ parts:
 - why: the pattern in the events, if it is a pattern from the textbooks: a circle of locks, a lost wake-up, a lost
   update, a test that was no longer true.
 
-Read next: timeline.py and page.py, which draw a story.
+Read next: waits.py, which explains waits without end; timeline.py and page.py, which draw a story.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from ewe_explore.primitives import LOST_NOTIFY, Condition, Event, Semaphore
-from ewe_explore.queues import Queue
-from ewe_explore.scheduler import BlockedLane, Run, Step, name_of_object
+from ewe_explore.primitives import Condition
+from ewe_explore.scheduler import Run, Step, name_of_object
 from ewe_explore.search import shared_keys
+from ewe_explore.waits import has_ended, reasons_of_deadlock, reasons_of_loop
+from ewe_explore.wording import at_line, phrase
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
 LOOP_STEPS = 200  # of an endless loop: the story shows the variables of its last steps
 MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
+MAX_FOLDED_STORY_EVENTS = 600  # of a story with folded lanes: a terminal shows few of their steps
+MAX_LANES = 8  # the most lanes that a timeline draws without folding any
 MAX_LINES_TO_FAILURE = 30  # lines between a use and the failure that it explains
 MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
 
@@ -54,12 +58,18 @@ class Story:
     kind: str
     files: dict[str, set[int]] = field(default_factory=dict)  # file -> lines of the events
     facts: dict[str, str] = field(default_factory=dict)
+    folded: list[int] = field(
+        default_factory=list
+    )  # the lanes that a timeline shows as one lane (folding.py)
+    folded_states: str = ""  # the states of these lanes at the failure: `20 have ended, 5 wait`
 
 
 def story_of(run: Run) -> Story:
     """Return the story of a failed run. The run must be detailed."""
     assert run.problem is not None
-    events = events_of(run)
+    events, why = events_of(run), reasons(run)
+    folded = lanes_to_fold(run, events, [run.problem.headline, *why])
+    events = shortened(events, folded)
     files: dict[str, set[int]] = {}
     for event in events:
         if event.file.startswith(run.options.user):
@@ -68,8 +78,44 @@ def story_of(run: Run) -> Story:
         files.setdefault(run.problem.file, set()).add(run.problem.line)
     names = [lane.name for lane in run.lanes]
     return Story(
-        names, events, run.problem.headline, reasons(run), sentences(names, events), run.problem.kind, files
-    )
+        names, events, run.problem.headline, why, sentences(names, events), run.problem.kind, files,
+        folded=folded, folded_states=states_in_words(run, folded),
+    )  # fmt: skip
+
+
+def lanes_to_fold(run: Run, events: list[TimelineEvent], texts: list[str]) -> list[int]:
+    """Return the lanes that do not explain a failure, if there are too many lanes to draw each of them.
+
+    The other lanes are those that failed, that were stopped or got the turn instead, and that a text names: the
+    headline and the reasons. Up to MAX_LANES, the lanes that wait at the end are also drawn.
+    """
+    assert run.problem is not None
+    used = {event.lane for event in events}
+    if len(used) <= MAX_LANES:
+        return []
+    kept = {run.problem.lane}
+    for event in events:
+        if event.kind == "stop" and event.other != event.lane:
+            kept |= {event.lane, event.other}
+    text = " ".join(texts)
+    kept |= {lane for lane in used if re.search(rf"(?<!\w){re.escape(run.lanes[lane].name)}(?!\w)", text)}
+    for wait in run.problem.waits:
+        if len(kept) < MAX_LANES:
+            kept.add(wait.lane)
+    folded = sorted(used - kept)
+    return folded if len(folded) > 1 else []
+
+
+def states_in_words(run: Run, lanes: list[int]) -> str:
+    """Count the states of lanes at the failure: `20 have ended, 5 wait`."""
+    waiting = {wait.lane for wait in run.blocked_at_end}
+    ended = sum(has_ended(run, lane) for lane in lanes)
+    waits = sum(lane in waiting for lane in lanes)
+    parts = [(ended, "ended"), (waits, "blocked"), (len(lanes) - ended - waits, "could go on")]
+    found = [(count, words) for count, words in parts if count]
+    if len(found) == 1:
+        return found[0][1]
+    return ", ".join(f"{count} {words}" for count, words in found)
 
 
 def events_of(run: Run) -> list[TimelineEvent]:
@@ -105,15 +151,16 @@ def events_of(run: Run) -> list[TimelineEvent]:
                 TimelineEvent("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane)
             )
     events.append(TimelineEvent("fail", problem.lane, problem.headline, problem.file, problem.line))
-    return shortened(events)
+    return events
 
 
-def shortened(events: list[TimelineEvent]) -> list[TimelineEvent]:
-    """Return the events; leave out the middle of a long story."""
-    if len(events) <= MAX_STORY_EVENTS:
+def shortened(events: list[TimelineEvent], folded: list[int]) -> list[TimelineEvent]:
+    """Return the events; leave out the middle of a long story. folded: the lanes that share one lane."""
+    most = MAX_FOLDED_STORY_EVENTS if folded else MAX_STORY_EVENTS
+    if len(events) <= most:
         return events
-    half = MAX_STORY_EVENTS // 2
-    gap = TimelineEvent("gap", events[half].lane, f"{len(events) - MAX_STORY_EVENTS:,} more steps")
+    half = most // 2
+    gap = TimelineEvent("gap", events[half].lane, f"{len(events) - most:,} more steps")
     return [*events[:half], gap, *events[-half:]]
 
 
@@ -166,26 +213,6 @@ def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
     return step.key() in shared
 
 
-def phrase(step: Step, values: bool = True) -> str:
-    """Describe a step in words: `reads self.n (3)`."""
-    text = f"{step.verb} {name_of_object(step)}".strip()
-    if values and step.attribute is not None:
-        if step.verb == "writes" and step.attribute != "[]":
-            text += f" = {step.after}" if step.after else ""
-        elif step.writes and step.after and step.after != step.before:
-            text += f" → {plain(step.after)}"
-        elif step.before and not step.writes:
-            text += f" ({plain(step.before)})"
-    if values and step.note:
-        text += f" ({step.note})"
-    return text
-
-
-def plain(value: str) -> str:
-    """Return the text of a value; "empty" for an empty container."""
-    return "empty" if value in ("[]", "{}", "set()", "0 items") else value
-
-
 def sentences(names: list[str], events: list[TimelineEvent]) -> list[str]:
     """Describe the events, with a sentence for each turn of a lane."""
     found: list[str] = []
@@ -222,232 +249,15 @@ def reasons(run: Run) -> list[str]:
     problem = run.problem
     assert problem is not None
     if problem.kind == "deadlock":
-        return circle(run, problem.waits) or [text for wait in problem.waits if (text := lonely(run, wait))]
+        found = reasons_of_deadlock(run, problem.waits)
+        # The switch may have sent the holder of a lock on a path without a release
+        left = any(wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits)
+        return found + (needed_switches(run) if left else [])
     if problem.kind == "steps":
-        return [
-            "A thread that waits must block on a condition, an event or a queue. A loop that repeats a test takes "
-            "the processor from the thread that it waits for."
-        ]
+        return reasons_of_loop(run, problem.waits)
     if not run.lanes[1:]:
         return ["This is not a race: the program fails before it starts a thread."]
     return lost_update(run) or stale_test(run) or needed_switches(run)
-
-
-def circle(run: Run, waits: list[BlockedLane]) -> list[str]:
-    """Describe a circle of lanes, in which each lane waits for a lock of the next one; [] without a circle.
-
-    From each waiting lane a path goes to the holder of its lock, then to the holder of that lane's lock, and so on.
-    If the path comes back to one of its lanes, the part from this lane on is the circle. If it ends, the next lane
-    is tried.
-    """
-    waiting = {wait.lane: wait for wait in waits}
-    for first in waiting:
-        path = [first]
-        while (wait := waiting.get(path[-1])) is not None and wait.holder is not None:
-            if wait.holder in path:
-                round_trip = path[path.index(wait.holder) :]
-                break
-            path.append(wait.holder)
-        else:
-            continue
-        found = []
-        for lane in round_trip:
-            wait = waiting[lane]
-            holder = "itself" if wait.holder == lane else run.lanes[wait.holder or 0].name
-            held = f"holds {' and '.join(wait.holds)}" if wait.holds else "holds nothing"
-            found.append(
-                f"{run.lanes[lane].name} {held}, and waits for {wait.name}{at_line(wait.line)}, "
-                f"which {holder} holds."
-            )
-        if len(round_trip) == 1:
-            found.append("A Lock cannot be taken twice by one thread. Release it first, or use an RLock.")
-        else:
-            found.append(
-                "No thread in this circle can go on. Have every thread take its locks in the same order."
-            )
-        return found
-    return []
-
-
-def lonely(run: Run, wait: BlockedLane) -> str:
-    """Describe why a lane waits without end although there is no circle; "" if the cause is unknown."""
-    name = run.lanes[wait.lane].name
-    target = wait.target
-    if run.lanes[wait.lane].daemon:  # a daemon may wait without end: the program does not wait for it
-        return ""
-    if isinstance(target, Condition):
-        return missed_notify(run, wait)
-    if isinstance(target, Event):
-        return cleared_set(run, wait)
-    if isinstance(target, Queue):
-        side = "gets an item out of" if wait.verb.startswith("waits for room") else "puts an item into"
-        return f"{name} {wait.verb} {wait.name}{at_line(wait.line)}, and no other thread {side} it any more."
-    if isinstance(target, Semaphore):
-        return f"{name} waits for {wait.name}{at_line(wait.line)}, and no thread releases it any more."
-    if wait.holder is not None:
-        holder = run.lanes[wait.holder]
-        ended = ", which has ended," if holder.done else ""
-        return (
-            f"{name} waits for {wait.name}{at_line(wait.line)}; {holder.name}{ended} holds it and keeps it."
-        )
-    # The lane waits in join() for the end of a Thread: that thread is the cause
-    if hasattr(target, "explored_lane"):
-        return ""
-    return f"{name} {wait.verb} {wait.name}{at_line(wait.line)} without end."
-
-
-def missed_notify(run: Run, wait: BlockedLane) -> str:
-    """Describe why no notify ends a lane's wait on a condition."""
-    name = run.lanes[wait.lane].name
-    began = begin_of(run, wait)
-    silent = silent_change(run, wait, began)
-    if silent is not None:
-        return (
-            f"A change without a notify: {run.lanes[silent.lane].name} {phrase(silent)}"
-            f"{at_line(silent.line)} and "
-            f"does not notify {wait.name}, on which {name} waits{at_line(wait.line)}. "
-            "Call notify() with each change that a waiting thread tests. "
-            "Call notify_all() if every waiting thread must see the change, as at a close."
-        )
-    calls = [step for step in executed(run, wait.target) if step.verb.startswith("notifies")]
-    others = [step for step in calls if step.execution_index > began]
-    if others:
-        last = others[-1]
-        return (
-            f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread: "
-            f"{run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
-            "thread, which you cannot choose. Call notify_all() if every thread must see the change (such as "
-            "a close), or use a separate condition for each kind of waiting thread."
-        )
-    lost = [step for step in calls if step.note == LOST_NOTIFY]
-    if lost:
-        last = lost[-1]
-        return (
-            f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
-            f"{name} begins to wait{at_line(wait.line)}, and a condition does not store a notify. "
-            f"{name} has to "
-            "hold the lock from its test to its wait: `with lock: while not …: wait()`."
-        )
-    if calls:
-        return (
-            f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. The thread that "
-            f"makes the change for which {name} waits must call notify after the change."
-        )
-    return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
-
-
-def silent_change(run: Run, wait: BlockedLane, began: int) -> Step | None:
-    """Return the last silent change of what a lane tests, made during its wait; None if there is none.
-
-    began: the begin of the wait on a condition. A part counts if the lane has tested it before its wait, if it has
-    another value now, and if no notify announced any of its changes: a worker that takes an item out again need
-    not announce that.
-    """
-    found: list[Step] = []
-    for key, seen in tested_values(run, wait, began).items():
-        writes = [
-            step for step in run.steps if step.writes and step.key() == key and step.execution_index > began
-        ]
-        last = max(writes, key=lambda step: step.execution_index, default=None)
-        if last is None or last.lane == wait.lane or last.after in ("", seen):
-            continue
-        if not any(is_announced(run, step, wait.target) for step in writes):
-            found.append(last)
-    return max(found, key=lambda step: step.execution_index, default=None)
-
-
-def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, str | None], str]:
-    """Return what a lane has read under the lock before it began to wait: part of an object -> its value."""
-    locked = time_of_lock(run, wait.lane, wait.target, began)
-    steps = sorted(
-        (
-            step
-            for step in run.steps
-            if step.lane == wait.lane
-            and step.attribute is not None
-            and locked <= step.execution_index < began
-        ),
-        key=lambda step: step.execution_index,
-    )
-    values: dict[tuple[int, str | None], str] = {}
-    for step in steps:
-        if step.writes:  # a read before a write, as in `self.idle += 1`, was no test
-            values.pop(step.key(), None)
-        elif step.before:
-            values[step.key()] = step.before
-    return values
-
-
-def is_announced(run: Run, change: Step, condition: Condition) -> bool:
-    """Return whether the lane of a change notifies a condition after it, or before it under the same lock."""
-    locked = time_of_lock(run, change.lane, condition, change.execution_index)
-    return any(
-        step.lane == change.lane and step.verb.startswith("notifies") and step.execution_index > locked
-        for step in executed(run, condition)
-    )
-
-
-def time_of_lock(run: Run, lane: int, condition: Condition, moment: int) -> int:
-    """Return when a lane took the lock that it holds at a moment; the moment itself if it does not hold it.
-
-    moment and the result: an execution_index.
-    """
-    steps = sorted(
-        (*executed(run, condition), *executed(run, condition.lock)), key=lambda step: step.execution_index
-    )
-    held = moment
-    for step in steps:
-        if step.lane != lane or step.execution_index >= moment:
-            continue
-        if step.verb in ("acquires", "goes on after", "wakes from"):
-            held = step.execution_index
-        elif step.verb in ("releases", "waits on"):
-            held = moment
-    return held
-
-
-def cleared_set(run: Run, wait: BlockedLane) -> str:
-    """Describe why no set() ends a lane's wait for an event.
-
-    A set() ends each wait in progress. The last set() therefore came before this wait, and a clear() in between.
-    """
-    name = run.lanes[wait.lane].name
-    steps = executed(run, wait.target)
-    waits = f"{name} waits for {wait.name}{at_line(wait.line)}"
-    last_set = max((index for index, step in enumerate(steps) if step.verb == "sets"), default=-1)
-    if last_set < 0:
-        return f"{waits}, and no thread ever sets it."
-    clear = next(
-        (index for index, step in enumerate(steps) if index > last_set and step.verb == "clears"), None
-    )
-    if clear is None:  # an invariant has cleared it: its calls are no steps
-        return f"{waits} without end."
-    was_set = f"{run.lanes[steps[last_set].lane].name} sets {wait.name}{at_line(steps[last_set].line)}"
-    if any(step.lane == wait.lane for step in steps[last_set + 1 : clear]):
-        return f"{waits}, and no set() follows. {was_set} for the last time before this wait."
-    clears = f"{run.lanes[steps[clear].lane].name} clears it{at_line(steps[clear].line)}"
-    summary = f"A lost set(): {was_set} before {clears}. Then {waits}. "
-    if steps[clear].lane == wait.lane:
-        return summary + (
-            f"{name} must clear the event before it tests whether there is something to do, not after this test: "
-            "a set() after the test then stays, and ends the wait."
-        )
-    return summary + (
-        f"{name} has not seen this set(). Only the thread that waits may clear an event, and if several threads "
-        "wait, use a condition."
-    )
-
-
-def begin_of(run: Run, wait: BlockedLane) -> int:
-    """Return the moment at which a lane began to wait, as an execution_index."""
-    steps = executed(run, wait.target)
-    return max(step.execution_index for step in steps if step.lane == wait.lane and step.verb == wait.verb)
-
-
-def executed(run: Run, target: object) -> list[Step]:
-    """Return the steps on an object, in the order of their execution."""
-    steps = [step for step in run.steps if step.target is target and step.execution_index >= 0]
-    return sorted(steps, key=lambda step: step.execution_index)
 
 
 def lost_update(run: Run) -> list[str]:
@@ -523,8 +333,33 @@ def needed_switches(run: Run) -> list[str]:
         found.append(
             f"The failure depends on this switch: {run.lanes[step.lane].name} is stopped before it "
             f"{phrase(step, values=False)}{at_line(step.line)}, and {run.lanes[other].name} goes on."
+            f"{half_made_change(run, step, other)}"
         )
     return found[:3]
+
+
+def half_made_change(run: Run, stopped: Step, other: int) -> str:
+    """Name the last change before a stop that the next lane sees; "" if it sees none of the stopped lane.
+
+    The stopped lane may have published an object that it has not completed yet. other: the lane that goes on.
+    """
+    before = {
+        step.key(): step
+        for step in sorted(run.steps, key=lambda step: step.execution_index)
+        if step.lane == stopped.lane
+        and step.writes
+        and step.attribute is not None
+        and step.index < stopped.index
+    }
+    for step in run.steps[stopped.index + 1 :]:
+        if step.lane == stopped.lane and step.execution_index >= 0:
+            break
+        if step.lane == other and step.key() in before and not step.writes:
+            change = before[step.key()]
+            reads = f"{run.lanes[other].name} then {phrase(step, values=False)}{at_line(step.line)}"
+            writes = f"{name(run, change)} {phrase(change, values=False)}{at_line(change.line)}"
+            return f" {reads}: {writes} before the switch, and has not gone on since."
+    return ""
 
 
 def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
@@ -553,8 +388,3 @@ def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
 def name(run: Run, step: Step) -> str:
     """Return the name of the lane that made a step."""
     return run.lanes[step.lane].name
-
-
-def at_line(line: int) -> str:
-    """Return a line number for a message: ` [line 12]`; "" outside the student's file."""
-    return f" [line {line}]" if line else ""

@@ -86,6 +86,8 @@ class Socket(Primitive):
         self.proto = proto
         self.incoming: Pipe | None = None  # None until the socket is connected
         self.outgoing: Pipe | None = None
+        self.partner: Socket | None = None  # the other end of the connection, for the reasons of a wait
+        self.is_in_backlog = False  # no accept() has returned this end yet
         self.waiting: deque[Socket] | None = None  # the backlog, if the socket listens
         self.backlog = 128
         self.is_shut = False  # a listening socket that was shut down: accept() does not wait any more
@@ -177,6 +179,7 @@ class Socket(Primitive):
         if not self.waiting:  # another thread has shut the listening socket down
             raise OSError(errno.EINVAL, "Invalid argument")
         found = self.waiting.popleft()
+        found.is_in_backlog = False
         self.recompute_runnable_lanes()
         return found, found.peer
 
@@ -202,6 +205,7 @@ class Socket(Primitive):
         # The timeline names it as the socket that accepts it
         other.line_of_creation = server.line_of_creation
         other.name, other.peer = self.peer, self.name
+        other.is_in_backlog = True
         queue.append(other)
         self.recompute_runnable_lanes()
 
@@ -349,6 +353,7 @@ def join(one: Socket, other: Socket) -> None:
     """Connect two sockets."""
     one.incoming = other.outgoing = Pipe()
     one.outgoing = other.incoming = Pipe()
+    one.partner, other.partner = other, one
 
 
 def socketpair(family: int = socket.AF_UNIX, type: int = socket.SOCK_STREAM, proto: int = 0) -> Any:
@@ -418,7 +423,9 @@ def select_call(
         found = [(reading, index) for index, each in enumerate(read_sockets) if each.readable()]
         return found + [(writing, index) for index, each in enumerate(write_sockets) if each.writable()]
 
-    ready = Selection().until_any(find_ready, timeout)
+    selection = Selection()
+    selection.fixed_name = "select()"
+    ready = selection.until_any(find_ready, timeout)
     return (
         [readers[index] for which, index in ready if which == reading],
         [writers[index] for which, index in ready if which == writing],

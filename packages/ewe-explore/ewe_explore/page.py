@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from ewe_explore import lanes
 from ewe_explore.explain import Story, TimelineEvent
+from ewe_explore.folding import fold
 from ewe_explore.lanes import (
     DrawnLane,
     LaneArrow,
@@ -78,8 +79,10 @@ class SourceListing(NamedTuple):
 
 def page(story: Story, title: str) -> str:
     """Return a story as a whole page."""
-    used = sorted({event.lane for event in story.events})
-    drawn = picture(story, used)
+    shown = fold(story)  # its events have the numbers of those of the story
+    used = sorted({event.lane for event in shown.events})
+    drawn = picture(shown, used)
+    whole = picture(story, sorted({event.lane for event in story.events})).svg() if story.folded else ""
     return render(
         "ewe_explore",
         "story.html.j2",
@@ -89,14 +92,16 @@ def page(story: Story, title: str) -> str:
         why=[text.split("`") for text in story.why],
         facts=[(key, value) for key, value in story.facts.items() if key != "command"],
         command=story.facts.get("command", ""),
-        names=story.lanes,
+        names=shown.lanes,
         lanes=used,
+        folded=f"{shown.lanes[-1]}: {story.folded_states}" if story.folded else "",
+        whole=Markup(whole),
         style=Markup(lanes.style()),
         picture=Markup(lanes.definitions() + drawn.svg()),  # lanes.py escapes its texts
         legend=Markup(lanes.legend(LEGEND)),
-        rows=list(rows(story)),
+        rows=list(rows(shown)),
         sentences=[split_name(story, text) for text in story.sentences],
-        listings=[found for file in story.files if (found := listing(story, file)) is not None],
+        listings=[found for file in story.files if (found := listing(shown, file)) is not None],
     )
 
 

@@ -129,6 +129,12 @@ class Primitive:
             run.point(next_step, decides=False)
         return in_time
 
+    def note_failure(self, run: Run) -> bool:
+        """Note that the last step has failed, because the caller does not wait; return False."""
+        if run.current.last is not None:
+            run.current.last.failed = True
+        return False
+
 
 def inside_invariant() -> bool:
     """Return whether an invariant is being checked."""
@@ -162,7 +168,7 @@ class Lock(Primitive):
             return True
         if self.owner is not None:
             if not blocking:
-                return False
+                return self.note_failure(run)
             if not self.wait(run, "waits for", self.is_free, seconds, "acquires"):
                 return False
         self.become_owner(run)
@@ -282,9 +288,11 @@ LOST_NOTIFY = "no thread waits: it has no effect"
 
 
 class Waiter:
-    """One wait for a condition."""
+    """One wait of a lane for a condition."""
 
-    notified = False
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.notified = False
 
 
 class Condition(Primitive):
@@ -325,7 +333,7 @@ class Condition(Primitive):
             raise RuntimeError("cannot wait on un-acquired lock")
         if run.releases_decide:
             run.point(self.lock.step(run, "is about to release"))
-        waiter = Waiter()
+        waiter = Waiter(run.current)
         self.waiters.append(waiter)
         count = self.lock.release_all()
         self.recompute_runnable_lanes()
@@ -341,6 +349,7 @@ class Condition(Primitive):
         if not self.lock.is_free():  # after a timeout, another lane may have the lock
             super().wait(run, "wants the lock of", self.lock.is_free, None)
         self.lock.take_with_count(run, count)
+        run.current.notified = None
         woken = self.step(run, "goes on after" if notified or waiter.notified else "wakes from")
         run.point(woken, decides=False)
         return waiter.notified or timeout is None
@@ -377,7 +386,7 @@ class Condition(Primitive):
         if step is not None and not waiting:
             step.note = LOST_NOTIFY
         for waiter in waiting[: count if verb == "notifies" else None]:
-            waiter.notified = True
+            waiter.notified, waiter.lane.notified = True, step
             self.waiters.remove(waiter)
         self.recompute_runnable_lanes()
 
@@ -406,7 +415,7 @@ class Semaphore(Primitive):
             return True
         if self._value == 0:
             if not blocking:
-                return False
+                return self.note_failure(run)
             if not self.wait(run, "waits for", lambda: self._value > 0, timeout, "acquires"):
                 return False
         self._value -= 1

@@ -77,6 +77,7 @@ class Queue(Primitive):
         run = self.point("puts into")
         if run is not None and not self.has_room():
             if not block:
+                self.note_failure(run)
                 raise Full
             if not self.wait(run, "waits for room in", self.has_room, timeout, "puts into"):
                 raise Full
@@ -93,6 +94,8 @@ class Queue(Primitive):
         run = self.point("gets from")
         if not self.has_item():
             if run is None or not block:
+                if run is not None:
+                    self.note_failure(run)
                 raise Empty
             if not self.wait(run, "waits for an item of", self.has_item, timeout, "gets from"):
                 raise Empty

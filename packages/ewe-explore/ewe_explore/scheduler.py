@@ -63,6 +63,7 @@ RECENT_STEPS = 500  # the steps in which a lane that loops must have one
 MAX_RAISES = 50  # times that Abandoned is raised in one lane; then the lane stays blocked
 CHECK_EVERY_S = 0.25  # how often the watchdog looks for new steps
 MAX_END_S = 1.0  # seconds in which a lane must end after the run
+MAX_HEADLINE_NAMES = 3  # the most threads that a headline names, if there are many
 MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
@@ -112,6 +113,7 @@ class Step:
     decision: int = -1  # the decision that was taken at this step, if there was one
     index: int = 0
     hidden: bool = False  # the next step shows the same action
+    failed: bool = False  # a try without a wait, such as get_nowait(), that found the object not ready
     execution_index: int = -1  # its position in the order of execution; -1: the run ended before
 
     def key(self) -> tuple[int, str | None]:
@@ -154,7 +156,11 @@ class Problem:
 
 @dataclass
 class BlockedLane:
-    """The wait of a lane at the end of a run. holder: the lane that owns the target. holds: the lane's locks."""
+    """The wait of a lane at the end of a run. holder: the lane that owns the target. holds: the lane's locks.
+
+    notified: the step of the notify that has ended a wait on a condition. The lane then waits for the condition's
+    lock, and the holder is the owner of this lock.
+    """
 
     lane: int
     verb: str
@@ -164,6 +170,7 @@ class BlockedLane:
     line: int
     holder: int | None
     holds: list[str]
+    notified: Step | None = None
 
 
 class Lane:
@@ -193,6 +200,7 @@ class Lane:
         self.abandoned_count = 0  # times that Abandoned was raised in the lane
         self.held: list[Any] = []  # the locks that it owns
         self.waiting: Step | None = None  # the step at which it is blocked
+        self.notified: Step | None = None  # the notify that has ended its last wait on a condition
         self.pending: list[tuple[int, Any]] = []  # objects of unfinished accesses (instrument.py)
         # False while the lane is in a method of a queue that a subclass may override (queues.py)
         self.has_points = True
@@ -238,6 +246,7 @@ class Run:
         self.now = 0.0  # the explorer's clock, in seconds; only waits with a timeout and sleep() advance it
         self.over = False
         self.problem: Problem | None = None
+        self.blocked_at_end: list[BlockedLane] = []  # of a detailed run
         self.done = _thread.allocate_lock()  # released at the end of the run
         self.done.acquire()
         self.current: Lane  # the lane that has the baton
@@ -251,6 +260,7 @@ class Run:
         self.objects_per_line: dict[tuple[str, int], int] = {}
         self.result: Any = None
         self.network: Any = None
+        self.threads: list[Any] = []  # each Thread that the program has made, started or not
         self.unfinished: Step | None = None  # a write with a still unknown new value
         self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
 
@@ -426,6 +436,8 @@ class Run:
     def finish(self, problem: Problem | None) -> None:
         """End the run. Ignore a second problem."""
         if not self.over:
+            if self.detailed:
+                self.blocked_at_end = self.blocked_lanes()
             self.over = True
             self.problem = problem
             self.complete_write()
@@ -679,9 +691,12 @@ class Run:
         found = []
         for lane in self.lanes:
             step = lane.waiting
-            if lane.done or step is None:
+            # Without a deadlock, a lane may be able to go on that has not had a turn yet
+            if lane.done or step is None or (lane.ready is not None and lane.ready()):
                 continue
-            owner = getattr(step.target, "owner", None)
+            # The end of a wait on a condition is a wait for its lock
+            for_lock = lane.notified is not None or step.verb.startswith("wants the lock")
+            owner = getattr(step.target.lock if for_lock else step.target, "owner", None)
             holder = owner.number if isinstance(owner, Lane) else None
             holds = [lock.explorer_label for lock in lane.held]
             found.append(
@@ -694,6 +709,7 @@ class Run:
                     step.line,
                     holder,
                     holds,
+                    lane.notified,
                 )
             )
         return found
@@ -704,7 +720,7 @@ class Run:
         # A lane in join() waits for another lane that waits: the cause is the other lane
         causes = [wait for wait in waits if not hasattr(wait.target, "explored_lane")]
         stuck = [wait for wait in causes if not self.lanes[wait.lane].daemon] or causes or waits
-        names = " and ".join(self.lanes[wait.lane].name for wait in stuck)
+        names = joined_names([self.lanes[wait.lane].name for wait in stuck])
         verb = "waits" if len(stuck) == 1 else "wait"
         first = stuck[0] if stuck else None
         kind = "deadlock"
@@ -719,7 +735,7 @@ class Run:
     def too_long_problem(self) -> Problem:
         """Return the problem of a run that has used up its steps."""
         recent = {step.lane for step in self.steps[-RECENT_STEPS:]}
-        names = " and ".join(lane.name for lane in self.lanes if lane.number in recent)
+        names = joined_names([lane.name for lane in self.lanes if lane.number in recent])
         last = next((step for step in reversed(self.steps) if step.file), self.steps[-1])
         text = (
             f"the program has not ended after {self.options.max_steps:,} steps: {names} "
@@ -727,6 +743,13 @@ class Run:
             f"last at {base_name(last.file)}:{last.line}"
         )
         return Problem("steps", text, last.lane, last.file, last.line, waits=self.blocked_lanes())
+
+
+def joined_names(names: list[str]) -> str:
+    """Return names for a headline; count those after the first MAX_HEADLINE_NAMES of many."""
+    if len(names) > MAX_HEADLINE_NAMES + 1:
+        names = [*names[:MAX_HEADLINE_NAMES], f"{len(names) - MAX_HEADLINE_NAMES} other threads"]
+    return " and ".join(names)
 
 
 def name_of_object(step: Step) -> str:

@@ -50,10 +50,15 @@ class Thread(Primitive):
         inherited = bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].current.daemon
         self._daemonic = inherited if daemon is None else daemon
         self.explored_lane: Lane | None = None
+        if ACTIVE_RUNS:
+            ACTIVE_RUNS[-1].threads.append(self)
 
     @property
     def explorer_label(self) -> str:
-        return self.explored_lane.name if self.explored_lane is not None else self._name or "a thread"
+        if self.explored_lane is not None:
+            return self.explored_lane.name
+        function = getattr(self._target, "__name__", "")
+        return self._name or (f"a thread for {function}()" if function.isidentifier() else "a thread")
 
     def run(self) -> None:
         """Call the target. A subclass may override this."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 
 from ewe_explore.explain import Story, TimelineEvent
+from ewe_explore.folding import fold_for_terminal
 
 ANSI_COLOURS = (36, 33, 35, 32, 34, 31)
 # Codes of SGR, "select graphic rendition" (ECMA-48)
@@ -24,6 +25,7 @@ def paint(text: str, code: str, colour: bool) -> str:
 
 def timeline(story: Story, width: int = 100, colour: bool = False) -> str:
     """Return the timeline of a story as text, at most `width` characters wide if the lanes fit."""
+    story = fold_for_terminal(story)
     used = sorted({event.lane for event in story.events})
     columns = {lane: column for column, lane in enumerate(used)}
     size = max((width - GUTTER_CHARS) // max(len(used), 1), MIN_LANE_CHARS)

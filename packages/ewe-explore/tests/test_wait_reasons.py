@@ -137,3 +137,51 @@ def test_an_event_that_an_invariant_clears(tmp_path: Path) -> None:
     text += "    event.set(); always(lambda: event.clear() or True)\n"
     text += "    threads = [threading.Thread(target=event.wait, name='first')]\n"
     assert "first waits for event" in why(tmp_path / "invariant.py", text + START)
+
+
+LAZY = """
+import threading
+class Registry:
+    instance = None
+    lock = threading.Lock()
+    def __init__(self):
+        self.ready = False
+    @classmethod
+    def get(cls):
+        if cls.instance is None:
+            with cls.lock:
+                if cls.instance is None:
+                    cls.instance = cls()
+                    cls.instance.ready = True
+        return cls.instance
+def scenario():
+    def work():
+        assert Registry.get().ready
+    threads = [threading.Thread(target=work, name=name) for name in ("first", "second")]
+"""
+
+
+def test_an_object_that_a_thread_publishes_before_it_is_complete(tmp_path: Path) -> None:
+    found = why(tmp_path / "lazy.py", LAZY + START)
+    assert "first is stopped before it reads cls.instance [line 14], and second goes on." in found, found
+    assert "first writes cls.instance [line 13] before the switch, and has not gone on since" in found, found
+
+
+def test_a_holder_that_leaves_without_a_release_because_of_a_switch(tmp_path: Path) -> None:
+    text = """
+import threading
+def scenario():
+    class Readers:
+        count = 0
+    readers, writing = Readers(), threading.Lock()
+    def read():
+        readers.count += 1
+        if readers.count == 1:
+            writing.acquire()
+        readers.count -= 1
+        if readers.count == 0:
+            writing.release()
+    threads = [threading.Thread(target=read, name=name) for name in ("first", "second")]
+"""
+    found = why(tmp_path / "readers.py", text + START)
+    assert "has ended without a release" in found and "The failure depends on this switch" in found, found
