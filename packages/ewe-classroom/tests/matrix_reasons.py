@@ -12,6 +12,9 @@ EVERYTHING: dict[str, str] = {
     "EndsAfterOne, serial in Go": "the server ends in each check, and writes no reason",
     "WritesFirst": "each program with a body waits without a limit",
     "DiesOfEintr, in C": "the server may end in each check, as soon as a child ends",
+    "DiesOfEintr, fork in C": "the server may end in each check, as soon as a child ends",
+    "LoopVariable, thread in Go": "one goroutine gets two connections, and one gets none",
+    "EdgeTriggered, event in C": "in each of these checks several clients connect in one moment",
     "FlushesLate": "each check reads the output of a script",
     "Retires": "each check that has served five clients for each worker finds no worker",
     "AcceptsOnce": "in each of these checks several clients connect in one moment",
@@ -25,6 +28,9 @@ EVERYTHING: dict[str, str] = {
 SOMETIMES: dict[str, str] = {
     "IfInGet, pool in C": "a worker that finds the queue empty takes a connection that is not there, in any check",
     "MapUnlocked, thread in Go": "Go ends a program when two goroutines write to a map at once, in any check",
+    "SharedRequest, thread in C": "two threads parse into one request, so any check may get the wrong file",
+    "SharedBuffer, thread in Go": "two goroutines read into one buffer, so any check may get the wrong file",
+    "SharesTheSlice, event in Go": "each check with half a request beside a whole one may lose bytes",
 }
 
 SINGLE: dict[tuple[str, str], str] = {
@@ -33,6 +39,16 @@ SINGLE: dict[tuple[str, str], str] = {
     ("SlotsUntilClose", "slow-readers"): "slow clients occupy the slots, too",
     ("IgnoresFin", "stop"): "a thread of a client that has left goes on without a limit",
     ("WorkerDies", "descriptors"): "a worker that has ended does not close its connection",
+    ("OneRead, serial in Go", "progress"): "half a request gets a response at once",
+    ("OneRead, serial in Go", "backlog"): "half a request gets a response at once",
+    ("ChildGoesOn, fork in C", "descriptors"): "a child that goes on keeps its descriptors",
+    ("ChildGoesOn, fork in C", "stop"): "children that go on keep the server alive",
+    ("RingOffByOne, pool in C", "fifo"): "a worker takes a place that put() has not filled last",
+    (
+        "ForgetsFirstPiece, event in C",
+        "second-client",
+    ): "the second half of a request overwrites the first half",
+    ("ForgetsFirstPiece, event in C", "progress"): "the second half of a request overwrites the first half",
     ("InputStaysOpen", "cgi-deadlock"): "the program of that check reads its body to the end",
     ("ForgetsStart", "cgi-deadlock"): "the program of that check reads its body to the end",
     ("ForgetsStart", "cgi-environment"): "the program gets its body there, too",

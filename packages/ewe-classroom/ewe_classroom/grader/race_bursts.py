@@ -7,6 +7,8 @@
                           and n whole ones                  want the same connection
     more than the room    n half requests, 80 whole ones    put() waits while the queue is full
     the stop              2 n whole requests, SIGTERM       the server ends; a second time, while it is idle
+    the stop, full queue  n + 80 half requests, SIGTERM,    put() ends, and each connection in the queue is served
+    (queue-races only)    the rests, in small groups
 
 n is the number of workers that `progress` has found: a pool with a worker too few or too many loses the points of
 that check alone. A hang of a server that serves one client at a time, or any number, is "not judged".
@@ -37,6 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe_classroom.grader import processes
+from ewe_classroom.grader.bursts import accepted
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.sanitizers import (
     ENVIRONMENT,
@@ -73,15 +76,18 @@ MAX_POSITIONS = 8
 LINES_BEFORE = 4  # lines, up from a wait, in which the test of its condition stands
 
 
-def judge(scene: Scene) -> None:
-    """Build the server with a race detector, and play all bursts. Fail at a fault. Raises MissingProgram."""
+def judge(scene: Scene, *, has_queue: bool) -> None:
+    """Build the server with a race detector, and play all bursts. Fail at a fault. Raises MissingProgram.
+
+    has_queue: the server has a queue of connections, so its stop is also played with a full queue.
+    """
     sources = unchanged_sources(scene)
     expect_unnamed(scene, detector_named(sources))
     try:
         with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
             expect_unnamed(scene, program.detector_named())
             bursts = Bursts(scene, program)
-            bursts.play()
+            bursts.play(has_queue)
     except BadSubject as problem:
         scene.fail(
             f"the server does not build with a race detector: {problem}",
@@ -172,8 +178,8 @@ class Bursts:
         self.spurious = ""  # the place where waits return without a reason
         self.requests = 0
 
-    def play(self) -> None:
-        """Play every burst; fail at the first fault.
+    def play(self, has_queue: bool) -> None:
+        """Play every burst; fail at the first fault. has_queue: also the stop with a full queue.
 
         The first run finds out where threads wait. Each further run lets the waits at one place return without a
         reason.
@@ -184,6 +190,9 @@ class Bursts:
         self.positions = self.traced_positions()
         self.start()
         self.stop(0)
+        if has_queue and self.workers > 1:
+            self.start()
+            self.stop_full()
         for position in self.positions[:MAX_POSITIONS]:
             self.start(position)
             self.serve_bursts()
@@ -231,10 +240,7 @@ class Bursts:
             self.expect(clients, f"{len(clients)} clients at once")
         for _ in range(3):
             self.hand_over()
-        stalled = self.hold(workers)
-        with self.stopped():
-            clients = [self.ask(numbered_path(number)) for number in range(FULL_QUEUE_CLIENTS)]
-        self.settle()
+        stalled, clients = self.fill(whole=True)
         self.release(stalled)
         self.expect(stalled + clients, f"{FULL_QUEUE_CLIENTS} clients behind {workers} stalled ones")
         self.one_each(0)
@@ -270,15 +276,49 @@ class Bursts:
             for number in range(client_count):
                 self.ask(f"/{number}.txt")
             self.scene.signal(signal.SIGTERM)
-        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM beside {client_count} clients")
+        self.expect_end(f"beside {client_count} requests" if client_count else "to the idle server")
+
+    def expect_end(self, beside: str) -> None:
+        """Fail unless the server ends without a race. beside: what stood beside SIGTERM, for the report."""
+        self.wait(lambda: not self.scene.subject.alive(), f"SIGTERM was sent {beside}")
         self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
-                f"SIGTERM was sent{f' beside {client_count} requests' if client_count else ' to the idle server'}, "
-                f"and the server did not end{self.sleepers()}",
+                f"SIGTERM was sent {beside}, and the server did not end{self.sleepers()}",
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
+
+    def stop_full(self) -> None:
+        """Send SIGTERM while put() waits in a full queue; fail unless the server serves the queue, and ends.
+
+        The clients that the server has accepted are in its queue, except the last one: put() waits to add it, and
+        need not do so. They have sent half a request, so that the queue is not empty at the stop. One worker is
+        busy until then: a server that does not wait for this worker loses the points of `drain` alone.
+        """
+        held, clients = self.fill(whole=False)
+        # With a small backlog, connections come about late, and in any order.
+        in_queue = 0 if self.scene.connecting() else accepted(self.scene) - len(held) - 1
+        self.scene.signal(signal.SIGTERM)
+        batch, rest = len(held) - 1, [*held[1:], *clients]
+        while rest and (len(rest) > len(clients) or processes.listens(self.scene.subject.port)):
+            self.settle()
+            self.release(rest[:batch])
+            rest = rest[batch:]
+        self.settle()
+        self.release([held[0], *rest])
+        self.expect_end(f"beside {len(held) + len(clients)} half requests, so put() waited")
+        while self.scene.pump(LAST_BYTES_S):
+            pass  # the last bytes of a server that has ended arrive
+        served = clients[: max(in_queue, 0)] if held[0].answered() else []
+        lost = [client for client in served if not client.answered()]
+        if lost:
+            self.fail(
+                f"SIGTERM came while the queue was full. {lost[0].name} was in the queue, and {lost[0].story()}",
+                "let the workers take the rest of the queue, and let them end only then",
+                f"the stop loses connections in the queue: {len(lost)} of {len(served)}",
+            )
+        self.expect(served, "SIGTERM came while the queue was full")
 
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
@@ -322,6 +362,18 @@ class Bursts:
         stalled = [self.half(f"/{number}.txt") for number in range(count)]
         self.settle()
         return stalled
+
+    def fill(self, *, whole: bool) -> tuple[list[SceneClient], list[SceneClient]]:
+        """Occupy all workers, and fill the queue with more clients; return the two groups of clients.
+
+        whole: the clients of the queue send whole requests, or else half ones.
+        """
+        stalled = self.hold(self.workers)
+        ask = self.ask if whole else self.half
+        with self.stopped():
+            clients = [ask(numbered_path(number)) for number in range(FULL_QUEUE_CLIENTS)]
+        self.settle()
+        return stalled, clients
 
     def settle(self) -> None:
         """Wait until the server has done what it can do for the clients so far."""
@@ -521,4 +573,4 @@ class Bursts:
     languages=("c", "go"),
 )
 def shared_data(scene: Scene) -> None:
-    judge(scene)
+    judge(scene, has_queue=False)

@@ -41,6 +41,9 @@ def stop(scene: Scene) -> None:
     scene.note(do="signal", signal="SIGTERM")
     scene.signal(signal.SIGTERM)
     scene.until(lambda: has_stopped_listening(scene), "the server stops listening", sure=False)
+    if scene.subject.process.poll() is not None:
+        scene.settle()  # children that end with their parent have time for it
+        expect_no_orphan(scene, pids_before)
     stalled.close()  # a server may finish the conversations in progress before it ends (see `drain`)
     scene.until(lambda: has_ended(scene), "the server and its processes end", quiescent_s=MAX_END_S)
     if scene.subject.process.poll() is None:
@@ -50,6 +53,18 @@ def stop(scene: Scene) -> None:
             "SIGTERM is ignored, or its handler does not end the server; or a thread that is not a daemon "
             "waits and keeps the process alive",
         )
+    expect_no_orphan(scene, pids_before)
+    if processes.listens(scene.subject.port):
+        scene.fail(
+            "the port is still occupied after the server's end",
+            "close the listening socket in every process",
+            "an orphan has the listening socket open",
+        )
+    scene.confirm("SIGTERM ended the server and all of its processes")
+
+
+def expect_no_orphan(scene: Scene, pids_before: list[int]) -> None:
+    """Fail if processes of the server live on after its first one. pids_before: its processes before SIGTERM."""
     left = scene.subject.running()
     if left:
         names = ", ".join(f"{pid} ({processes.name(pid)})" for pid in left)
@@ -58,13 +73,6 @@ def stop(scene: Scene) -> None:
             "end the children first, or with the parent",
             "children do not get the parent's signal, and the parent does not end them",
         )
-    if processes.listens(scene.subject.port):
-        scene.fail(
-            "the port is still occupied after the server's end",
-            "close the listening socket in every process",
-            "an orphan has the listening socket open",
-        )
-    scene.confirm("SIGTERM ended the server and all of its processes")
 
 
 @check(

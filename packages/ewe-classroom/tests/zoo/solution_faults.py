@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+import faults_in_c_and_go
 from support import needs
 
 from ewe_classroom.course.labs import lab
@@ -363,8 +364,8 @@ fault(
     "deadlock",
     "put() notifies only when the queue was empty.",
     (
-        "            self.not_empty.notify()\n\n    def get",
-        "            if len(self.items) == 1:\n                self.not_empty.notify()\n\n    def get",
+        "            self.not_empty.notify()\n            return True\n",
+        "            if len(self.items) == 1:\n                self.not_empty.notify()\n            return True\n",
     ),
 )
 
@@ -735,3 +736,6 @@ fault(
     "What one send leaves is forgotten.",
     ("        if (client->sent < response->size)\n            return;\n", ""),
 )
+
+for entry in faults_in_c_and_go.ENTRIES:
+    fault(*entry)

@@ -25,7 +25,7 @@ GET_AS_GIVEN = (
     "            if not self.items:\n                return None\n            item = self.items.popleft()\n"
     "            self.not_full.notify()\n            return item\n"
 )
-NOTIFY = "            self.not_empty.notify()\n\n    def get"
+NOTIFY = "            self.not_empty.notify()\n            return True\n"
 CLOSES = "        with connection:\n            converse(connection, root)\n"
 TRIES = "            try:\n                connection, _ = listener.accept()\n            except OSError:\n"
 PAUSES = "                time.sleep(ACCEPT_PAUSE_S)\n                continue\n"
@@ -88,7 +88,7 @@ STAGES = {
                     (
                         NOTIFY,
                         "            if len(self.items) == 1:\n"
-                        "                self.not_empty.notify()\n\n    def get",
+                        "                self.not_empty.notify()\n            return True\n",
                     ),
                 ),
             ),
@@ -105,7 +105,7 @@ STAGES = {
                 "close() wakes one",
                 ("queue-races", "stop", "drain"),
                 SOLUTION,
-                (("notify_all()", "notify()"),),
+                (("empty.notify_all()", "empty.notify()"),),
             ),
             (
                 "pool",
@@ -114,7 +114,8 @@ STAGES = {
                 SOLUTION,
                 (
                     (
-                        "            while len(self.items) >= self.room:\n                self.not_full.wait()\n",
+                        "            while len(self.items) >= self.room and not self.closed:\n"
+                        "                self.not_full.wait()\n",
                         "",
                     ),
                 ),

@@ -33,7 +33,8 @@ def stop(number: int, frame: object) -> None:
 class Queue:
     """A bounded queue: put() waits while it is full, get() while it is empty. Any thread may call both.
 
-    After close(), no thread may call put(). get() returns the remaining items, and then None to every caller.
+    close() ends both waits. After it, put() adds nothing, and returns False. get() returns the remaining items, and
+    then None to every caller.
     """
 
     def __init__(self, room: int) -> None:
@@ -44,17 +45,21 @@ class Queue:
         self.not_empty = threading.Condition(self.lock)
         self.not_full = threading.Condition(self.lock)
 
-    def put(self, item: socket.socket) -> None:
-        """Add an item at the end."""
+    def put(self, item: socket.socket) -> bool:
+        """Add an item at the end, and return True; return False if the queue is closed, also during the wait."""
         # --- solution
         with self.lock:
-            while len(self.items) >= self.room:
+            while len(self.items) >= self.room and not self.closed:
                 self.not_full.wait()
+            if self.closed:
+                return False
             self.items.append(item)
             self.not_empty.notify()
+            return True
         # --- starter
         # # Wait without spinning while the queue is full. Then wake one thread that waits for an item.
         # self.items.append(item)
+        # return True
         # --- end
 
     def get(self) -> socket.socket | None:
@@ -76,13 +81,14 @@ class Queue:
         # --- end
 
     def close(self) -> None:
-        """Close the queue, and wake all threads that wait for an item."""
+        """Close the queue, and wake all threads that wait for an item or for room."""
         # --- solution
         with self.lock:
             self.closed = True
             self.not_empty.notify_all()
+            self.not_full.notify_all()
         # --- starter
-        # # Several threads may sleep in get(). Wake all of them.
+        # # Several threads may sleep in get(), and in put(). Wake all of them.
         # self.closed = True
         # --- end
 

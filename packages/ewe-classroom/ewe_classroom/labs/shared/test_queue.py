@@ -57,6 +57,32 @@ def scenario_close():
     end(workers)
 
 
+def scenario_stop():
+    """close() comes while a thread waits in put(). A worker takes each item that a put() has accepted."""
+    queue, taken = Queue(1), []
+    queue.put("a")
+    acceptor, worker = Acceptor(queue, "b"), Worker(queue, taken, 1)
+    start([acceptor, worker])
+    closed.append(True)
+    queue.close()
+    end([acceptor, worker])
+    expect_accepted(acceptor, taken)
+
+
+def scenario_stop_full():
+    """The same, but no worker takes an item before put() has returned: close() itself ends the wait."""
+    queue, taken = Queue(1), []
+    queue.put("a")
+    acceptor, worker = Acceptor(queue, "b"), Worker(queue, taken, 1)
+    start([acceptor])
+    closed.append(True)
+    queue.close()
+    end([acceptor])
+    start([worker])
+    end([worker])
+    expect_accepted(acceptor, taken)
+
+
 closed = []  # not empty as soon as a scenario calls close()
 
 
@@ -94,6 +120,24 @@ class Giver(threading.Thread):
         # A worker that has asked may take an item at any moment, so only the others are certainly in the queue.
         inside = len(self.put) - sum(len(worker.asked) for worker in self.workers)
         assert inside <= 1, f"room for 1, and {inside} items that no get() has asked for: put() did not wait"
+
+
+class Acceptor(threading.Thread):
+    """A thread that puts one item, perhaps into a closed queue. accepted: the items that put() has added."""
+
+    def __init__(self, queue, item):
+        super().__init__(name="acceptor")
+        self.queue, self.item, self.accepted = queue, item, []
+
+    def run(self):
+        if self.queue.put(self.item) is not False:
+            self.accepted.append(self.item)
+
+
+def expect_accepted(acceptor, taken):
+    """Expect that the workers have taken the item "a", then the acceptor's one if put() has accepted it."""
+    accepted = ["a", *acceptor.accepted]
+    assert taken == accepted, f"put() did not return False for {accepted}, and get() returned {taken}"
 
 
 def start(threads):
