@@ -292,7 +292,9 @@ def test_a_user_whose_first_engine_does_not_start_keeps_no_cgroup(
 ) -> None:
     """This cgroup has no controller, so the kernel has no file for the limit."""
     account = Account("me", os.getuid(), os.getgid(), (), "/")
-    monkeypatch.setattr(f"{Suexecme.__module__}.examine", lambda path, settings: SimpleNamespace(account=account))
+    monkeypatch.setattr(
+        f"{Suexecme.__module__}.examine", lambda path, settings: SimpleNamespace(account=account)
+    )
     process = Suexecme.__new__(Suexecme)
     process.settings = Settings(users={"me": UserLimits(memory=1 << 20)})
     process.engines, process.oom_kills = {}, {}
