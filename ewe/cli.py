@@ -296,7 +296,10 @@ def _check_flags(argv: list[str], known: Collection[str]) -> None:
 
 
 def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
-    """Return the settings on the command line. Raises ConfigError if they contradict each other."""
+    """Return the settings on the command line, as (name, raw value) pairs; set options.directory if it is named.
+
+    Raises ConfigError if they contradict each other.
+    """
     # Key -> the (name of the option, value) pairs, in the order of the command line: [-1][1] is the last value
     given: dict[str, list[tuple[str, Any]]] = options.given
     # Each model has a flag, and all of these flags set the key `concurrency`.
@@ -318,6 +321,7 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
         options.directory = directory
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind replaces --host and a port: give one or the other")
+    # A setting of LIST_SETTINGS has all its values. Of another one the last value counts.
     last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LIST_SETTINGS]
     return [*last, *((key, [raw for _, raw in given[key]]) for key in LIST_SETTINGS if key in given)]
 

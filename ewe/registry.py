@@ -38,6 +38,7 @@ def directories_of(where: str) -> list[str]:
     """Return the directories with the source of "module:name"; [] if the module is not found. Import nothing.
 
     They are the directory that contains the outermost package or module, and the directory of each package.
+    The server sends no source from them.
     """
     import os
     from importlib.util import find_spec
@@ -48,6 +49,7 @@ def directories_of(where: str) -> list[str]:
         spec = find_spec(top)
     except (ImportError, ValueError):
         return []
+    # A namespace package has several directories. A single module has only its file.
     locations = spec and (spec.submodule_search_locations or [spec.origin or ""])
     found: list[str] = []
     for location in locations or ():

@@ -159,20 +159,22 @@ class Trace:
         """
         if path.startswith(INHERITED):
             number = path.removeprefix(INHERITED)
+            # 10 digits may not fit into a C int
             is_number = number.isascii() and number.isdecimal() and len(number) < 10
             self.file = int(number) if is_number else -1
             os.set_inheritable(self.file, False)  # raises OSError if there is no such descriptor
         else:
-            target, flag = followed(path)
+            target, flag = followed(path)  # flag: O_NOFOLLOW, or 0
             self.file = os.open(target, APPEND_FLAGS | flag, 0o600)
         about = os.fstat(self.file)
         self.is_file = stat.S_ISREG(about.st_mode)
+        # The program that passed the descriptor has written the events of an inherited file, in this run
         self.had_events = self.is_file and about.st_size > 0 and not path.startswith(INHERITED)
         self.threads = Threads()
         shared = memoryview(mmap.mmap(-1, 16)).cast("Q")  # two numbers, shared with forked children
         self.lost, self.cut = shared[:1], shared[1:]  # how many events; whether the last line has no end
-        self.reported = 0
-        self.until_check = CHECK_EVERY
+        self.reported = 0  # the number in the last line `lost`
+        self.until_check = CHECK_EVERY  # writes until the next look at the size of the file
         self.connections = itertools.count(1)
         os.register_at_fork(after_in_child=self.forked)
 

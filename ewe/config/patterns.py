@@ -509,10 +509,10 @@ class Automaton:
 
 
 def both_cases(characters: Iterable[int]) -> frozenset[int]:
-    """Return characters with their other case."""
+    """Return characters (code points) with their other case: a pattern may ignore case."""
     return frozenset(
         ord(other)
         for each in characters
         for other in (chr(each), chr(each).lower(), chr(each).upper())
-        if len(other) == 1
+        if len(other) == 1  # ß has no upper case of one character
     )

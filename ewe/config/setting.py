@@ -101,9 +101,11 @@ def variable(key: str) -> str:
 
 
 def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> list[Setting[Any]]:
-    """Return all settings in the order of the documentation. Raises ValueError for a name that two have, or none.
+    """Return all settings in the order of the documentation.
 
     own: of Config, in order. declared: of features; each follows the setting that it names, or ends its group.
+
+    Raises ValueError if two have the same name, if one has no key, or if `after` names no setting.
     """
     ordered = list(own)
     for setting in declared:

@@ -95,6 +95,8 @@ class TableKind(Kind[dict[Any, Any]]):
         for key, value in raw.items():
             if key in self.former:
                 yield f"{inside(label)} {key} is now called {self.former[key]}"
-            kind = self.keys[key].kind if key in self.keys else self.others and self.others[1]
+            name = self.name_of(key)
+            # others: the kind of the names, and the kind of the values
+            kind = self.keys[name].kind if name in self.keys else self.others and self.others[1]
             if isinstance(kind, TableKind) and isinstance(value, Mapping):
                 yield from kind.renamed(part(label, key), value)

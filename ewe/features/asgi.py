@@ -115,7 +115,7 @@ class ASGI:
 
     def fault(self, call: ApplicationCall) -> Response:
         """Return the page of a fault in the application."""
-        call.channel.close()
+        call.channel.close()  # the application has ended: nothing else will come over the channel
         if self.config.development and call.fault:
             return fault_page(call.fault)
         return error_page(500, f"{self.application.text} failed")

@@ -94,9 +94,11 @@ class HomeSettings:
 
     def __init__(self) -> None:
         self.checked_at = 0.0
-        self.identities: tuple[object, ...] = ()  # of the settings file, and of the password file
+        self.file_versions: tuple[object, ...] = ()  # of the settings file, and of the password file
         self.password_file = ""
-        self.passwords: object = None  # the file_version() of the password file when it was opened
+        self.password_file_version: object = (
+            None  # the file_version() of the password file when it was opened
+        )
         self.fault = ""
         # None: those of the server
         self.index_names: tuple[str, ...] | None = None
@@ -197,7 +199,7 @@ class Homes(Middleware):
             return found
         try:
             about = file_version(os.fstat(descriptor))
-            if known is not None and known.identities == (
+            if known is not None and known.file_versions == (
                 about,
                 version_of_file(directory, known.password_file),
             ):
@@ -215,7 +217,7 @@ class Homes(Middleware):
             found.fault = f"{FILE} is not UTF-8 text"
         except (ValueError, RecursionError) as reason:  # from the TOML parser, or from read_keys_of_user()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
-        found.identities = (about, found.passwords)
+        found.file_versions = (about, found.password_file_version)
         return found
 
     def read_keys_of_user(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
@@ -251,7 +253,7 @@ class Homes(Middleware):
         Raises ConfigError; OSError if the server has no descriptor left.
         """
         found.password_file = name = table["file"]
-        found.passwords = version_of_file(home.static.root, name)
+        found.password_file_version = version_of_file(home.static.root, name)
         try:
             descriptor = open_user_file(os.path.join(home.static.root, name), name, home.static.owner)
         except FileNotFoundError as reason:

@@ -30,7 +30,7 @@ def declared(config: Config) -> Iterator[tuple[str, Feature]]:
 
 
 def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[Any]:
-    """Return all that a function of a declaration yields; [] if the declaration does not have it.
+    """Return all that one function of a Feature (its declaration) yields; [] if it does not have this function.
 
     part: "protected", "needs" or "notes". arguments: of the function. Raises UnknownFeature if it fails.
     """

@@ -40,7 +40,7 @@ class TrustedProxies:
     def __init__(self, names: tuple[str, ...], fields: str) -> None:
         """names: addresses, networks, "unix". fields: "x-forwarded" or "forwarded". Raises ValueError."""
         self.networks = Networks(names)
-        self.names = ("forwarded",) if fields == "forwarded" else FIELDS
+        self.field_names = ("forwarded",) if fields == "forwarded" else FIELDS
         self.read = self.read_forwarded if fields == "forwarded" else self.read_x_forwarded
         # Fast path, same meaning: the requests of one client carry the same fields.
         self.cached_read = functools.lru_cache(maxsize=1024)(self.read)
@@ -68,7 +68,7 @@ class TrustedProxies:
             return request
         reset(stream)
         values = request.values
-        fields = [values.get(name, "") for name in self.names]
+        fields = [values.get(name, "") for name in self.field_names]
         read = self.cached_read if sum(map(len, fields)) <= MAX_CACHED_FIELD_CHARS else self.read
         found = read(*fields)
         if found.client is not None and found.client != stream.client:

@@ -198,9 +198,9 @@ class Event(Processor):
         return "" if len(self.streams) + self.coming < self.connection_limit else "connections"
 
     def admit(self, stream: EventStream) -> bool:
-        """Register a connection, now that the client's address is known; return False if it is refused."""
+        """Register a connection; the client's address is known now. Return False if it is refused or has ended."""
         self.coming -= 1
-        if self.sizes_reads:
+        if self.sizes_reads:  # by default asyncio's own loop allocates 256 KB for each recv(2)
             stream.transport.max_size = RECEIVE_BYTES  # type: ignore[attr-defined]
         if not stream.client[0]:  # the client has left already, and uvloop no longer knows its address
             stream.transport.abort()

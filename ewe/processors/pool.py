@@ -123,7 +123,7 @@ class Pool(Processor):
     # The main thread
 
     def serve_parked(self, listener: Listener) -> None:
-        """Accept connections, and queue the parked conversations that can go on."""
+        """Accept connections, at a limit as `overload` says, and queue the parked conversations that can go on."""
         checked_at = time.monotonic()
         self.parking.open(listener)
         while not listener.closed or self.live:

@@ -198,7 +198,11 @@ class ProcessorFactory:
         return processor
 
     def renew(self) -> bool:
-        """Read the configuration again. If it has an error, log the error, keep the old one, and return False."""
+        """Read the configuration again, build its site, and restart the programs.
+
+        If it has an error, log the error, keep the old configuration, and return False. Settings that only a
+        restart can change keep their values.
+        """
         assert self.reread is not None
         systemd.notify("RELOADING=1")
         try:
@@ -207,7 +211,7 @@ class ProcessorFactory:
             logger.errors.error(f"the configuration cannot be used, the old one stays: {reason}")
             return False
         finally:
-            systemd.notify("READY=1")
+            systemd.notify("READY=1")  # with the new configuration or the old one
         logger.errors.info(f"the configuration was read again ({self.config.file or 'no file'})")
         if self.programs is not None:
             self.programs.restart(self.config)

@@ -65,6 +65,7 @@ class XSwitchProcess:
         written.
         """
         assert config.userdir is not None
+        # X-Switch uses these for the keys that its own file (--config) omits
         defaults = {
             "userdir": config.userdir,
             "min-uid": config.min_uid,
@@ -75,7 +76,7 @@ class XSwitchProcess:
             # Workers may stay root (user), but X-Switch need not.
             defaults["user"] = "nobody" if self.user == "root" else self.user
             if any("engines" in location.values for site in config.sites for location in site.locations):
-                # The workers serve the page of engines, and ask X-Switch in the name of its visitors.
+                # The workers serve the page of engines. X-Switch lets `managers` act on the engines of all users.
                 defaults["managers"] = self.user
         command = [
             *COMMAND, "--listen", f"fd://{self.socket.fileno()}", "--parent", str(os.getpid()),

@@ -261,10 +261,10 @@ class SiteRoutes:
         return True
 
     def of_location(self, location: Location, path: str) -> Iterator[str]:
-        """Yield the line about the location that covers a path, and the number of locations before it."""
+        """Yield the line of --explain about the location that covers a path, with the number of those before it."""
         if not self.has_table:
             return
-        if location.match is None:
+        if location.match is None:  # the last location, which is in no file
             why = "no location covers this path" if len(self.locations) > 1 else "the site has no locations"
             yield f"  location  none: {why}"
             return

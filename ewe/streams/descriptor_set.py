@@ -55,7 +55,7 @@ EPOLLET: int = getattr(select, "EPOLLET", 0)
 EPOLLEXCLUSIVE: int = getattr(select, "EPOLLEXCLUSIVE", 0)
 POLLRDHUP: int = getattr(select, "POLLRDHUP", 0)
 HAS_EPOLL = hasattr(select, "epoll")
-# The event by which poll(2) notices that a peer has closed its sending side; see side_of().
+# The event by which poll(2) notices that a peer has closed its sending side; see state_of_peer().
 CLOSING = POLLRDHUP or select.POLLIN
 LEFT = select.POLLHUP | select.POLLERR
 
@@ -183,13 +183,13 @@ class PollSet:
                     del self.wanted[fd]
                     self.changed.add(fd)
                     continue
-                # POLLIN is in the mask only because of CLOSING: check whether the peer has closed its side.
+                # Without POLLRDHUP, CLOSING is POLLIN: only whether the peer has ended matters, and not its bytes.
                 if events == select.POLLIN and not wanted & EPOLLIN:
-                    side = side_of(fd)
-                    if side == UNREAD:
+                    peer = state_of_peer(fd)
+                    if peer == UNREAD:
                         # poll(2) would report the unread bytes again at once.
                         self.poll_object.modify(fd, mask_of(wanted) & ~select.POLLIN)
-                    if side in (OPEN, UNREAD):
+                    if peer in (OPEN, UNREAD):
                         continue
                 if wanted & EPOLLONESHOT:
                     del self.wanted[fd]
@@ -248,11 +248,11 @@ def side_after(fd: int, events: int, ended: bool) -> str:
         return GONE
     if POLLRDHUP:
         return GONE if events & LEFT else ENDED
-    side = side_of(fd)
-    return ENDED if side == UNREAD and events & LEFT else side
+    peer = state_of_peer(fd)
+    return ENDED if peer == UNREAD and events & LEFT else peer
 
 
-def side_of(fd: int) -> str:
+def state_of_peer(fd: int) -> str:
     """Return the state of a peer, by a recv(2) that only peeks. Unread bytes hide the stream's end behind them."""
     sock = SocketType(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)  # recv(2) does not use the address family
     try:

@@ -189,7 +189,7 @@ class EventStream(Stream):
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
                 self.step(Timeout())
-            elif self.expires and not self.lost:  # the conversation has ended
+            elif self.expires and not self.lost:  # the conversation has ended; 0: it has not waited yet
                 self.wait_for_last_bytes(now)
 
     def wait_for_last_bytes(self, now: float) -> None:

@@ -75,10 +75,10 @@ class TracedStream(StreamOver):
             self.trace.write("goes-on", self.name, how)
 
     async def next_request(self, seconds: float) -> bytes:
-        """Wait below for the next request. If none comes, note why the connection ends."""
+        """Wait below for the next request; return its first bytes. If none comes, note why the connection ends."""
         began = time.monotonic()
         how = ""
-        self.before_wait("waits", self.name, "request")
+        self.before_wait("waits", self.name, "request")  # hold() or write(): see the top of this file
         try:
             data = await self.below.next_request(seconds)
         except Disconnected:

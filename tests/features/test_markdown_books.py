@@ -434,6 +434,14 @@ def test_headings() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["# T\n---\n", "# T\nfoo\n---\n", "foo\n---\nbar\n---\n"])
+def test_a_heading_is_no_part_of_a_paragraph(text: str) -> None:
+    """The outline has the headings of the page, whose converter is Python-Markdown."""
+    page = markdown.markdown(text, extensions=["fenced_code"])
+    headings = re.findall(r"<h([1-6])>(.*?)</h", page)
+    assert [(str(each.level), each.text) for each in outline(text).headings] == headings
+
+
 def test_links_that_leave_the_directory() -> None:
     for target, depth in (
         ("../x", 0),

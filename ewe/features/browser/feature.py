@@ -188,12 +188,13 @@ class Browser:
     def failed(self, trail: PageTrail, error: DatabaseError, text: str = "", status: int = 0) -> Response:
         """Return the page for an error of a database.
 
-        text, status: replace those of the error; "" and 0: the usual ones.
+        text, status: replace those of the error; "" and 0: the usual ones. trail: the position of the page, for its
+        links. Only with `development` the page has the database's own message; the error log always has it.
         """
         title, usual = WORDS[error.kind]
         detail = str(error) if self.development else ""
         return self.problem(
-            trail, status or error.status, title, text or usual, f"{error.kind}: {error}", detail
+            trail, status or error.status, title, text or usual, cause=f"{error.kind}: {error}", detail=detail
         )
 
     # -----------------------------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ class Libraries:
             with self.lock:
                 if self.shim is None:
                     shim = Shim()
+                    # Another thread that sees a shim may call quick without the lock, so quick comes first
                     self.quick = shim.quick
                     self.shim = shim
         return self.shim

@@ -41,6 +41,7 @@ class LibCGIProcess:
         self.prefix = prefix.rstrip("/")
         self.switch = switch
         self.document_root = document_root
+        # Each request tells the host its time limit: libcgi-timeout in milliseconds, at least 1
         self.extra_variables = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

@@ -69,6 +69,8 @@ def outline(text: str) -> Outline:
     headings: list[Heading] = []
     links: list[str] = []
     anchors = Anchors()
+    # fence: what began the block of code around the line. before: the line before. paragraph: how many lines of its
+    # paragraph are before the line; an underline must be the second line.
     fence, before, paragraph = "", "", 0
     for line in text.replace("\r\n", "\n").split("\n"):
         opening = FENCE.match(line)
@@ -88,7 +90,7 @@ def outline(text: str) -> Outline:
             headings.append(Heading(level, words, anchors(words)))
         if "]" in line and len(links) < MAX_LINKS:
             links += targets(line)
-        before = line.strip()
+        before = "" if level else line.strip()  # a heading is no part of a paragraph
     return Outline(headings[0].text if headings else "", headings, links)
 
 

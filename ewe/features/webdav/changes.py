@@ -241,10 +241,10 @@ def set_aside(tree: Tree, destination: DavPath) -> str:
 
 def check_target(tree: Tree, source: DavPath, destination: DavPath) -> None:
     """Raise HTTPError(403) if the source, at its destination, would be a program or belong to another location."""
-    tree.check_path(destination.path, is_directory=source.is_directory)
+    tree.check_path(destination.path, is_directory=source.is_directory)  # another location?
     descriptor = source.open(NAME_ONLY_FLAGS)
     try:
-        tree.check(destination.real, descriptor)
+        tree.check(destination.real, descriptor)  # a program?
     finally:
         os.close(descriptor)
 

@@ -184,13 +184,13 @@ def ask_helper(lines, serve_as_helper):
     """
     if not helpers:
         start_helper(serve_as_helper)
-    (pid,) = helpers
+    (pid,) = helpers  # there is at most one
     status = ask_process(HELPER_DESCRIPTOR, lines, pid)
     if status is None:
         return ask_helper(lines, serve_as_helper)  # a new one: this one ended before it took the request
-    if status < 0:
+    if status < 0:  # a signal has ended the helper: end by the same one
         protocol.end_by_signal(-status)
-    if not script_processes_have_ended():
+    if not script_processes_have_ended():  # the helper has ended, and has left a process of its script
         sys.exit(status)
     return status
 

@@ -164,7 +164,8 @@ def arrange_mounts(homes: Sequence[str], visible: Iterable[str]) -> None:
 def names_with_and_without_links(path: str) -> set[str]:
     """Return the given name of a file that stays visible, and its name after the links among its directories.
 
-    If /home is a link to /srv/home, only the second name is below a hidden directory.
+    Directories are hidden by their names without links. If /home is a link to /srv/home, /srv/home is hidden, and
+    only the second name is below it.
     """
     directory, name = os.path.split(os.path.normpath(path))
     return {os.path.join(directory, name), os.path.join(os.path.realpath(directory), name)}

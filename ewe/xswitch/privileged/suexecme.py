@@ -359,7 +359,10 @@ class Suexecme:
         return pid
 
     def namespace_of(self, account: Account, user_limits: UserLimits) -> str:
-        """Return the file of the mount namespace for the engines of an account; "" for none. Raises Refusal."""
+        """Return the path of a user's mount namespace (namespaces.py); "" for none. Raises Refusal.
+
+        The engines in it see a private file system.
+        """
         if not self.settings.is_private(user_limits):
             return ""
         try:

@@ -301,11 +301,11 @@ class FarEngine:
             self.mark_down(connection.tls.fault or "it closed the connection")
 
     def answered(self, connection: FarConnection) -> None:
-        """Note that the other machine has answered a question."""
+        """Note an answer to a question. Only the watch asks; bytes on other connections do not change the state."""
         if connection is not self.watch:
             return
         connection.has_answered = True
-        self.silent_since = time.monotonic()
+        self.silent_since = time.monotonic()  # SILENT_S begins again
         if self.state is not HostState.UP:
             self.state = HostState.UP
             self.changed_at = self.silent_since

@@ -23,7 +23,9 @@ def build_all() -> str:
 
     Raises Failure: not on Linux, or a BuildError.
     """
-    if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
+    if reason := needs_linux(
+        "LibCGI", in_container="ewe --host 0.0.0.0 4000"
+    ):  # the command that the message proposes
         raise Failure(reason)
     return f"built: {build_shim()}\nbuilt: {build()}\n"
 

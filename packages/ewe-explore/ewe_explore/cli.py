@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         if result.failure is not None and options.html:
             write(Path(options.html), result.html())
             print(f"timeline: {options.html}")
-            break
+            break  # the file holds one failure: the programs after this one are not explored
     return int(failed)
 
 

@@ -61,7 +61,7 @@ class Story:
     folded: list[int] = field(
         default_factory=list
     )  # the lanes that a timeline shows as one lane (folding.py)
-    folded_states: str = ""  # the states of these lanes at the failure: `20 have ended, 5 wait`
+    folded_states: str = ""  # the states of these lanes at the failure: `20 ended, 5 blocked`
 
 
 def story_of(run: Run) -> Story:
@@ -107,7 +107,7 @@ def lanes_to_fold(run: Run, events: list[TimelineEvent], texts: list[str]) -> li
 
 
 def states_in_words(run: Run, lanes: list[int]) -> str:
-    """Count the states of lanes at the failure: `20 have ended, 5 wait`."""
+    """Return the states of lanes at the failure: `20 ended, 5 blocked`, or `ended` if all have the same."""
     waiting = {wait.lane for wait in run.blocked_at_end}
     ended = sum(has_ended(run, lane) for lane in lanes)
     waits = sum(lane in waiting for lane in lanes)

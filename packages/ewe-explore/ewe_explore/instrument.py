@@ -666,12 +666,12 @@ class Points(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         """Add the points of a function, but none to its return annotation."""
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
-        node.args = self.visit(node.args)
+        node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         node.body = self.block(node.body)
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
-        node.args = self.visit(node.args)
+        node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         node.body = self.block(node.body)
         return node
 

@@ -217,7 +217,7 @@ class World:
         return module
 
     def code(self, path: Path, points: bool) -> tuple[CodeType, bool]:
-        """Return the code of a file, with or without points, and whether it has points and tests locks.
+        """Return the code of a file, with or without points; and whether it has points and may observe a held lock.
 
         Compile each version of a file once.
         """
@@ -225,7 +225,7 @@ class World:
         key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
         if key not in self.codes:
             source = importlib.util.decode_source(path.read_bytes())
-            forget_old_version(str(path))
+            forget_old_version(str(path))  # of its lines, which the texts of a report show
             if points:
                 try:
                     code = instrument.compiled(source, str(path))

@@ -1,5 +1,7 @@
 """Shrinking: find the smallest schedule with which the program still fails in the same way.
 
+A deviation is a decision at which another lane (thread) runs than by default (scheduler.py).
+
 A schedule is smaller if it has fewer deviations; then, if it has fewer preemptions (deviations that stop a lane
 that could go on; the others only choose the successor of a waiting lane); then, if it has fewer steps. Three passes
 make a schedule small:

@@ -456,8 +456,8 @@ def write_claims(options: argparse.Namespace) -> int:
 def renew_claims(options: argparse.Namespace) -> int:
     """Measure claims, and write the page of their findings after each one; return the exit status.
 
-    First come the claims without a verdict on the page, then those with the oldest verdicts. Without --minutes,
-    each is measured once.
+    First come the claims without a verdict on the page, then those with a quick one, then the oldest. Each is
+    measured at most once: --minutes leaves out those that do not fit into the rest of the time.
     """
     raise_if_extra_is_missing()
     from ewe_lab import renew

@@ -43,12 +43,12 @@ def tested_servers(models: Sequence[str], against: Sequence[str]) -> list[Server
 def tested_ewe(text: str) -> ServerUnderTest:
     """Return ewe under the model that a text names, with options: `pool --parking never`. Raises CommandError.
 
-    The whole text is its name in tables.
+    The text is also its name in tables, but a synonym is replaced: `event` by `asyncio`.
     """
     try:
         name, *options = shlex.split(text)
         model = base.SYNONYMS.get(name, name)
-        base.model_named(model)
+        base.model_named(model)  # raises UnknownModel
     except base.UnknownModel as reason:
         near = "" if "did you mean" in str(reason) else nearest(text.split()[0], base.names())
         raise CommandError(f"{reason}{near}") from None

@@ -87,7 +87,10 @@ def urgency(finding: KeptFinding | None) -> tuple[int, str]:
 
 
 def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
-    """Return how long an experiment takes: as long as the kept report of the same length, or as estimated."""
+    """Return the seconds to plan for an experiment, with the start of its process.
+
+    They are those of its kept report if both are quick or both are full, else the estimate.
+    """
     estimate = each.quick_seconds if quick else each.minutes * 60
     try:
         [table] = load(kept_reports.kept_report(reports, each.id)).tables

@@ -222,7 +222,7 @@ def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
             Contestant("file", tested, path=f"/{size}.html"),
             Contestant("LibCGI", tested, library=True, path=f"/libcgi-bin/bytes.so?{size}"),
         ),
-        min(CONNECTIONS, tested.most),
+        min(CONNECTIONS, tested.max_connections),
     )
 
 

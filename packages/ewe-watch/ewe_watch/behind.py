@@ -291,7 +291,8 @@ class BehindStory:
         if seconds > request.since:
             lane = None if request.state == QUEUED else request.lane
             self.spans.append(BehindSpan(request.since, seconds, request.state, request, lane))
-        self.change_queue_length(request.kind, seconds, -1 if request.state == QUEUED else 0)
+        if request.state == QUEUED:
+            self.change_queue_length(request.kind, seconds, -1)
         request.state = ""
 
     def end_request(self, name: str, seconds: float, outcome: str) -> None:

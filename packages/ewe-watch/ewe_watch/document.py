@@ -18,7 +18,10 @@ from ewe_watch.story import TraceStory
 
 
 def document(story: TraceStory, name: str) -> dict[str, Any]:
-    """Return the story as an object for JSON. name: of the trace."""
+    """Return the story as an object for JSON. name: of the trace.
+
+    TracedConnection, TracedRequest, WorkerLane and QueueStep (story.py) explain the fields.
+    """
     lanes, steps = story.lanes(), story.all_steps()
     model, _, description = story.model_text().partition(" ")
     connections = {each: index for index, each in enumerate(story.connections)}
@@ -138,7 +141,10 @@ def behind_of(story: TraceStory, connections: dict[str, int]) -> dict[str, Any]:
 
 
 def spans_of(story: TraceStory, connections: dict[str, int], workers: dict[str, int]) -> dict[str, list[Any]]:
-    """Return the columns of the spans. connections, workers: the index of each name."""
+    """Return the columns of the spans. connections, workers: the index of each name.
+
+    want: what the connection waits for. goes_on: 1 if the end of the trace cuts the span. Both as in story.Span.
+    """
     spans = story.all_spans()
     return {
         "begin": [round((span.begin - story.began) * 1e6) for span in spans],

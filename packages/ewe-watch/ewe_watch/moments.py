@@ -78,7 +78,8 @@ class QueuedTime:
             if span.state in WAITING and span.end - span.begin >= WORTH_SECONDS:
                 self.changes[span.begin] += 1
                 self.changes[span.end] -= 1
-        self.times = sorted(self.changes)
+        # At a time of a hand-over, such as from the backlog to the queue, the sum is 0
+        self.times = sorted(time for time, change in self.changes.items() if change)
         self.queued = list(accumulate(self.changes[time] for time in self.times))  # from times[k] on
         lengths = [after - time for time, after in pairwise(self.times)]
         # There is one length less than times: after the last time the queue is empty

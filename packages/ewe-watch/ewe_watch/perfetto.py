@@ -38,7 +38,11 @@ from ewe_watch.story import (
 AnySpan = TypeVar("AnySpan", Span, BehindSpan)
 LIFE = "life"  # the category of a life
 
-IS = {BACKLOG: "in the backlog", QUEUED: "in the queue", PARKED: "parked"}  # the states without a worker
+STATE_WORDS = {
+    BACKLOG: "in the backlog",
+    QUEUED: "in the queue",
+    PARKED: "parked",
+}  # the states without a worker
 # Perfetto's processes for the engines and for the connections to databases: larger than any pid of Linux
 BEHIND = {ENGINE: (1 << 23, "X-Switch's engines"), DATABASE: ((1 << 23) + 1, "connections to databases")}
 
@@ -192,7 +196,7 @@ def of_span(story: TraceStory, span: Span, server: int, number: int) -> Iterator
             "ph": "X", "name": title(story, span), "cat": span.state, "pid": process, "tid": thread,
             "ts": micros(span.begin), "dur": micros(span.end) - micros(span.begin), "args": what,
         }  # fmt: skip
-    elif span.state in IS:
+    elif span.state in STATE_WORDS:
         pair = {"cat": span.state, "id": number, "name": title(story, span), "pid": server, "tid": server}
         yield {"ph": "b", "ts": micros(span.begin), "args": what} | pair
         yield {"ph": "e", "ts": micros(span.end)} | pair
@@ -206,9 +210,9 @@ def title(story: TraceStory, span: Span) -> str:
         return line or connection
     if span.state == SENDS:
         return f"sends {line}".strip()
-    if span.state in IS:
-        return f"{connection} is {IS[span.state]}"
-    return f"waits: {span.want}, {connection}"
+    if span.state in STATE_WORDS:
+        return f"{connection} is {STATE_WORDS[span.state]}"
+    return f"waits: {span.want}, {connection}"  # the state WAITS
 
 
 def micros(seconds: float) -> int:

@@ -306,7 +306,7 @@ def outline(heights: Sequence[float]) -> list[tuple[float, float]]:
     """Return the points of a LaneArea. heights: of each column, in pixels."""
     points = [(0.0, 0.0)]
     for column, high in enumerate(heights, 1):
-        if points[-1][1] == high:
+        if points[-1][1] == high:  # the same height goes on: the new point replaces the last one
             points.pop()
         points.append((float(column * COLUMN_PX), high))
     return points

@@ -125,7 +125,8 @@ class TracedConnection:
     None: unknown. arrived: when the kernel made the connection, or else when it was accepted.
     first_byte: of the first response. requests: indexes into
     TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST. left: when the server saw
-    that the client had left. exited: when the last program of this connection ended.
+    that the client had left. exited: when the last program of this connection ended. ended, why: when the
+    conversation ended, and why. closed: when the socket was closed.
     """
 
     name: str
@@ -155,7 +156,7 @@ class TraceStory:
         self.began = 0.0
         self.ended = 0.0
         self.events = 0
-        self.lost = 0
+        self.lost = 0  # events that the programs lost: the sum of losses
         self.models: dict[str, str] = {}  # process -> the model's name and description
         self.connections: dict[str, TracedConnection] = {}
         self.requests: list[TracedRequest] = []
@@ -172,9 +173,9 @@ class TraceStory:
             str, str
         ] = {}  # worker -> the word that names it in the short form of EWE_TRACE
         self.accepting: set[str] = set()  # the processes that have given connections their names
-        self.accepting_workers: set[str] = set()
-        self.queued = 0
-        self.parked = 0
+        self.accepting_workers: set[str] = set()  # the workers that have accepted a connection
+        self.queued = 0  # connections in this state now
+        self.parked = 0  # connections in this state now
         self.losses: dict[str, int] = {}  # program -> its lost events
         self.client_names: Mapping[
             str, str

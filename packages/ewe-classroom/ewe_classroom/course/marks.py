@@ -208,7 +208,7 @@ def late_days(graded: GradedHandIn, rules: MarkRules) -> int:
         days = max(0, math.ceil((hand_in.sent - rules.due).total_seconds() / DAY_S))
     elif hand_in.late:  # Canvas says only that the submission is late, not by how many days
         days = 1
-    extended = {normalized(name): days for name, days in rules.extensions.items()}
+    extended = {normalized(name): granted for name, granted in rules.extensions.items()}
     return max(0, days - rules.free_days - extended.get(normalized(hand_in.name), 0))
 
 

@@ -79,10 +79,10 @@ class PackPlan:
     def graded_by(self, folder: str = "") -> Files:
         """Return the files by which the pack grades, below a folder of the pack; "": at its top.
 
-        They are the lab's own files, which replace a student's files of the same names, in a folder `given`, and
-        beside it the lecturer's own scheme, if there is one.
+        They are the lab's given files, in a folder `given`: they replace a student's files of the same names,
+        except those of `own`. Beside `given` is the lecturer's own scheme, if there is one.
         """
-        texts = self.lab.files(self.variant, solved=True)
+        texts = self.lab.files(self.variant, solved=True)  # the given files are complete in both forms
         prefix = f"{folder}/" if folder else ""
         given = {f"{prefix}given/{name}": texts[name].encode() for name in self.variant.given}
         return given | self.scheme_files(folder)

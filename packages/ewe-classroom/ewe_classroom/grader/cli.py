@@ -279,7 +279,8 @@ def check_usage(options: argparse.Namespace) -> None:
 def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
     """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError.
 
-    `--only speed` sets options.speed, too.
+    --seed changes only the number of workers here: Grading gets the seed for all else. --claim: the number of
+    clients for which the speed is measured (speed.py). `--only speed` sets options.speed, too.
     """
     if options.seed is not None:
         lab = replace(lab, workers=Seed.read(options.seed).workers(lab.workers))
@@ -352,9 +353,10 @@ def prepared(
 ) -> Iterator[Grading]:
     """Yield a Grading, with this process in a private network and a directory that is removed at the end.
 
-    With --network host, or where the system refuses it, there is no private network. Raises ConfigError.
+    hidden: the paths that are empty for the server (hidden_paths). With --network host, or where the system refuses
+    it, there is no private network. Raises ConfigError.
     """
-    adopt_orphans()
+    adopt_orphans()  # leftover processes of the server become children of this process
     isolated = options.network == "auto" and private_network()
     if options.jobs > 1 and not isolated:
         raise ConfigError(

@@ -198,7 +198,10 @@ class EngineSubject:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the arguments of Subject. port and output have no use: an engine inherits its sockets."""
+        """Take the arguments of Subject, since Grading makes either (kinds.py).
+
+        port and output have no use: an engine inherits its sockets.
+        """
         self.start_command, self.site, self.workers, self.limits = start_command, site, workers, limits
         self.environment = dict(environment or {})
         self.engine: PatientDriver | None = None
@@ -349,7 +352,7 @@ class EngineScene(Scene):
         return f"; on descriptor 2: {last[:150]}" if last else ""
 
     def probe(self, after: str = "", name: str = "probe.py") -> dict[str, Any]:
-        """Run PROBE under a file name; return the state of the process that this script has found.
+        """Run PROBE, which prints the state of its process, under a file name; return this state.
 
         after: the earlier script, for a message.
         """

@@ -102,7 +102,7 @@ def imported_files(tree: ast.Module, directory: Path) -> set[Path]:
 
 
 def is_foreign(module: str, name: str) -> bool:
-    """Return whether an import gives more than the base class of a model."""
+    """Return whether an import gives a model of ewe, or starts ewe. The base class (ALLOWED) is no model."""
     if (module, name) == (BASE, ALLOWED):
         return False
     full_name = f"{module}.{name}" if name else module

@@ -31,6 +31,7 @@ LEGEND = (
     ("good", "has its response"), ("bad", "got status 503"), ("end", "the connection ends"),
     ("line quiet", "the grader waits for an event, or until the server sleeps"),
 )  # fmt: skip
+# Actions on the server, or on the gate of a CGI program: they belong to no client
 SCENE_STEPS = ("signal", "kill", "limit", "start-again", "open-gate")
 
 
@@ -100,6 +101,7 @@ def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
     names = list(all_names)[:MAX_LANES]
     if not names:
         return None
+    # Steps of the clients in the lanes, and steps without a lane. A note, or a received byte, has no column.
     shown = [
         step
         for step in steps

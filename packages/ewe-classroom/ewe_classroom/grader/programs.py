@@ -65,7 +65,8 @@ def run(
 ) -> Response:
     """Request a program; return the response. Fail without a response, or if it has another status.
 
-    fields, times: as in ask(). because: the likely cause of a failure.
+    fields: more fields of the head. times: the number of lines in the body of a POST; None: a GET. because: the
+    likely cause of a failure.
     """
     client = ask(scene, path, fields, times)
     response = response_of(scene, client, because)

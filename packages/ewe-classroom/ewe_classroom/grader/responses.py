@@ -107,7 +107,7 @@ class ResponseSplitter:
     reader: LenientReader = field(default_factory=LenientReader)
     current: Response | None = None
     body: bytearray = field(default_factory=bytearray)  # of the current response, as far as it has arrived
-    fault: str = ""  # bytes that are not a response
+    fault: str = ""  # what is wrong with the bytes, in words; "" if nothing
     taken: int = 0  # bytes so far
     heads: int = 0  # responses so far, interim ones (1xx) included
     too_much: bool = False  # the connection is to be read no further

@@ -303,7 +303,7 @@ def open_loop(scene: RunScene) -> None:
         longest = max(run.requests, key=lambda request: request.done - request.sent)
         length_s = min(longest.done, run.began + run.seconds) - longest.sent  # within the run
         meanwhile = sum(longest.sent < request.due < longest.sent + length_s for request in run.requests)
-        planned = run.level * length_s
+        planned = run.level * length_s  # the level of an open run: its planned requests a second
         if planned >= MIN_DUE_REQUESTS and meanwhile < planned / 2:
             scene.fail(
                 f"in {run.name}, one response took {length_s * 1000:.0f} ms; {planned:.0f} more requests should "

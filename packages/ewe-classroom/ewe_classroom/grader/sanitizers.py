@@ -387,10 +387,15 @@ def parse(block: str, directory: Path) -> RaceReport | None:
 
 
 def accesses(block: str, directory: Path) -> Iterator[Access]:
-    """Yield the accesses of a data race, each with its first place in the directory."""
+    """Yield the accesses of a data race, each with its first place in the directory.
+
+    block: one report of a detector. Its sections are separated by empty lines. An access is a section: a head, then
+    a stack.
+    """
     for section in SECTIONS.split(block):
         lines = section.strip("\n").splitlines()
         for index, line in enumerate(lines):  # the stack of an access follows its head
+            # head[3]: the held locks, none without this group. Go's detector does not report locks: None
             if head := ACCESS_C.match(line):
                 yield from first(positions_c("\n".join(lines[index + 1 :]), directory), head, head[3] or "")
             elif head := ACCESS_GO.match(line):

@@ -531,7 +531,9 @@ class Scene:
 
         what: the condition in words, for the record. sure: the time of quiescence is SURE_S, before a verdict, and
         not QUIESCENT_S. quiescent_s: the time of quiescence in place of both, for steps at which a correct server
-        may pause. calm_s: its former name, which checks of others may use. Raises OutOfTime, FailedExpectation.
+        may pause. calm_s: the former name of quiescent_s, for checks outside of ewe.
+
+        Raises OutOfTime, FailedExpectation.
         """
         start = moved_at = looked_at = time.monotonic()
         previous: tuple[object, ...] | None = None  # the activity at the last look
@@ -557,12 +559,13 @@ class Scene:
             window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
             if self.connecting():
                 window_s = max(window_s, CONNECT_S)
-            seen = self.activity(tasks)
+            seen = self.activity(tasks)  # None while a thread of the server runs
             if seen is None or seen != previous:
                 previous, quiescent_from = seen, now
             elif now - quiescent_from >= window_s:
                 break
             baseline = baseline or tasks
+            # The end for a server that is never quiescent. never_sleeps: the check idle-cpu has found it so
             stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
             if now - moved_at > stall_timeout_s and self.had_processor_time(baseline, tasks, stall_timeout_s):
                 self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
@@ -700,15 +703,17 @@ class Scene:
     def expect_alive(self, after: str) -> None:
         """Fail if the server has ended or is about to end. A process that is ending is not quiescent.
 
-        A server that has ended by the same failure in an earlier check loses that check's points alone.
+        If an earlier check has met the same failure, only that check loses points: this one is "not judged".
         """
         self.settle()
         if self.subject.alive():
             return
         ending = self.subject.ending()
+        # Of a last line "KeyError: 'x'" only KeyError: the rest may differ from check to check
         words = self.subject.log(1).partition(":")[0].strip()
         # A status without any words could have another cause in each check
         failure = f"{ending} {words}" if words or ending.startswith("was ended") else ""
+        # faults: a failure -> the earlier check that has lost its points for it
         blamed_check = self.findings.faults.get(failure, self.check)
         if blamed_check != self.check:
             raise NotJudged(

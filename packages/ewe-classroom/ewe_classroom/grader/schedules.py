@@ -365,6 +365,7 @@ def order_fifo(scene: Scene) -> None:
 )
 def order_sff(scene: Scene) -> None:
     play = Play(scene, smallest)
+    # With --seed, the five sizes are in the student's order. They arrive in the order of the names.
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
@@ -411,10 +412,10 @@ def order_patience(scene: Scene) -> None:
     environment=variables("fifo", 3),
 )
 def queue_bound(scene: Scene) -> None:
-    play = Play(scene, first)
+    play = Play(scene, first)  # occupies all workers; its rule, `first`, chooses the request to serve next
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_1), ("3rd", SIZE_4)):
         play.add(name, path)
-    play.add("4th", SIZE_1, victim=last)
+    play.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
     play.add("5th", SIZE_3, victim=last)
     play.serve_next()
     play.add("6th", SIZE_2)

@@ -294,7 +294,7 @@ class Subject:
         self.own_children = set(processes.children_of_grader())  # started before, so not the server's
         self.next_disk_check = 0.0
         self.environment = dict(environment or {})
-        self.trace = output.with_suffix(".trace")
+        self.trace = output.with_suffix(".trace")  # for the lab scheduling; other servers leave it empty
         self.trace.write_bytes(b"")
         self.trace.chmod(0o666)  # the server may run as another account
         variables = {

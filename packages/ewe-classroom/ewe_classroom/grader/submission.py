@@ -78,7 +78,7 @@ class Submission:
                 os.chown(directory, limits.account.uid, limits.account.gid)
 
     def take(self, names: Sequence[str]) -> None:
-        """Copy files of the submission. If none of them is there, they are looked for in the folders.
+        """Copy files of the submission. If `source` has none of them, `source` becomes its folder that has all.
 
         Raises BadSubject for an unsuitable or missing file, and ConfigError for a name with a directory.
         """

@@ -139,7 +139,7 @@ class Report:
         """Return the failed check to begin with: the one with the most points.
 
         A check whose failure has its cause in another one is not among them: it is "not judged" (dependencies.py).
-        A server that is never quiescent begins with its waiting, because nothing else can be judged well.
+        If the server was never quiescent, the student begins with idle-cpu: nothing else can be judged well.
         """
         return max(
             self.failed,

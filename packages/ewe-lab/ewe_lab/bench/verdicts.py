@@ -183,6 +183,7 @@ def distinct_groups(cells: Sequence[Cell]) -> dict[tuple[str, float | None], lis
 
     A table may show the same samples on an x axis and in a column without one: that column is left out.
     """
+    # A cell of a `line` has the samples of another cell
     groups = comparable_groups(cell for cell in cells if not cell.line)
     earlier_figures: list[tuple[str, str, list[Sample]]] = []
     distinct = set()

@@ -219,7 +219,7 @@ def count_wrong_answers(clients: Sequence[FaultClient]) -> list[tuple[str, int]]
 
 
 def recovers(url: str, path: str) -> bool:
-    """Send requests until one is answered; return whether that happened within ANSWER_TIMEOUT_S."""
+    """Send requests until one has the right answer; return whether one had. None is sent after ANSWER_TIMEOUT_S."""
     end = time.monotonic() + ANSWER_TIMEOUT_S
     while time.monotonic() < end:
         if get(url, path) == (200, ANSWER):

@@ -92,13 +92,13 @@ def run_xswitch(lab: Bench, mode: str) -> Iterator[tuple[Path, str]]:
     if os.geteuid() == 0:  # the main process of X-Switch, which writes the profile, then runs as nobody
         account = pwd.getpwnam("nobody")
         os.chown(state, account.pw_uid, account.pw_gid)
-    # reserve-memory = 0: a machine with little free memory ends no idle engine
+    # reserve-memory = 0: idle engines do not end when the machine has little free memory
     lines = [f'idle = "{ENGINE_IDLE_S}s"' if mode != WARM else 'idle = "1d"', "reserve-memory = 0"]
     if mode == PRIMED:
         lines.append(f'prime = "{state}/profile"')
     (directory / "settings.toml").write_text("\n".join(lines) + "\n")
     clock, socket = directory / "clock", directory / "socket"
-    clock.write_text("0")
+    clock.write_text("0")  # seconds of the day
     command = [
         sys.executable, "-m", "ewe_lab.stacks.day_clock", str(clock), "--listen", f"unix:{socket}",
         "--root", str(programs_directory(lab)), "--config", str(directory / "settings.toml"),

@@ -101,7 +101,7 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 @dataclass(frozen=True)
 class AllRequestsRun:
-    """A run of all requests. cpu: seconds of the servers' processes by layer; under the key "" those of all."""
+    """A run of all requests. cpu: CPU seconds of the servers: by layer in run 1, else one sum, with the key ""."""
 
     ping_time: PingTime
     cpu: Mapping[str, float]
@@ -275,12 +275,15 @@ def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllReque
     return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
-# By layer: the indexes of the runs from which micros_by_layer() makes its time
+# By layer: the indexes (run 1 has index 0) of the runs from which micros_by_layer() makes its time
 RUNS_OF_LAYER = {FRONT: (1,), MOD_X: (0, 1, 2), SWITCH: (2, 3), ENGINE: (3, 4), SCRIPT: (4,)}
 
 
 def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> float:
-    """Return the µs by which a layer may be wrong: the sum, over its runs, of how far the two fastest differ."""
+    """Return the µs by which a layer may be wrong: the sum over the runs that it is made from.
+
+    A run may be wrong by as much as its two fastest rounds differ.
+    """
     noise = 0.0
     for index in RUNS_OF_LAYER[layer]:
         micros = sorted(runs[index].ping_time.seconds / runs[index].ping_time.count * 1e6 for runs in rounds)
@@ -363,7 +366,7 @@ def run_sample(run: AllRequestsRun) -> Sample:
         "micros": ping_time.seconds / ping_time.count * 1e6,
         "pinger": ping_time.client / ping_time.count * 1e6,
     }
-    usage = Usage(sum(run.cpu.values()))
+    usage = Usage(cpu=sum(run.cpu.values()))
     return Sample(
         "pinger",
         ping_time.seconds,

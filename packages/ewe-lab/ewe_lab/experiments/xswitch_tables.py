@@ -119,7 +119,10 @@ def running_means(first: float, sample: Sample) -> list[tuple[int, float]]:
 
 
 def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
-    """Yield a cell for each point of the curve of a technology's middle sample."""
+    """Yield a cell for each point of a curve: the mean time of the first `x` answers, in ms.
+
+    The answers are those of the technology's middle sample. name: of the technology.
+    """
     sample = figures.middle_sample(cell)
     if sample is None:
         return

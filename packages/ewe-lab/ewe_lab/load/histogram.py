@@ -69,9 +69,10 @@ class Histogram:
         p50, p90, p95, p99 = self.percentiles(0.5, 0.9, 0.95, 0.99)
         answers = self.count - self.unanswered
         mean = self.total / answers if answers else None
-        lower_bound_s = self.shortest_unanswered_s if self.unanswered else None
+        # A percentile that is not below it is a lower bound
+        at_least = self.shortest_unanswered_s if self.unanswered else None
         buckets = self.chart_buckets()
-        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, lower_bound_s, self.unanswered)
+        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, at_least, self.unanswered)
 
     def chart_buckets(self) -> list[tuple[float, int]]:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""

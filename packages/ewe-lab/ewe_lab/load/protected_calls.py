@@ -97,7 +97,10 @@ class ProtectedLibrary:
             number += 1
 
     def address_in_closed_memory(self) -> int:
-        """Return the address of the content of an object in closed memory: a target for damage. Raises OSError."""
+        """Return the address of one of `targets` that lies in closed memory, for damage. Raises OSError.
+
+        close_heap() has made the targets.
+        """
         ranges = list(self.closed_ranges())
         for target in self.targets:
             address = address_of(target)

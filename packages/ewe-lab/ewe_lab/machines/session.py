@@ -149,7 +149,11 @@ class Session:
         self.errors.close()
 
     def begin(self, order: dict[str, Any], archive: bytes = b"") -> dict[str, Any]:
-        """Send the program and its order; return the first message. Raises LabError."""
+        """Send the program and its order; return the first message. Raises LabError.
+
+        archive: a zip file with the modules of a load. The order gets the port at which the agent reaches
+        `forward`.
+        """
         deadline = time.monotonic() + CONNECT_S
         self.send(self.program, deadline)
         if self.forward:  # on this machine, without ssh, the port itself can be reached

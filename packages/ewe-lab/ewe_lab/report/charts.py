@@ -154,7 +154,7 @@ def draw_bars(
     """
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
     values = [bar.value for group in bars_by_server.values() for bar in group]
-    positive = [value for value in values if value > 0] or [1.0]
+    positive = [each for each in values if each > 0] or [1.0]
     # For the text beyond the end of a bar
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
     log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
@@ -167,8 +167,9 @@ def draw_bars(
         axis = scale_for(positive, *ends)
     top = draw_legend(picture, legend)
     bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in bars_by_server.values())
+    # "": the ticks are ratios
     ticks_below(picture, axis, top, bottom, "" if middle is not None else value)
-    origin = axis(middle) if middle is not None else axis.start
+    origin = axis(middle) if middle is not None else axis.start  # axis(figure) is the x of a figure
     y = top + GROUP_GAP_PX / 2
     for server, group in bars_by_server.items():
         group_height = len(group) * ROW_PX
@@ -192,7 +193,7 @@ def floor_log(value: float) -> int:
 def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
     """Draw one bar from the origin to its figure, with its text beyond the end.
 
-    both_sides: bars grow to the left, too.
+    both_sides: a figure below the origin grows to the left, and 0 to the left end. bar.parts: of a stacked bar.
     """
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
@@ -254,9 +255,13 @@ def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
 
 
 def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
-    """Draw bars that are made of parts, with the document's above ours; return the chart. name: see draw()."""
+    """Draw bars that are made of parts, with the document's above ours; return the chart. name: unique in the page.
+
+    A bar (a whole) is a server, and its parts are columns. With chart.across a bar is a column, and its parts are
+    servers.
+    """
     parts = without_repeats([part_of(chart, cell) for cell in cells])
-    kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}
+    kinds = {part: f"s{index % 10}" for index, part in enumerate(parts)}  # CSS classes, for the colours
     bars_by_server: dict[str, list[Bar]] = {}
     rows = []
     for whole in without_repeats([whole_of(chart, cell) for cell in cells]):

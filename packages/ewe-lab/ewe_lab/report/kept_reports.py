@@ -98,6 +98,8 @@ def report_text(results: dict[str, Any]) -> str:
     text = json.dumps({**results, "tables": [table_without_cells]}, ensure_ascii=False, indent=1)
     cells = (json.dumps(cell, ensure_ascii=False, separators=(",", ":")) for cell in table.get("cells", ()))
     lines = ",\n".join(f"  {cell}" for cell in cells)
-    # The cells become the last value of the table. Only the end of a table has its brace behind two spaces
+    # json.dumps() writes each value on a line, or all on one. The cells are therefore put into its text, as the
+    # last value of the table. With indent=1 a brace stands behind as many spaces as its depth: only that of the
+    # table has two.
     end_of_table = text.rindex("\n  }")
     return f'{text[:end_of_table]},\n   "cells": [\n{lines}\n   ]{text[end_of_table:]}\n'

@@ -113,6 +113,7 @@ def all_ways() -> dict[str, DatabaseWay]:
     found = [way_of_scenario(each) for each in SCENARIOS]
     found.append(way_of_servlet(TYPE_2, servlets.TYPE_2, SQLITE))
     found.append(way_of_servlet(TYPE_4, servlets.TYPE_4, POSTGRESQL))
+    # The paper's ways have its number in their names: `4 servlet, JDBC type 2`
     numbered = sorted((way for way in found if way.name[:1].isdigit()), key=lambda way: way.name)
     others = [way for way in found if not way.name[:1].isdigit()]
     other_servers = [

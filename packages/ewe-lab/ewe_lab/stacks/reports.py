@@ -201,6 +201,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
     """
     directory = Path(tempfile.mkdtemp(prefix="report-", dir=lab.directory))
     directory.chmod(0o755)
+    # ecpg, libpq, sqlite, odbc or daemon. The first comment of report_PART.c explains its constants.
     part = scenario.part(database)
     connecting_source = compiled.SOURCES / f"report_{part}.c"
     defined = {"STATEMENT": REPORT, "DATABASE": database.source}
@@ -211,6 +212,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
     elif part == "ecpg":
         connecting_source = translate_embedded_sql(directory)
         parameters = parameters_of(database)
+        # No STATEMENT: embedded SQL has it in its source
         defined = {"DATABASE": parameters["dbname"], "PLACE": parameters["host"], "PORT": parameters["port"]}
         defined["ACCOUNT"] = parameters["user"]
     elif part == ODBC:

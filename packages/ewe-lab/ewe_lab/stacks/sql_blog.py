@@ -100,7 +100,7 @@ def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDat
                     connection.executemany(statement, rows)
         except sqlite3.Error as reason:  # such as a full disk
             raise LabError(f"{SQLITE}: {reason}") from None
-        path.chmod(0o644)
+        path.chmod(0o644)  # a process of another account may open it
         yield LabDatabase(SQLITE, str(path))
         return
     import psycopg
@@ -110,6 +110,7 @@ def fill_database(lab: Bench, database: str, directory: Path) -> Iterator[LabDat
             with psycopg.connect(server.source, autocommit=True) as filling, filling.cursor() as cursor:
                 cursor.execute((sample() / "schema-postgresql.sql").read_bytes())
                 for statement, rows in insert_statements():
+                    # psycopg writes a parameter as %s, sqlite3 as ?
                     cursor.executemany(statement.replace("?", "%s").encode(), rows)
                 cursor.execute("ANALYZE")
         except psycopg.Error as reason:

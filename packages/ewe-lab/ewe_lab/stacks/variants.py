@@ -133,8 +133,8 @@ class LazyFork(Fork):
 
     def serve(self, listener: Listener) -> None:
         """Accept, reap the children that have ended meanwhile, and fork, until the listener is closed."""
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the end of a child interrupts no wait
-        orphans.adopt_orphans()  # as Fork does
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # not Fork's handler: the end of a child ends no wait
+        orphans.adopt_orphans()  # as Fork does: programs of a killed child become children of this process
         while not listener.closed:
             accepted = self.next_connection(listener)
             self.reap()

@@ -4,7 +4,8 @@
     command = nginx(Setup(directory, port, root, behind=BackendProgram(script, "unix:/run/php.sock")))
 
 A function writes the configuration into a directory of the lab and returns the command. nginx, Apache and lighttpd
-can also send every URL to one program, or run each PHP file of the directory (`behind`). The installed
+can also run one program (`behind`): nginx for every URL, Apache for that of the script, lighttpd for those with its
+extension. Without a script they run each PHP file of the directory. The installed
 configuration is neither read nor changed. A server that would start one worker process for each core starts only
 one, since all servers have one core here. No server writes an access log or closes a connection because of its age.
 """
@@ -240,7 +241,7 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
             for name in (f"mpm_{mpm}", "authz_core", "mime", "dir", *names)
         ]
         location = ""
-        if behind and not behind.script:
+        if behind and not behind.script:  # each PHP file of the directory
             location = APACHE_PHP_FILES.format(handler=handler.format(target=behind.address))
         elif behind and behind.script:
             location = APACHE_LOCATION.format(
@@ -381,7 +382,7 @@ http://127.0.0.1:{port} {{
 
 
 def caddy(setup: Setup) -> list[str]:
-    """Write the configuration of Caddy; return the command. It has Go's scheduler on one core."""
+    """Write the configuration of Caddy; return the command. It sets no workers: Go's runtime sees one core."""
     text = CADDY.format(directory=setup.directory, root=setup.root, port=setup.port)
     return [
         path_of_tool("caddy"),

@@ -70,7 +70,7 @@ class Tally:
 
     sent: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    alive: dict[int, float] = field(default_factory=dict)  # number -> begin
+    alive: dict[int, float] = field(default_factory=dict)  # id() of a client -> its begin
     times_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
 
     def as_json(self, now: float) -> dict[str, Any]:

@@ -276,7 +276,7 @@ class Director:
                 self.publish_all()
 
     def start(self, choice: Choice) -> ShownModel:
-        """Start a model. Raises StartFailure, also when ewe-watch ends: close() ends only the models of then."""
+        """Start a model. Raises StartFailure, also once ewe-watch ends: a later model would stay."""
         if self.stopping.is_set():
             raise StartFailure("ewe-watch ends: it starts no model")
         self.started += 1
@@ -332,8 +332,9 @@ class Director:
     def let_go(self) -> None:
         """End the clients that occupy a worker on purpose, then open the gate for all pages and programs that wait.
 
-        In the other order the page of such a client might answer before the client is ended. A gate stays open: the
-        pages of later clients wait at the next one.
+        A gate is the file gate-N: a page or a program of the demonstration waits until it exists. In the other
+        order the page of such a client might answer before the client is ended. The file stays: later clients wait
+        at the next gate.
         """
         with self.lock:
             for model in self.models:
@@ -371,9 +372,10 @@ class Director:
             model.backlog = None if found is None else found.get(model.process.port, 0)
 
     def look_at_left_connections(self) -> None:
-        """Ask the kernel for the connections that only the server has to close, if a server is seen from outside.
+        """Ask the kernel how many connections of each model the client has closed, and the server has not.
 
-        Such a server writes no trace that says whether it closes its connections.
+        It is done if a server is seen from outside, since that writes no trace. All models are then asked for, to
+        compare them.
         """
         if any(isinstance(model.choice, ForeignChoice) for model in self.models):
             found = left_connections(model.process.port for model in self.models)
@@ -399,7 +401,10 @@ class Director:
         self.publish(self.everything())
 
     def everything(self) -> dict[str, Any]:
-        """Return the facts of all models, for a page that begins."""
+        """Return the facts of all models, the clients, the scene and the factor of slow motion.
+
+        They are for a page that begins, and for all pages when the models change. The caller holds the lock.
+        """
         return {
             "all": [model.facts() for model in self.models],
             "kinds": [{"name": kind.name, "title": kind.title} for kind in KINDS.values() if kind.button],

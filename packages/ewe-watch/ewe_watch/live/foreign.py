@@ -185,7 +185,7 @@ class ForeignProcess(ServerProcess):
     def wait_until_it_listens(self, choice: ForeignChoice) -> None:
         """Wait until the port listens. Raises StartFailure."""
         deadline = time.monotonic() + START_S
-        while not backlogs([self.port]):
+        while not backlogs([self.port]):  # empty until the port listens; then {port: number}, even if it is 0
             if not self.alive() or time.monotonic() > deadline:
                 lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
                 reason = f": {lines[-1]}" if lines else ""

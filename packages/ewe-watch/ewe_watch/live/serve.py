@@ -62,9 +62,10 @@ class PageWorker(Worker):
 
 @contextmanager
 def directed(users: Sequence[str] = ()) -> Iterator[Director]:
-    """Yield a director; at the end, end its models and remove its files. users: as for Director.
+    """Yield a director; at the end, end its models and remove its files.
 
-    TERM and HUP raise KeyboardInterrupt, so a stop during the start leaves nothing, either.
+    users: accounts whose scripts X-Switch runs. TERM and HUP raise KeyboardInterrupt until the server of the page
+    has its own handlers, so a stop during the start leaves nothing, either.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -91,6 +92,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     scene: to begin with. Raises StartError, StartFailure.
     """
     config = page_config(director.directory)
+    # The server makes the WatchPage (`mount` in page_config()), so its class has what it needs
     WatchPage.director, WatchPage.chooser = director, SceneChooser(director, scene)
     WatchPage.token = secrets.token_urlsafe(16)
     factory = ProcessorFactory(config)
@@ -104,11 +106,12 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
                 file=sys.stderr,
                 flush=True,
             )
+            # By a file: other accounts can see the arguments of a browser, and the address has the token
             if browser:
                 with suppress(OSError):  # the address is printed, and the page works without this file
                     open_browser(write_opener(director.directory, url).as_uri())
 
-        worker = PageWorker(factory, sockets, "0")
+        worker = PageWorker(factory, sockets, name="0")
         worker.director = director
         return worker.run(ready)
 

@@ -117,7 +117,7 @@ def run(file: str, environment: dict[str, str], body: bytes) -> bytes:
             env=environment,
             start_new_session=True,
         )
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # ValueError: a NUL byte in a variable, from the request
         raise Refused(502) from None
     try:
         output = exchange(program, body, deadline)

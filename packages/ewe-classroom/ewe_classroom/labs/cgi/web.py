@@ -152,13 +152,14 @@ def converse(connection: socket.socket, root: str, respond: Respond) -> None:
 def read_request(connection: socket.socket, head: bytes, buffer: bytes) -> tuple[Request, bytes]:
     """Return a request with its body, and the bytes after it. Raises BadRequest, Refused, OSError."""
     method, path, fields = parse(head)
-    version = fields.pop("version")
+    version = fields.pop("version")  # parse() has put the version of the request line there
     query = head.split(b" ")[1].decode("latin-1").partition("?")[2]
     if "transfer-encoding" in fields:
         raise Refused(411)  # this server does not read chunked bodies: it needs Content-Length
     text = fields.get("content-length", "0")
     if not text.isdecimal():
         raise Refused(400)
+    # int() of a text with thousands of digits raises ValueError
     if len(text) > MAX_LENGTH_DIGITS or int(text) > MAX_BODY_BYTES:
         raise Refused(413)
     length = int(text)

@@ -109,6 +109,7 @@ def be_child(listener: socket.socket, connection: socket.socket, root: str) -> N
     """Run one conversation in a new process; never return."""
     status = 1
     try:
+        # The child has the parent's handlers, and the signals that start_child() has blocked.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -48,7 +48,7 @@ def scenario_full():
 
 
 def scenario_close():
-    """Two workers wait in an empty queue: close() wakes both."""
+    """Two workers wait in an empty queue: close() wakes both. Otherwise end() never returns: a deadlock."""
     queue, taken = Queue(2), []
     workers = [Worker(queue, taken, number) for number in (1, 2)]
     start(workers)
