@@ -62,18 +62,39 @@ FILTERS = (
     LocationMiddleware("ewe.features.guards.limit_rate", "limit-rate"),
 )
 STEPS = {step.key: step for step in (*ACCESS, *FILTERS) if step.key}
-# The kinds of the key `gateway` of a location
+
+
+class LocationGateway(NamedTuple):
+    """A kind of the key `gateway` of a location: its module, and what its value names behind the colon.
+
+    names: "" (nothing, and there is no colon), "address", "application" (MODULE:APP) or "url".
+    """
+
+    module: str
+    names: str = ""
+
+    @property
+    def runs_files(self) -> bool:
+        """Whether the gateway runs programs that are files, so that a location may say which files."""
+        return self.names in ("", "address")
+
+    @property
+    def may_be_several(self) -> bool:
+        """Whether a location may have several gateways of the kind, which share its requests."""
+        return self.names in ("address", "url")
+
+
 GATEWAYS = {
-    "cgi": "ewe.features.cgi",
-    "xswitch": "ewe.features.xswitch",
-    "libcgi": "ewe.features.libcgi",
-    "fastcgi": "ewe.features.fastcgi",
-    "scgi": "ewe.features.fastcgi",
-    "uwsgi": "ewe.features.fastcgi",
-    "wsgi": "ewe.features.applications",
-    "asgi": "ewe.features.applications",
-    "http": "ewe.features.proxy",
-    "https": "ewe.features.proxy",
+    "cgi": LocationGateway("ewe.features.cgi"),
+    "xswitch": LocationGateway("ewe.features.xswitch"),
+    "libcgi": LocationGateway("ewe.features.libcgi"),
+    "fastcgi": LocationGateway("ewe.features.fastcgi", "address"),
+    "scgi": LocationGateway("ewe.features.fastcgi", "address"),
+    "uwsgi": LocationGateway("ewe.features.fastcgi", "address"),
+    "wsgi": LocationGateway("ewe.features.applications", "application"),
+    "asgi": LocationGateway("ewe.features.applications", "application"),
+    "http": LocationGateway("ewe.features.proxy", "url"),
+    "https": LocationGateway("ewe.features.proxy", "url"),
 }
 # Keys of a location that name the handler by themselves
 ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
@@ -176,4 +197,5 @@ def modules() -> list[str]:
     """Return the names of all modules in the table, each once."""
     found = [module for module, _ in FEATURES]
     found += [step.module for step in (*ACCESS, *FILTERS)]
-    return list(dict.fromkeys([*found, *GATEWAYS.values(), *ANSWERS.values(), *SERVER.values()]))
+    found += [kind.module for kind in GATEWAYS.values()]
+    return list(dict.fromkeys([*found, *ANSWERS.values(), *SERVER.values()]))

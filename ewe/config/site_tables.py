@@ -179,14 +179,14 @@ def parse_gateway(text: str) -> tuple[str, str]:
     ('wsgi', 'wiki:app')
     """
     kind, colon, rest = text.partition(":")
-    has_no_address = kind in ("cgi", "xswitch", "libcgi")
-    if kind not in GATEWAYS or bool(colon) == has_no_address:
+    if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
         raise ValueError(text)
-    rest = rest.removeprefix("//") if kind not in ("http", "https") else rest
-    if kind in ("fastcgi", "scgi", "uwsgi"):
+    names = GATEWAYS[kind].names
+    rest = rest.removeprefix("//") if names != "url" else rest
+    if names == "address":
         if parse_address(rest)[0] == "fd":
             raise ValueError(text)
-    elif kind in ("wsgi", "asgi"):
+    elif names == "application":
         if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", rest) is None:
             raise ValueError(text)
     elif colon and not rest:
@@ -200,7 +200,7 @@ def _gateway(raw: object) -> tuple[str, ...]:
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, str) for item in items):
         raise ValueError(raw)
     kinds = {parse_gateway(item)[0] for item in items}
-    if len(kinds) > 1 or (len(items) > 1 and not kinds & {"fastcgi", "scgi", "uwsgi", "http", "https"}):
+    if len(kinds) > 1 or (len(items) > 1 and not GATEWAYS[min(kinds)].may_be_several):
         raise ValueError(raw)
     return tuple(items)
 
@@ -394,10 +394,6 @@ def read_keys(
             yield key, raw
 
 
-# Gateways to programs that know no document root
-WITHOUT_FILES = frozenset({"wsgi", "asgi", "http", "https"})
-
-
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
     keys = [key for key in LOCATION if key in location.values]
@@ -416,9 +412,9 @@ def check_location(location: LocationTable) -> None:
         return
     kind = parse_gateway(values["gateway"][0])[0]
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
-    if kind in WITHOUT_FILES and files:
+    if not GATEWAYS[kind].runs_files and files:
         raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")
-    if kind in ("wsgi", "asgi") and location.kind != "prefix":
+    if GATEWAYS[kind].names == "application" and location.kind != "prefix":
         raise ConfigError(
             f"{location.at('gateway')} {kind} answers below a prefix, not for a {location.kind}"
         )
@@ -449,8 +445,10 @@ def passes_all_on(locations: Iterable[LocationTable]) -> bool:
     """Return whether no location uses the site's document root, and one of them takes every path."""
     takes_all = False
     for each in locations:
-        kind, colon, _ = (*each.values.get("gateway", ()), "")[0].partition(":")
-        to_others = bool(colon) and kind in WITHOUT_FILES and not each.values.keys() & {"programs", "try"}
+        kind = (*each.values.get("gateway", ()), "")[0].partition(":")[0]
+        to_others = (
+            kind != "" and not GATEWAYS[kind].runs_files and not each.values.keys() & {"programs", "try"}
+        )
         if not to_others and not each.values.keys() & {"redirect", "status", "rewrite", "alias", "root"}:
             return False
         takes_all = takes_all or (each.kind == "prefix" and each.what == "/")

@@ -47,6 +47,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ewe.child_processes import exit_status, send_signal
 from ewe.database.acceptors import GatewayConnection, unpack_connection
 from ewe.database.drivers import Database
 from ewe.database.protocol import DatabaseError
@@ -250,19 +251,13 @@ class StatementProcess:
     def kill(self, stuck: RemoteWorker | None = None) -> None:
         """Kill the process. stuck: the worker whose statement cannot be ended otherwise."""
         self.stuck_worker = self.stuck_worker or stuck
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except OSError:
-            pass  # the process has ended
+        send_signal(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process, and reap it."""
         self.channel.socket.close()
         self.kill()
-        try:
-            os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            pass  # the process was reaped elsewhere
+        exit_status(self.pid)
 
 
 def run_statement_process(

@@ -23,6 +23,8 @@ import signal
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
+from ewe.child_processes import exit_status
+
 
 class PidfdExit:
     """The exit of a child process, on Linux. descriptor: can be read once the process has exited."""
@@ -113,13 +115,3 @@ def watched_exit(pid: int) -> PidfdExit | ThreadExit:
             if reason.errno not in (errno.ENOSYS, errno.EPERM):
                 raise
     return ThreadExit(pid)
-
-
-def exit_status(pid: int) -> int:
-    """Wait for a child process, and return its exit status; -N: signal N ended it."""
-    try:
-        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # it has made this process its tracer
-            os.kill(pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(status)
-    except ChildProcessError:  # a waitpid(-1) elsewhere in this process was first
-        return 0

@@ -40,7 +40,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from ewe import logger
+from ewe import child_processes, logger
+from ewe.child_processes import exit_status, send_signal, wait_until
 from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.feature_table import programs as programs_of
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
@@ -175,14 +176,9 @@ class ProgramManager:
             return
         if self.pid:
             os.close(self.lifeline_writer)
-            end = time.monotonic() + TERM_TO_KILL_S * 2
-            try:
-                while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-                    if time.monotonic() > end:
-                        os.kill(self.pid, signal.SIGKILL)
-                    time.sleep(0.01)
-            except ChildProcessError:
-                pass  # the manager has been reaped already
+            if not wait_until(self.has_ended, TERM_TO_KILL_S * 2):
+                send_signal(self.pid, signal.SIGKILL)
+                exit_status(self.pid)
         for program in self.programs:
             program.socket.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -234,13 +230,7 @@ class ProgramProcess:
         """
         if not hasattr(os, "waitid"):  # macOS, before Python 3.13
             return self.process.poll() is not None
-        try:
-            about = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return True
-        if about is not None and about.si_code == os.CLD_TRAPPED:
-            os.kill(self.pid, signal.SIGKILL)
-        return about is not None and about.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
+        return child_processes.has_exited(self.pid)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to all other processes of its group.
@@ -254,10 +244,7 @@ class ProgramProcess:
 
     def hang_up(self) -> None:
         """Make the process read its settings again: send HUP to it, but not to its group."""
-        try:
-            os.kill(self.pid, signal.SIGHUP)
-        except OSError:
-            pass  # the process has just ended
+        send_signal(self.pid, signal.SIGHUP)
 
     def read(self) -> None:
         """Read the output of the process once: pass it to the error log, and add it to `recent_output`.
@@ -433,9 +420,7 @@ class Manager:
         running = self.processes()
         for process in running:
             process.signal(signal.SIGTERM)
-        end = time.monotonic() + TERM_TO_KILL_S
-        while not all(each.has_exited() for each in running) and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: all(each.has_exited() for each in running), TERM_TO_KILL_S)
         for process in running:
             process.close()
 

@@ -48,9 +48,8 @@ from ewe.server.growing import START_S, Growing
 from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
+from ewe.server.stopping import Stopping
 from ewe.server.worker import (
-    ABORT_TIMEOUT_S,
-    ABORTED,
     FAILED,
     HANDLED,
     ONLY_MANY,
@@ -101,16 +100,12 @@ class Supervisor:
         self.generation = 1  # the newest generation that serves
         self.change: Change | None = None  # the change in progress
         self.noted = NotedSignals()
-        self.interrupts = 0
-        self.stopping = False
-        self.unusable = ""  # the reason why one of the first workers cannot serve
+        self.stopping = Stopping()
         self.complain_from = 0.0
         self.reports = Reports()
         self.sources: Sources | None = None
         if factory.config.reload:
             self.watch_sources()
-        self.deadline = 0.0
-        self.status = STOPPED
 
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
@@ -152,15 +147,14 @@ class Supervisor:
             self.grow_or_shrink()
             if self.stopping and all(each.slot == XSWITCH for each in self.workers.values()):
                 self.end_xswitch()
-            if self.stopping and time.monotonic() > self.deadline:
+            if self.stopping.is_overdue():
                 self.signal_workers(signal.SIGKILL)
-                self.status = ABORTED
-                self.deadline += ABORT_TIMEOUT_S
+                self.stopping.note_kill()
         ignore_stops()
         logger.report_losses()  # for a worker that was killed
-        if self.unusable:
-            raise StartError(self.unusable)
-        return self.status
+        if self.stopping.unusable:
+            raise StartError(self.stopping.unusable)
+        return self.stopping.status
 
     # Signals
 
@@ -169,7 +163,7 @@ class Supervisor:
         from select import select
 
         if self.stopping:
-            moments = [self.deadline]
+            moments = [self.stopping.deadline]
         else:
             plans = [each.due_at for each in self.slots.values()]
             plans += [each.hurry_at for each in self.workers.values() if each.state is RETIRING]
@@ -226,16 +220,9 @@ class Supervisor:
 
     def stop(self, number: int) -> None:
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
-        self.interrupts += number == signal.SIGINT
-        at_once = number == signal.SIGQUIT or self.interrupts > 1
-        grace = 0.0 if at_once else self.factory.config.grace + ABORT_TIMEOUT_S
-        deadline = time.monotonic() + ABORT_TIMEOUT_S + grace
         if not self.stopping:
             systemd.notify("STOPPING=1")
-        # A further TERM gives the workers no more time.
-        self.deadline = min(deadline, self.deadline) if self.stopping else deadline
-        self.stopping = True
-        self.signal_workers(signal.SIGQUIT if at_once else signal.SIGTERM)
+        self.signal_workers(self.stopping.ask(number, self.factory.config.grace))
 
     def change_count(self, difference: int) -> None:
         """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
@@ -352,7 +339,7 @@ class Supervisor:
 
     def stop_unusable(self, worker: WorkerProcess, code: int) -> None:
         """Stop the server, since one of the first workers cannot serve; keep its reason."""
-        self.unusable = worker.failure
+        self.stopping.unusable = worker.failure
         self.stop(signal.SIGTERM)
 
     def note_status(self, worker: WorkerProcess, code: int) -> None:
@@ -361,8 +348,7 @@ class Supervisor:
             code = STOPPED  # TERM came before X-Switch had its handlers, so no request was aborted
         if code == UNUSABLE and worker.failure:
             code = STOPPED  # the worker's import failed during the stop, so no request was aborted
-        if self.status == STOPPED and code != STOPPED:
-            self.status = ABORTED
+        self.stopping.note_status(code)
 
     def replace(self, worker: WorkerProcess, code: int) -> None:
         """Plan a new worker for the slot of one that has served and has ended."""

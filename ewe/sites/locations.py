@@ -262,7 +262,9 @@ class LocationBuilder:
     def program(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
         kind = parse_gateway(gateway[0])[0]
-        made = feature(GATEWAYS[kind]).gateway(self, kind, tuple(parse_gateway(each)[1] for each in gateway))
+        made = feature(GATEWAYS[kind].module).gateway(
+            self, kind, tuple(parse_gateway(each)[1] for each in gateway)
+        )
         if not isinstance(made, Runner):
             handler: Handler = made
             return handler

@@ -42,6 +42,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from ewe.child_processes import has_exited, send_signal, wait_until
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
 from ewe.log_files import names_file
@@ -288,7 +289,7 @@ class Supervisor:
             number = signal.sigwait(SIGNALS)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.log.info(f"{signal.Signals(number).name}: stopping")
-                self.send_signal(self.main, signal.SIGTERM)
+                send_signal(self.main, signal.SIGTERM)
                 self.wait_or_kill(self.main, MAIN_STOPS_S)
                 self.end_children()
                 return True
@@ -351,7 +352,7 @@ class Supervisor:
         If neither has ended, kill and reap the orphans, and return 0.
         """
         for pid in (self.suexecme, self.main):
-            if pid and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if pid and has_exited(pid):
                 return pid
         self.end_orphans()
         return 0
@@ -366,39 +367,19 @@ class Supervisor:
         for pid in set(children_of(self.pid)) - {self.suexecme, self.main}:
             os.waitpid(pid, os.WNOHANG)
 
-    def send_signal(self, pid: int, number: int) -> None:
-        """Send a signal to a child, if it still runs."""
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            pass
-
     def wait_or_kill(self, pid: int, seconds: float) -> None:
         """Wait for a child's end; kill it after `seconds`. The child is not reaped."""
-        if not self.ends_within(pid, seconds):
-            self.send_signal(pid, signal.SIGKILL)
-            if not self.ends_within(pid, KILL_TIMEOUT_S):
+        if not wait_until(lambda: has_exited(pid), seconds):
+            send_signal(pid, signal.SIGKILL)
+            if not wait_until(lambda: has_exited(pid), KILL_TIMEOUT_S):
                 self.log.error(
                     f"process {pid} still runs although it was killed: X-Switch goes on without it"
                 )
 
-    def ends_within(self, pid: int, seconds: float) -> bool:
-        """Wait for a child's end; return whether it comes within `seconds`. The caller reaps the child.
-
-        SIGCHLD is blocked: one that comes between the two calls below waits for sigtimedwait().
-        """
-        deadline = time.monotonic() + seconds
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                return False
-            signal.sigtimedwait({signal.SIGCHLD}, remaining_s)
-        return True
-
     def end_children(self) -> None:
         """End both: kill the main process, and wait for suexecme, which then kills its engines and ends."""
         if self.main:
-            self.send_signal(self.main, signal.SIGKILL)
+            send_signal(self.main, signal.SIGKILL)
             self.wait_or_kill(self.main, KILL_TIMEOUT_S)
             os.waitpid(self.main, os.WNOHANG)  # reap it
             self.main = 0

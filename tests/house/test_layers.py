@@ -441,6 +441,7 @@ XSWITCH_FLOORS = {
 XSWITCH_MAY_IMPORT = {
     "ewe",
     "ewe.bounded",
+    "ewe.child_processes",
     "ewe.config",
     "ewe.gateway.records",
     "ewe.libcgi",

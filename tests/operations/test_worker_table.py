@@ -176,7 +176,7 @@ def test_first_workers_begin_and_serve(supervisor: Rehearsal) -> None:
 
 def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal) -> None:
     supervisor.ends(101, UNUSABLE, "no such module")
-    assert supervisor.unusable == "no such module" and supervisor.stopping
+    assert supervisor.stopping.unusable == "no such module" and supervisor.stopping
     assert supervisor.sent == [(102, TERM)]
     supervisor.ends(102, STOPPED)
     assert not supervisor.planned()
@@ -185,7 +185,7 @@ def test_a_first_worker_that_cannot_serve_stops_the_server(supervisor: Rehearsal
 def test_a_first_worker_that_ends_without_a_report_is_replaced(supervisor: Rehearsal, log: list[str]) -> None:
     """Its status alone says nothing: a library has called exit(3)."""
     supervisor.ends(101, UNUSABLE)
-    assert not supervisor.unusable and supervisor.planned() == [0]
+    assert not supervisor.stopping.unusable and supervisor.planned() == [0]
     assert log == ["worker 1 (pid 101) ended with status 3; starting another in 0.25 s"]
 
 
@@ -632,20 +632,20 @@ def test_nothing_is_replaced_at_a_stop(serving: Rehearsal) -> None:
     assert sorted(serving.sent) == [(pid, TERM) for pid in (101, 102, 103, 104)]
     serving.ends(101, STOPPED)
     serving.ends(103, STOPPED)
-    assert serving.status == STOPPED
+    assert serving.stopping.status == STOPPED
     serving.ends(102, CRASH)
     serving.ends(104, STOPPED)
-    assert serving.status == ABORTED and not serving.planned() and not serving.workers
+    assert serving.stopping.status == ABORTED and not serving.planned() and not serving.workers
 
 
 def test_a_further_term_gives_no_more_time(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
     serving.stop(TERM)
-    last = serving.deadline
+    last = serving.stopping.deadline
     monkeypatch.setattr(time, "monotonic", lambda: last)
     serving.stop(TERM)
-    assert serving.deadline == last
+    assert serving.stopping.deadline == last
     serving.stop(signal.SIGQUIT)
-    assert serving.deadline == last
+    assert serving.stopping.deadline == last
 
 
 def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -> None:
@@ -665,4 +665,4 @@ def test_xswitch_is_told_last_and_a_change_leaves_it_alone(serving: Rehearsal) -
     serving.end_xswitch()
     assert serving.sent[-1] == (xswitch, TERM) and serving.sent.count((xswitch, TERM)) == 1
     serving.ends(xswitch, -TERM)  # before it had a handler
-    assert serving.status == STOPPED
+    assert serving.stopping.status == STOPPED

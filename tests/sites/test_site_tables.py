@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ewe.config.feature_table import start_warnings
+from ewe.config.feature_table import GATEWAYS, start_warnings
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.config.site_tables import is_below, parse_gateway
@@ -139,6 +139,27 @@ def test_gateways() -> None:
     for wrong in ("cgi:x", "fastcgi", "fastcgi:fd://3", "wsgi:", "http:"):
         with pytest.raises(ValueError, match=re.escape(wrong)):
             parse_gateway(wrong)
+
+
+def test_the_table_says_what_each_kind_of_gateway_names() -> None:
+    """The value of each kind, what a second one of it does, and whether the location may say which files."""
+    values = {"": "", "address": ":127.0.0.1:9000", "application": ":wiki:app", "url": "://127.0.0.1:9000"}
+    assert {kind.names for kind in GATEWAYS.values()} == values.keys()
+    for name, kind in GATEWAYS.items():
+        for names, rest in values.items():
+            if bool(names) == bool(kind.names):
+                assert parse_gateway(name + values[kind.names])[0] == name
+            else:
+                with pytest.raises(ValueError, match=name):
+                    parse_gateway(name + rest)
+    assert [name for name, kind in GATEWAYS.items() if not kind.runs_files] == [
+        "wsgi",
+        "asgi",
+        "http",
+        "https",
+    ]
+    alone = ["cgi", "xswitch", "libcgi", "wsgi", "asgi"]
+    assert [name for name, kind in GATEWAYS.items() if not kind.may_be_several] == alone
 
 
 def test_prefixes_match_whole_segments() -> None:

@@ -33,6 +33,7 @@ FLOORS = {
     "ewe.trace": 1,
     "ewe.scoreboard": 2,
     "ewe.bounded": 0,
+    "ewe.child_processes": 0,
     "ewe.closed_loop": 0,
     "ewe.log_files": 0,
     "ewe.logger": 2,

@@ -20,8 +20,8 @@ from support.proc import alive, descendants, look
 from support.server import wait_until
 from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
+from ewe.child_processes import exit_status
 from ewe.gateway import orphans
-from ewe.gateway.exits import exit_status
 from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns
 from ewe.xswitch.privileged.suexecme import Suexecme

@@ -22,6 +22,8 @@ import signal
 import time
 from collections.abc import Callable, Collection
 
+from ewe.child_processes import send_signal
+
 PAUSE_SECONDS = 0.005  # between two walks, so that killed processes can end
 
 
@@ -98,14 +100,6 @@ def disable_process(pid: int) -> None:
     except OSError:
         pass  # the process has ended
     send_signal(pid, signal.SIGSTOP)
-
-
-def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process, if it still runs."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def children_of(pid: int) -> list[int]:

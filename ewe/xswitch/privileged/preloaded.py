@@ -18,6 +18,7 @@ import signal
 import socket
 from typing import Any
 
+from ewe.child_processes import send_signal
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import ENGINES, EngineKind
 from ewe.xswitch.process import Account, EngineLimits, clean_environment, start
@@ -106,7 +107,4 @@ class PreloadedParent:
     def end(self) -> None:
         """Kill the parent; its engines continue."""
         self.close()
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        send_signal(self.pid, signal.SIGKILL)
