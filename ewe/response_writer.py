@@ -231,8 +231,9 @@ class ResponseWriter:
         """
         min_rate = MinRate(self.stream.timeouts)
         size = len(piece)
+        view = memoryview(piece)  # its slices are no copies
         for start in range(0, size, SLICE_BYTES):
-            part = piece[start : start + SLICE_BYTES]
+            part = view[start : start + SLICE_BYTES]
             parts = (before, part, after if start + SLICE_BYTES >= size else b"")
             await self.stream.send(*filter(None, parts))
             self.sent += len(part)
