@@ -28,6 +28,7 @@ Read next: ewe.http.messages (Response, Source, Region).
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ewe import logger
 from ewe.http.dates import http_date
@@ -234,8 +235,10 @@ class ResponseWriter:
         view = memoryview(piece)  # its slices are no copies
         for start in range(0, size, SLICE_BYTES):
             part = view[start : start + SLICE_BYTES]
-            parts = (before, part, after if start + SLICE_BYTES >= size else b"")
-            await self.stream.send(*filter(None, parts))
+            parts: list[Any] = [before, part] if before else [part]
+            if after and start + SLICE_BYTES >= size:
+                parts.append(after)
+            await self.stream.send(*parts)
             self.sent += len(part)
             before = b""
             min_rate.check(len(part))
