@@ -13,7 +13,8 @@ A feature returns a Response: a status, fields, and a body. Before the first byt
 
 The kind of the body decides which method sends it:
 
-    bytes                   send_response() itself: the common case, in one call of the stream
+    bytes                   send_response() itself: the common case, in one call of the stream. Above SLICE_BYTES,
+                            ResponseWriter.send_slices()
     (bytes or Region, ...)  ResponseWriter.send_pieces(): files by sendfile(2)
     Source                  ResponseWriter: send_chunks(), send_source() up to a length or the close, or send_raw()
 
@@ -27,14 +28,18 @@ Read next: ewe.http.messages (Response, Source, Region).
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import BODILESS_STATUSES, HTTPError
-from ewe.streams.base import Disconnected, Stream, Timeout
+from ewe.streams.base import Disconnected, MinRate, Stream, Timeout
 from ewe.timeouts import count_timeout
+
+# Bytes in memory that one call of the stream sends. If the client leaves, the log has the slices that were sent.
+SLICE_BYTES = 256 * 1024
 
 
 class Date:
@@ -78,7 +83,7 @@ async def send_response(
     sent = 0
     aborted = ""
     try:
-        if type(body) is bytes:
+        if type(body) is bytes and len(body) <= SLICE_BYTES:
             end = end_of_head(request, keep_alive)
             if request.method == "HEAD" or not body:
                 await stream.send(head, date_line(), end)
@@ -96,7 +101,8 @@ async def send_response(
                 raise
             finally:
                 sent = writer.sent
-                await response.close()
+                if type(body) is not bytes:  # a response of bytes may be sent again
+                    await response.close()
     except BaseException as reason:
         if response.status != 101:  # either side may end a tunnel at any time
             aborted = f"aborted after {sent} bytes: {why_aborted(stream, reason)}"
@@ -159,11 +165,11 @@ def report(stream: Stream, request: Request, response: Response, cause: str) -> 
 
 
 class ResponseWriter:
-    """Sends one response whose body is a tuple or a Source.
+    """Sends one response whose body is a tuple, a Source, or more than SLICE_BYTES of bytes.
 
-    sent: the bytes of the body sent so far, for the access log (for a raw response, with its head). A piece in
-    memory counts when all of it is sent. ends_with_close: only the close of the connection shows the end of the
-    body.
+    sent: the bytes of the body sent so far, for the access log (for a raw response, with its head). Of a piece in
+    memory, the slices that the stream has taken count. ends_with_close: only the close of the connection shows the
+    end of the body.
     """
 
     def __init__(self, stream: Stream, request: Request, response: Response, keep_alive: bool) -> None:
@@ -190,8 +196,8 @@ class ResponseWriter:
             if not bodiless:
                 await (self.send_chunks(body) if chunked else self.send_source(body))
             return self.keep_alive
-        assert isinstance(body, tuple)
-        await self.send_pieces(() if bodiless else body)
+        pieces = (body,) if isinstance(body, bytes) else body
+        await self.send_pieces(() if bodiless else pieces)
         return self.keep_alive
 
     def head(self, framing: bytes = b"") -> bytes:
@@ -204,8 +210,11 @@ class ResponseWriter:
         head = self.head()
         for piece in pieces:
             if isinstance(piece, bytes):
-                await self.stream.send(head, piece)
-                self.sent += len(piece)
+                if len(piece) <= SLICE_BYTES:
+                    await self.stream.send(head, piece)
+                    self.sent += len(piece)
+                else:
+                    await self.send_slices(piece, head)
             else:
                 try:
                     await self.stream.send_file(piece.file, piece.offset, piece.count, head)
@@ -214,6 +223,25 @@ class ResponseWriter:
             head = b""
         if head:
             await self.stream.send(head)
+
+    async def send_slices(self, piece: bytes, before: bytes = b"", after: bytes = b"") -> None:
+        """Send a piece of more than SLICE_BYTES, and count each slice that the stream has taken.
+
+        before, after: bytes that are sent with the first and with the last slice, and are not counted. min_rate
+        bounds the time of the whole piece, or each slice could take write_timeout. Raises Timeout, Disconnected.
+        """
+        min_rate = MinRate(self.stream.timeouts)
+        size = len(piece)
+        view = memoryview(piece)  # its slices are no copies
+        for start in range(0, size, SLICE_BYTES):
+            part = view[start : start + SLICE_BYTES]
+            parts: list[Any] = [before, part] if before else [part]
+            if after and start + SLICE_BYTES >= size:
+                parts.append(after)
+            await self.stream.send(*parts)
+            self.sent += len(part)
+            before = b""
+            min_rate.check(len(part))
 
     async def next_piece(self, source: Source) -> bytes:
         """Return the next piece. A part of the response may have been sent, so HTTPError becomes Disconnected."""
@@ -226,8 +254,11 @@ class ResponseWriter:
     async def send_chunks(self, source: Source) -> None:
         """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
         while piece := await self.next_piece(source):
-            await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
-            self.sent += len(piece)
+            if len(piece) <= SLICE_BYTES:
+                await self.stream.send(b"%x\r\n" % len(piece), piece, b"\r\n")
+                self.sent += len(piece)
+            else:
+                await self.send_slices(piece, b"%x\r\n" % len(piece), b"\r\n")
         await self.stream.send(b"0\r\n\r\n")
 
     async def send_source(self, source: Source) -> None:
@@ -242,8 +273,11 @@ class ResponseWriter:
                 self.keep_alive = False
                 if not piece:
                     break
-            await self.stream.send(piece)
-            self.sent += len(piece)
+            if len(piece) <= SLICE_BYTES:
+                await self.stream.send(piece)
+                self.sent += len(piece)
+            else:
+                await self.send_slices(piece)
         if source.length is not None and self.sent < source.length:
             self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {source.length}"
             raise Disconnected
@@ -251,6 +285,9 @@ class ResponseWriter:
     async def send_raw(self, source: Source) -> bool:
         """Send a complete response of a program, with its head (RFC 3875 section 5). The close marks its end."""
         while piece := await self.next_piece(source):
-            await self.stream.send(piece)
-            self.sent += len(piece)
+            if len(piece) <= SLICE_BYTES:
+                await self.stream.send(piece)
+                self.sent += len(piece)
+            else:
+                await self.send_slices(piece)
         return False

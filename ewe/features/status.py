@@ -13,9 +13,9 @@ scripts or of statements.
 
 **Who may see it.** Only the addresses in `status-allow`: this machine's own, until the setting says otherwise.
 Behind a proxy on this machine every client has such an address. A request that a proxy has passed on is therefore
-refused, unless `trusted-proxies` names the proxy, and the client's own address counts. A page of a stranger could
-make a browser on this machine ask (ewe.gateway.own_names), so a client with a loopback address must ask for a name
-of this machine.
+refused, unless `trusted-proxies` names the proxy, and the proxy names the client: then the client's own address
+counts. A page of a stranger could make a browser on this machine ask (ewe.gateway.own_names), so a client with a
+loopback address must ask for a name of this machine.
 """
 
 from __future__ import annotations
@@ -103,9 +103,11 @@ class Status(Middleware):
 
     async def answer(self, request: Request, io: Stream) -> Response:
         """Return the status in the form that the request asks for, or a 421. Raises HTTPError(403, 405)."""
-        if io.peer is None and any(request.get(name) is not None for name in PASSED_ON):
+        if hides_client(request, io):
             raise HTTPError(
-                403, "a proxy that trusted-proxies does not name has passed this request on (status)"
+                403,
+                "a proxy that trusted-proxies does not name, or that does not name the client, has passed this"
+                " request on (status)",
             )
         client = client_of(io)
         if client not in self.allowed:
@@ -191,6 +193,21 @@ async def measured(process: MeasuredProcess, request: Request, io: Stream, secon
     except Timeout:
         error = f"silent for {seconds:g} s"
     return {"up": False, "error": error}
+
+
+def hides_client(request: Request, io: Stream) -> bool:
+    """Return whether a proxy has passed a request on, and the stream's client is not the client of that proxy.
+
+    A trusted proxy names the client in a header of the PROXY protocol, or in the field that trusted-fields names.
+    It may also send another field, or one such as "for=unknown" (RFC 7239 section 6.2): then the stream's client is
+    the proxy itself.
+    """
+    connected = io.connected
+    if connected is not None:
+        by_proxy_header = io.peer != connected.client
+        if by_proxy_header or (connected.trusted and io.client != connected.client):
+            return False
+    return any(request.get(name) is not None for name in PASSED_ON)
 
 
 def refuse_method(request: Request) -> None:
