@@ -19,7 +19,7 @@ __all__ = ["chromium", "watch"]  # the fixtures
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("Chromium"), pytest.mark.timeout(180)]
 
-# What Tab can reach, in the order of the document
+# The controls that Tab can reach, in the order of the document
 CONTROLS = (
     "[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')]"
     ".filter(each => !each.disabled && each.checkVisibility())"
