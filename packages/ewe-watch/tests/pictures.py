@@ -26,6 +26,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 1280
 SCENES = {"pool-starves": 3, "fork-processes": 3, "loop-blocks": 2, "thread-ceiling": 2}  # and how many steps
 SECONDS = 60
+SHOWN_S = 1.5  # from the end of the step to the picture
 COLOURS = 64  # of a picture
 
 
@@ -89,9 +90,9 @@ def scene_page(page: Browser, name: str, directory: Path, file: Path) -> None:
             until(page, "!byId('next').disabled")
             page.run("byId('next').click()")
             until(page, f"document.querySelectorAll('.steps .done').length === {step}")
-        time.sleep(
-            3.5
-        )  # for the lanes to become wide, for the labels behind short spans, and for the second's measurement
+        # For the lanes to become wide, and for the measurement of the second. A worker that has ended is grey for
+        # three seconds (GREY_MS), then its row is folded.
+        time.sleep(SHOWN_S)
         shoot(page, file, "[...document.querySelectorAll('.model .cost')]")
 
 

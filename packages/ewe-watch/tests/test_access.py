@@ -19,7 +19,7 @@ __all__ = ["chromium", "watch"]  # the fixtures
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.needs("Chromium"), pytest.mark.timeout(180)]
 
-# What Tab can reach, in the order of the document
+# The controls that Tab can reach, in the order of the document
 CONTROLS = (
     "[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')]"
     ".filter(each => !each.disabled && each.checkVisibility())"
@@ -208,6 +208,23 @@ def test_without_motion_the_live_page_stands_still_and_its_numbers_change(
     until(chromium, f"{figure(0, 'answered')} === '3'")
 
 
+def test_without_motion_a_row_folds_in_one_picture(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    """The canvas, which is drawn once a second without motion, has the height of its rows in the same picture."""
+    page = watch("-f")
+    show(chromium, page)
+    chromium.media(prefers_reduced_motion="reduce")
+    chromium.run(
+        "heights = []; fold = draw; draw = () => { fold(); heights.push([models[0].rows.offsetHeight,"
+        " models[0].canvas.offsetHeight]); }; 0"
+    )
+    page.press(do="send", kind="visitor", count=3)
+    until(chromium, "Boolean(document.querySelector('li.past'))")
+    until(chromium, "Boolean(document.querySelector('li.folded'))")
+    until(chromium, "new Set(heights.map(each => each[0])).size >= 3")
+    assert chromium.run("heights.filter(([rows, canvas]) => rows !== canvas)") == []
+    assert chromium.run("document.getAnimations().length") == 0
+
+
 def test_without_motion_a_trace_zooms_at_once(tmp_path: Path, chromium: Browser) -> None:
     chromium.open(page_of(tmp_path, made("pool, never")))
     chromium.run("length = () => view.to - view.from; 0")
@@ -232,14 +249,14 @@ def test_the_kinds_differ_without_colours(
 ) -> None:
     show(chromium, watch("-t"))
     chromium.run(
-        "zombies = failures = true; behind = new Set(Object.keys(BEHIND));"
+        "zombies = failures = lives = true; behind = new Set(Object.keys(BEHIND));"
         "seen = new Set(LEGEND.map(each => each[0])); 0"
     )
     chromium.media(forced_colors=forced, prefers_color_scheme="light")
     chromium.run("readColours(); legend(); 0")
     if forced == "active":  # each sample as two brightnesses: the pattern alone makes the difference
         samples = chromium.run(SAMPLES)
-        assert len(samples) == len(set(samples)) == 12
+        assert len(samples) == len(set(samples)) == 13
         assert all(len(set(each)) == 2 for each in samples[1:])
         colour = "getComputedStyle(document.querySelector('button.main')).color"
         assert chromium.run(f"{colour} !== getComputedStyle(document.body).backgroundColor")

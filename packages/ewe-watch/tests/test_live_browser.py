@@ -400,6 +400,58 @@ def test_a_failed_statement_is_seen_and_read(watch: Callable[..., LivePage], chr
     assert chromium.errors == []
 
 
+def test_an_engine_that_ends_is_grey_then_folded_within_its_own_rows(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    """The change is made up: an engine ends only after minutes without work."""
+    show(chromium, watch("-t"))
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    chromium.run(
+        """end = age => { const model = models[0], change = structuredClone(model.last), now = change.now;
+          const row = (name, want, kind) => [name, "", "", 0, want, "", "", null, kind];
+          change.behind.rows = [row("alice: python", "ended", "engine"), row("bob: python", "", "engine"),
+            row("demo", "", "database")];
+          change.behind.lives = {now: [[now - 9000, now - age], [now - 9000, null], [now - 9000, null]], past: []};
+          takeModel(model, change);
+          draw();
+          return [...model.rows.children].slice(1).map(each => each.className + "/" + each.textContent); }; 0"""
+    )
+    waiting = ["waiting/X-Switchno scripts wait", "waiting/database daemonno statements wait"]
+    ended, lives, demo = "alice: pythonended", "/bob: pythonfree", "/demofree"
+    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(1000)")]
+    assert rows == [waiting[0], f"past/{ended}", lives, waiting[1], demo]
+    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(4000)")]
+    folded = "more-free/1 ended engine: folded"
+    assert rows == [waiting[0], f"folded/{ended}", lives, folded, waiting[1], demo]
+    assert chromium.errors == []
+
+
+def test_a_title_names_keep_alive(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    show(chromium, watch("-t --persistent", "-t --no-persistent"))
+    titles = "[...document.querySelectorAll('.model h2')].map(title => title.textContent)"
+    assert chromium.run(titles) == ["thread, keep-alive: yes", "thread, keep-alive: no"]
+
+
+def test_the_rows_of_engines_are_in_the_window_beside_seven_steps(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    show(chromium, watch("--scene", "xswitch-engines"))
+    until(chromium, "models.every(model => model.last !== null) && !byId('next').disabled")
+    assert chromium.run("document.querySelectorAll('.steps li').length") == 7
+    # Below the picture there is room for the queue of X-Switch and three engines
+    room = (
+        "innerHeight - document.querySelector('article:last-child .picture').getBoundingClientRect().bottom"
+    )
+    assert chromium.run(room) >= chromium.run("STRIP + 3 * 30")
+    chromium.run("showScene({title: 'T', text: '', lacks: '', steps: Array(7).fill('Long words. '.repeat(9)),"
+                 " at: 6, skipped: [], failed: '', running: false})")  # fmt: skip
+    steps = "document.querySelector('.steps')"
+    inside = "(list, item) => item.top >= list.top - 1 && item.bottom <= list.bottom + 1"
+    place = ".getBoundingClientRect()"
+    assert chromium.run(f"({inside})({steps}{place}, document.querySelector('.steps .shown'){place})")
+
+
 def test_a_process_that_ends_leaves_a_grey_row_which_is_folded(
     watch: Callable[..., LivePage], chromium: Browser
 ) -> None:

@@ -322,3 +322,21 @@ def test_the_workers_of_a_process_that_stops_or_was_killed_end() -> None:
     told.feed(TraceEvent(2.0, "stops", "", "8/8", ""))
     assert [row[4] for row in told.changes()["rows"]] == ["ended", "ended", ""]
     assert list(told.lives.began) == ["7/7", "10/10"]
+
+
+@pytest.mark.parametrize(("model", "rows"), [("asyncio", ["event loop"]), ("pool", [])])
+def test_a_loop_has_its_row_before_its_first_connection(model: str, rows: list[str]) -> None:
+    assert [row[0] for row in story(model).changes()["rows"]] == rows
+
+
+def test_an_engine_that_has_ended_has_a_life_until_the_next_one_takes_its_row() -> None:
+    told = story("xswitch")
+    change = behind(told, "1.0 db-opened - 9/10 log sqlite", "1.1 x-engine - 8/8 8.1 alice python")
+    assert change["lives"] == {"now": [[1100.0, None], [1000.0, None]], "past": []}
+    change = behind(told, "1.7 x-ended - 8/8 8.1 idle")
+    assert change["lives"] == {
+        "now": [[1100.0, 1700.0], [1000.0, None]],
+        "past": [[0, 1100.0, 1700.0, "engine"]],
+    }
+    change = behind(told, "1.8 x-engine - 8/8 8.2 bob perl")
+    assert change["lives"] == {"now": [[1800.0, None], [1000.0, None]], "past": []}

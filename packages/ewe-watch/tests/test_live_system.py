@@ -28,6 +28,15 @@ def test_a_kernel_without_ipv6_has_no_table_of_it(tmp_path: Path, monkeypatch: p
     assert meters.backlogs([8080]) == {8080: 3}
 
 
+def test_the_backlog_is_read_without_the_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has the listening sockets first. After many short connections, the others are many thousands."""
+    ended = LISTENING.replace(" 0A ", " 06 ")
+    (tmp_path / "tcp").write_text(f"  sl  local_address\n{LISTENING}{ended}{LISTENING}")
+    (tmp_path / "tcp6").write_text(f"  sl  local_address\n{LISTENING}")
+    monkeypatch.setattr(meters, "TCP", (tmp_path / "tcp", tmp_path / "tcp6"))
+    assert meters.backlogs([8080]) == {8080: 6}
+
+
 def test_a_connection_that_only_the_server_has_to_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

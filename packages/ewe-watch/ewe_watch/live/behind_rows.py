@@ -49,7 +49,8 @@ class BehindRows:
         [name, detail, "", 0, "ended" or "", outcome of its last work, "", null, kind] of another one.
         spans: [row of its kind, begin, end, kind, "", label, script or statement, asked, outcome].
         asked: [row of the worker that asks, when], or null. outcome: "" if the work goes on in another span.
-        queued: how many requests of each kind are in the queue now. hidden: how many lanes have no row.
+        lives: of lives(). queued: how many requests of each kind are in the queue now. hidden: how many lanes have
+        no row.
         """
         # Before and after: a lane that has ended may lose its row now, but its last spans belong there
         row_of_lane = self.numbers()
@@ -69,9 +70,25 @@ class BehindRows:
         return {
             "rows": rows,
             "spans": spans,
+            "lives": self.lives(behind, row_of_lane),
             "queued": {kind: behind.queued[kind] for kind in KINDS},
             "hidden": hidden,
         }
+
+    def lives(self, behind: BehindStory, row_of_lane: dict[int, int]) -> dict[str, list[list[Any]]]:
+        """Return the lives of engines and connections, as the page counts time.
+
+        row_of_lane: the row of its kind by the id() of a lane. now: [begin, end or null] of each row. past: [row,
+        begin, end, kind] of those that have ended since the last call.
+        """
+        lanes = [lane for rows in self.rows.values() for lane in rows]
+        now = [[self.at(lane.began), None if lane.ended is None else self.at(lane.ended)] for lane in lanes]
+        past = [
+            [row_of_lane[id(lane)], self.at(lane.began), self.at(lane.ended), lane.kind]
+            for lane in behind.lanes
+            if lane.ended is not None and id(lane) in row_of_lane
+        ]
+        return {"now": now, "past": past}
 
     def numbers(self) -> dict[int, int]:
         """Return the row of each lane, by the id() of the lane."""

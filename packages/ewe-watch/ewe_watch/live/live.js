@@ -158,7 +158,8 @@ function titlesOf(facts) {
     const differing = [...keys].filter(key => others.some(other => other.options[key] !== each.options[key]));
     if (!differing.length) return each.label;
     const value = key => each.options[key] ?? each.parameters.find(parameter => parameter.key === key)?.default ?? "default";
-    return [each.name, ...differing.map(key => `${key}: ${value(key)}`)].join(", ");
+    const named = key => key === "persistent" ? `keep-alive: ${value(key) === "true" ? "yes" : "no"}` : `${key}: ${value(key)}`;
+    return [each.name, ...differing.map(named)].join(", ");
   });
 }
 
@@ -260,7 +261,8 @@ function takeModel(model, change) {
   model.first = {engine: change.rows.length, database: change.rows.length + change.behind.rows.filter(row => row[KIND] === "engine").length};
   for (const span of change.spans) model.spans.push(span);
   for (const span of change.behind.spans) model.spans.push(span);
-  for (const life of change.lives.past) model.lives.push(life);
+  model.livesNow = [...change.lives.now, ...change.behind.lives.now];
+  for (const life of [...change.lives.past, ...change.behind.lives.past]) model.lives.push(life);
   if (change.lives.past.length && !lives) {
     lives = true;
     legend();
@@ -328,10 +330,12 @@ function layOut(model) {
     folded = 0;
   };
   rowsNow.forEach((row, number) => {
-    if (row[KIND]) tellFolded();
-    if (row[KIND] && number === model.first[row[KIND]]) model.lines.push({height: STRIP, queue: row[KIND]});
+    if (row[KIND] && number === model.first[row[KIND]]) {
+      tellFolded();
+      model.lines.push({height: STRIP, queue: row[KIND]});
+    }
     const past = ended[number] >= GREY_MS;
-    if (past) [folded, name] = [folded + 1, row[0].replace(/ \d+$/, "")];
+    if (past) [folded, name] = [folded + 1, row[KIND] ? BEHIND[row[KIND]].lives : row[0].replace(/ \d+$/, "")];
     model.lines.push({height: !past ? height : ended[number] < shown ? FOLDED : 0, row: number, past});
   });
   tellFolded();
@@ -350,9 +354,9 @@ function layOut(model) {
 }
 
 // For how many milliseconds the worker of a row has ended, and its row has no other; -1: it lives, or nothing says so.
-function endedFor({last, now}, number) {
-  const end = last.lives.now[number]?.[1] ?? null;
-  return end === null || last.rows[number][2] ? -1 : now - end;  // a zombie has a state
+function endedFor({livesNow, rowsNow, now}, number) {
+  const end = livesNow[number]?.[1] ?? null;
+  return end === null || rowsNow[number][2] ? -1 : now - end;  // a zombie has a state
 }
 
 // How many threads of a pool had no connection yet, and so have no row. One is the thread that accepts.
@@ -409,6 +413,7 @@ function showRow(model, item, {row: number, height, past}) {
   const kind = kindOf(state, want);
   item.className = past ? "folded" : endedFor(model, number) >= 0 ? "past" : "";
   item.style.fontSize = height < 20 ? "11px" : "";
+  item.classList.toggle("two-lines", height >= 30);
   item.dataset.state = state;
   item.dataset.behind = behind;
   item.dataset.holds = ["client", "other", "zombie"].includes(kind) ? kind : "";
@@ -511,6 +516,7 @@ function showScene(scene) {
     if (item.classList.contains("shown")) item.setAttribute("aria-current", "step");
     return item;
   }));
+  showStep(box.querySelector(".steps"));
   byId("next").disabled = byId("play").disabled = scene.at >= scene.steps.length || scene.running;
   const waits = scene.running && scene.at < scene.steps.length;
   const hadFocus = document.activeElement === byId("skip");
@@ -518,6 +524,13 @@ function showScene(scene) {
   byId("leave").disabled = scene.running;
   if (hadFocus && !waits) byId(scene.at < scene.steps.length ? "next" : "leave").focus();
   if (scene.failed) { byId("status").className = "wrong"; byId("status").textContent = scene.failed; }
+}
+
+// A long list of steps scrolls within its box: the step that is shown stands below the one before it.
+function showStep(steps) {
+  const now = steps.querySelector(".shown, .failed") ?? steps.firstChild;
+  const above = now?.previousSibling ?? now;
+  if (above) steps.scrollTop = above.offsetTop - steps.firstChild.offsetTop;
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -570,7 +583,8 @@ function drawModel(model) {
     nextAt[row] = x(begin);
     if (asked) asks.push([...asked, row, begin, state]);
   }
-  for (const [row, began, ended] of model.lives) {
+  for (const [number, began, ended, kind] of model.lives) {
+    const row = number + (model.first[kind] ?? 0);
     if (ended > now - span && heights[row]) drawLife(context, tops[row], heights[row], x(began), x(ended), true);
   }
   context.globalAlpha = 0.75;
@@ -590,7 +604,7 @@ function drawQueueBehind(context, samples, kind, strip) {
 // The ground of a row: grey while its worker lives, or all of it where the trace has no lives.
 function drawGround(context, model, number, x, width) {
   const y = model.tops[number], height = model.heights[number];
-  const [began, ended] = model.last.lives.now[number] ?? [null, null];
+  const [began, ended] = model.livesNow[number] ?? [null, null];
   if (!height) return;
   if (began === null) {
     context.fillStyle = paintOf(context, "free");

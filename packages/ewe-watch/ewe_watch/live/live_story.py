@@ -94,14 +94,18 @@ class LiveStory(TraceStory):
             self.note_life(event)
 
     def note_life(self, event: TraceEvent) -> None:
-        """Note the begin or the end of a worker. One that begins has a row, if one is free."""
+        """Note the begin or the end of a worker. One that begins has a row, if one is free.
+
+        An event loop begins with its process: it writes no event `begins`.
+        """
         if event.kind == "ends":
             self.lives.end(event.worker, event.seconds)
         elif event.kind == "stops":
             self.lives.end_process(process_of(event.worker), event.seconds)
         else:
             self.lives.begin(event.worker, event.seconds)
-            if event.kind == "begins" and event.worker not in self.rows:
+            is_loop = self.model_text().partition(" ")[0] in LOOPS
+            if (event.kind == "begins" or is_loop) and event.worker not in self.rows:
                 self.give_row(event.worker, may_take=False)
 
     def note_accepted(self, connection: TracedConnection) -> None:

@@ -23,14 +23,21 @@ MOST_WITH_PSS = 24
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-def tcp_lines() -> Iterator[list[str]]:
-    """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError."""
+def tcp_lines(*, listening_only: bool = False) -> Iterator[list[str]]:
+    """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError.
+
+    listening_only: read no further in a table. The kernel makes the lines while they are read, and a table may have
+    ten thousands of connections that have ended (TIME_WAIT).
+    """
     for path in TCP:
         if path.name == "tcp6" and not path.exists():
             return  # the kernel has no IPv6
         with path.open(encoding="ascii") as file:
             next(file, "")  # the names of the columns
-            yield from (line.split() for line in file)
+            for fields in map(str.split, file):
+                if listening_only and fields[3] != LISTENING:
+                    break
+                yield fields
 
 
 def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
@@ -38,11 +45,11 @@ def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
     port_of_text = {f"{port:04X}": port for port in ports}
     found: dict[int, int] = {}
     try:
-        for fields in tcp_lines():
-            local, state, queues = fields[1], fields[3], fields[4]
+        for fields in tcp_lines(listening_only=True):
+            local, queues = fields[1], fields[4]
             port = port_of_text.get(local.rpartition(":")[2])
             # Several sockets may listen at one port: IPv4, IPv6, SO_REUSEPORT
-            if port is not None and state == LISTENING:
+            if port is not None:
                 receive_queue = queues.partition(":")[2]
                 found[port] = found.get(port, 0) + int(receive_queue, 16)
     except OSError:

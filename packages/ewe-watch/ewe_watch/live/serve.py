@@ -19,6 +19,7 @@ from ewe.config.settings import Config
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.run import listening_sockets, open_browser
 from ewe.server.worker import Worker
+from ewe_watch.live.accounts import OwnAccountFirst, own_accounts
 from ewe_watch.live.director import Director
 from ewe_watch.live.page import WatchPage
 from ewe_watch.live.scenes import SceneChooser
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ewe_watch.live.scenes import WatchScene
 
 # Another account can open as many connections as the page's server accepts, and say nothing. It has no token, but
-# until they end no button is answered. A browser on the same computer sends its request at once.
+# its connections occupy threads until they end. A browser on the same computer sends its request at once.
 HEAD_TIMEOUT_S = 2.0
 
 # Leads a browser to the page: the URL has a secret part, and all accounts can read the arguments of a program
@@ -97,6 +98,8 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     WatchPage.token = secrets.token_urlsafe(16)
     factory = ProcessorFactory(config)
     with listening_sockets(factory) as sockets:
+        # In the same list, since its owner closes the sockets at the end
+        sockets[:] = [OwnAccountFirst(sock, own_accounts()) for sock in sockets]
         url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
 
         def ready() -> None:
