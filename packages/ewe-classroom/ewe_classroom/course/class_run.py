@@ -50,7 +50,7 @@ from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.course.labs import Lab, LabVariant
 from ewe_classroom.course.own_parts import scheme_file
 from ewe_classroom.course.submissions import BadHandIn, HandIn, directory_of, take_files, walk
-from ewe_classroom.grader import apart
+from ewe_classroom.grader import apart, go_cache
 from ewe_classroom.grader.verdicts import NOT_RUN
 from ewe_classroom.seeds import Seed
 
@@ -231,6 +231,9 @@ def grade_alone(
             waiting.append(ready)
     for text in changes(waiting):
         tell(text)
+    if waiting and plan.variant.name == "go":
+        # Before the time limits of the submissions begin.
+        go_cache.warm_up(own_account=os.geteuid() != 0 or plan.user == "root")
     for ready_count, result in enumerate(found.values(), 1):
         on_result(result, len(hand_ins) - ready_count, None)
     for result in timed(plan, waiting, given, on_result):

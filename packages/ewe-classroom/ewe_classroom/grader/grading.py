@@ -25,7 +25,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ewe_classroom.grader import formats, own_model, processes
+from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import rests_on
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
@@ -53,6 +53,7 @@ BUSY_MACHINE_S = 1.0
 PORT_COUNT = 1000  # ports of the student's server in a private network, from the first one on
 OUTPUT_LINES = 6  # of the server's output, in the verdict of a check that has not passed
 FIRST_CHECK = "idle-cpu"  # what this check finds decides how the others wait (scene.py)
+BUILDS_AGAIN = ("shared-data", "queue-races")  # these checks build a program in Go with the race detector
 NOT_HIDDEN = (
     "The server could read the labs' solutions, and the submissions of a class: to hide them, the grader needs root"
     " or user namespaces."
@@ -148,6 +149,11 @@ class Grading:
     def run(self) -> Report:
         """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
         report = self.report()
+        if self.start_command.language == "go" and any(
+            item.check.name in BUILDS_AGAIN for item in self.scheme.items
+        ):
+            # The first build with the race detector takes a minute, which is not the student's.
+            go_cache.warm_up(own_account=self.limits.account is None)
         start = time.monotonic()
         self.deadline = start + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())

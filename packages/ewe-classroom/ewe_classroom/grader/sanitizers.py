@@ -24,14 +24,13 @@ Possible failures: no compiler, or a compiler without the detector (MissingProgr
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -219,8 +218,7 @@ class Sanitized:
 
         If the program does not build with eweCond, build it as it is. Raises BadSubject, MissingProgram.
         """
-        cache = shlex.quote(go_cache(self.submission))
-        command = f"env GOTOOLCHAIN=local GOPROXY=off GOCACHE={cache} go build -race -o sanitized ."
+        command = "go build -race -o sanitized ."
         original_texts = {
             file: file.read_text(errors="surrogateescape") for file in self.directory.glob("*.go")
         }
@@ -288,58 +286,6 @@ class Sanitized:
         # dict.fromkeys() drops repeated reports, and keeps the order.
         found = [parse(block, self.directory) for block in text.split(REPORT_BORDER)]
         return list(dict.fromkeys(report for report in found if report is not None))
-
-
-def go_cache(submission: Submission) -> str:
-    """Return the cache of Go for a build. Without a cache, Go's library takes 15 s.
-
-    A build as the grader's own account uses that account's cache. A build as another account must not write to a
-    cache that later builds use: it gets a copy, of which only the directories are its own.
-    """
-    account = submission.limits.account
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if account is None:
-        return os.environ.get("GOCACHE") or os.path.join(home, "go-build")
-    shared, own = Path(home, "ewe-classroom", "go-race"), submission.temporary / "go-build"
-    try:
-        warm_up(shared)
-        shutil.copytree(shared, own, copy_function=link_or_copy)
-        for directory in (own, *(path for path in own.rglob("*") if path.is_dir())):
-            os.chown(directory, account.uid, account.gid)
-    except (OSError, subprocess.SubprocessError):
-        pass  # the build makes a cache
-    return str(own)
-
-
-def warm_up(cache: Path) -> None:
-    """Build the lab's own conversation.go once, so that the cache has Go's library with the race detector.
-
-    The new cache gets its name only when it is complete, because other graders may look for it. Raises OSError,
-    SubprocessError.
-    """
-    if cache.is_dir():
-        return
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
-        for name in ("conversation.go", "go.mod"):
-            copy(SHARED / name, Path(scratch) / name)
-        (Path(scratch) / "main.go").write_text("package main\n\nfunc main() { Run(nil) }\n")
-        new_cache = Path(scratch) / "cache"
-        variables = {**os.environ, "GOCACHE": str(new_cache), "GOTOOLCHAIN": "local", "GOPROXY": "off"}
-        build = ["go", "build", "-race", "-o", "main", "."]
-        subprocess.run(
-            build, cwd=scratch, env=variables, check=True, capture_output=True, timeout=BUILD_TIMEOUT_S
-        )
-        with suppress(OSError):  # another grader was faster
-            new_cache.rename(cache)
-
-
-def link_or_copy(source: str, target: str) -> None:
-    """Make a hard link, which takes no time; a copy where the target is on another file system."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def has_detector(language: str) -> bool:

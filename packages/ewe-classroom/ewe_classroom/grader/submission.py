@@ -31,7 +31,7 @@ from pathlib import Path
 
 from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
-from ewe_classroom.grader import processes
+from ewe_classroom.grader import go_cache, processes
 from ewe_classroom.grader.located import files
 from ewe_classroom.grader.sandbox import (
     SandboxLimits,
@@ -133,6 +133,9 @@ class Submission:
             raise ConfigError("--build is empty; give the command that builds the server: 'make -f Makefile'")
         before = set(processes.children_of_grader())
         variables = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        if "go" in words:
+            # Before the time limit begins: the first build also builds Go's library.
+            variables |= go_cache.variables(self.limits.account, self.temporary)
         # A compiler gets limits, too, but larger files than a server. A source may make it use any memory.
         limits = replace(
             self.limits, cpu_s=int(BUILD_TIMEOUT_S), file_bytes=256 << 20, data_bytes=MAX_BUILD_BYTES
