@@ -838,8 +838,9 @@ if do == "die":
 if do == "slow":
     time.sleep(0.3)
 limit_s = float(arguments["--limit"])
-table |= dict(limit_s=limit_s, restless=do == "restless")
-if do in ("stuck", "restless") or do == "busy" and limit_s < 300:
+table |= dict(limit_s=limit_s, restless=do == "restless", seconds=limit_s)
+table |= dict(waited_s=dict(busy=limit_s / 2, stuck=None).get(do, 1.0))
+if do in ("stuck", "silent", "restless") or do == "busy" and limit_s < 300:
     table["verdicts"][0]["status"] = "not run"
 if do == "full disk":  # an exception within the grader, after some checks
     table["finished"] = False
@@ -1034,17 +1035,18 @@ def test_a_grader_that_hangs_is_ended_and_costs_one_row(
 def test_a_run_that_has_reached_its_limit_is_repeated_alone_and_for_longer(
     tmp_path: Path, run_class: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a busy machine a right server may reach the limit. One that never sleeps reaches it on each machine."""
-    assert run_class({"Ada": "good", "Bo": "busy", "Cy": "restless", "Di": "stuck"}, "--jobs", "4") == 0
+    """On a busy machine a right server may reach the limit. Those that never sleep or answer reach it on each."""
+    class_of_five = {"Ada": "good", "Bo": "busy", "Cy": "restless", "Di": "stuck", "Ed": "silent"}
+    assert run_class(class_of_five, "--jobs", "4") == 0
     said = capsys.readouterr().out
     assert "2 submissions to be graded again, one at a time, with 360 s" in said
     assert said.count("(graded again)") == 2
     rows = table(tmp_path / "out")
     not_run = {name for name, row in rows.items() if "not run" in row["remark"]}
-    assert not_run == {"Cy", "Di"}
+    assert not_run == {"Cy", "Di", "Ed"}
     for _ in range(2):  # the second run keeps the reports
         log = (tmp_path / "log").read_text().split()
-        assert sorted(log) == ["busy", "busy", "good", "restless", "stuck", "stuck"]
+        assert sorted(log) == ["busy", "busy", "good", "restless", "silent", "stuck", "stuck"]
         assert run_class({}) == 0
 
 

@@ -106,8 +106,18 @@ def explore(directory: Path, *arguments: str) -> str:
 
 @pytest.mark.starts_processes
 def test_the_pool_shows_the_answer_of_its_first_test(tmp_path: Path) -> None:
-    """The text quotes the explorer's answer to a queue with `if` for `while`."""
+    """The text quotes the explorer's answer to a queue with `if` for `while`, in each locale the same."""
     text = handout(tmp_path / "new", "pool")
+    why = re.compile(r"^    Why: .*(?:\n    .*)+$", re.MULTILINE)
+    assert (
+        len(
+            {
+                why.findall(each.read_text())[0]
+                for each in (Path(labs.__file__).parents[1] / "labs" / "pool").glob("text*.md")
+            }
+        )
+        == 1
+    )
     assert "\n    ewe-explore test_queue.py\n" in text
     assert cli.main(["solution", "pool", str(tmp_path / "solved")]) == 0
     server = tmp_path / "solved" / "server.py"

@@ -16,8 +16,9 @@ again: a table must not mix the marks of two schemes.
 
 The limit of a run is a time on the clock. On a busy machine a right server may reach it, and the checks that did
 not run would cost the student points. When all are graded, those that have reached the limit are therefore graded
-again: one at a time, with a longer limit. A server that never sleeps is not among them, since it reaches the limit
-on any machine.
+again: one at a time, with a longer limit. Two kinds are not among them, since they reach the limit on any
+machine: a server that never sleeps, and one that lets its clients wait. The grader then waits for the server, and
+hardly for a processor (BUSY_SHARE).
 
 Possible failures: ewe-grade itself fails or is killed. The submission then has no report, the table says so, and
 the next run of the command tries again.
@@ -63,6 +64,7 @@ MAX_PROBLEM_CHARS = 300
 WRONG_USAGE = 2  # exit status of ewe-grade
 # The limit of a run that is repeated because it has reached the limit, as a multiple of that limit.
 LONGER_LIMIT = 3.0
+BUSY_SHARE = 0.1  # of a run: on a busy machine the grader waits for a processor for more than this part
 FORMAT = "ewe-class/2"
 # The facts of identify_work() by which a report was made, apart from the submission itself: key -> the words for a
 # change.
@@ -280,10 +282,14 @@ def changes(waiting: Sequence[WaitingHandIn]) -> list[str]:
 def has_reached_limit(graded: GradedHandIn, plan: ClassPlan) -> bool:
     """Return whether a submission lacks verdicts because its run has reached the limit, perhaps by a busy machine.
 
-    Not if its server never sleeps, or if the run had the longer limit already.
+    Not if its server never sleeps, if the grader has hardly waited for a processor, or if the run had the longer
+    limit already.
     """
     report = graded.report
     if report is None or graded.problem or report.get("refused") or report.get("restless"):
+        return False
+    waited_s = report.get("waited_s")
+    if waited_s is not None and waited_s < BUSY_SHARE * report["seconds"]:
         return False
     had_longer_limit = float(report.get("limit_s") or 0.0) > plan.limit_s
     return not had_longer_limit and any(each["status"] == NOT_RUN for each in report["verdicts"])

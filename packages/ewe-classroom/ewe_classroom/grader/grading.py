@@ -154,6 +154,7 @@ class Grading:
         ):
             # The first build with the race detector takes a minute, which is not the student's.
             go_cache.warm_up(own_account=self.limits.account is None)
+        waited_before_s = processes.waited_s()
         start = time.monotonic()
         self.deadline = start + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())
@@ -179,6 +180,8 @@ class Grading:
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.seconds = round(time.monotonic() - start, 3)
                 report.restless = self.never_sleeps
+                if waited_before_s is not None:
+                    report.waited_s = round((processes.waited_s() or 0.0) - waited_before_s, 3)
                 verdict.clip()
                 # This check may be the one for which earlier verdicts have waited.
                 waiting = self.hand_over(report, [*waiting, (item, verdict)])

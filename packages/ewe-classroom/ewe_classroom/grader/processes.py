@@ -170,6 +170,12 @@ def tasks(pids: Iterable[int]) -> dict[int, ThreadSample]:
     return found
 
 
+def waited_s() -> float | None:
+    """Return the seconds for which this thread could have run and had no processor; None if the system hides it."""
+    times = read("/proc/thread-self/schedstat").split()
+    return int(times[1]) / 1e9 if len(times) == 3 else None
+
+
 def state(pid: int) -> str:
     """Return the state of a process as a letter (Z: zombie); "" if there is no such process."""
     return "".join(stat_fields(f"/proc/{pid}/stat")[:1])

@@ -122,6 +122,7 @@ class Report:
     notes: list[str] = field(default_factory=list)  # for the lecturer: what the system did not allow
     starter_points: int | None = None  # that the lab's starter has at most; None if unknown
     restless: bool = False  # the server was never quiescent while it had nothing to do (scene.py)
+    waited_s: float | None = None  # seconds for which the grader waited for a processor; None: not known
 
     @property
     def score(self) -> int:
