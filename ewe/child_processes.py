@@ -42,8 +42,10 @@ def send_signal(pid: int, number: int) -> None:
 def has_exited(pid: int) -> bool:
     """Return whether a child has exited. Its exit status stays unread, and its number stays its own.
 
-    Python has waitid(2) on macOS from 3.13 on.
+    Python has waitid(2) on macOS from 3.13 on. Before, this function raises NotImplementedError.
     """
+    if not hasattr(os, "waitid"):
+        raise NotImplementedError("os.waitid()")
     try:
         about = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
