@@ -14,7 +14,8 @@
 A step sends clients (`send`, `count`), or lets go those that are held (`let-go = true`), or only waits. It waits
 until all conditions of `until` hold at once, for at most longest_wait_s(). Then those of `shows` must hold. A
 condition names a model by its number, a measure (Director.measure) and what it must be: = N, >= N or <= N. The word
-`users` stands for the number of accounts that own scripts: those of --users, and the site's.
+`users` stands for the number of accounts that own scripts: those of --users, and the site's. The key `users` of a
+scene is another number: of the accounts that it needs. With fewer, it shows only one.
 
 A user may leave the wait of a step (Stage.skip): the next step can then be played, and nothing is tested.
 
