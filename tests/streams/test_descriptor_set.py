@@ -152,8 +152,8 @@ def test_bytes_do_not_end_the_wait_for_an_end(
 ) -> None:
     """Arrived bytes are not looked at again and again either: the wait would be a busy loop."""
     looks: list[int] = []
-    look = module.side_of
-    monkeypatch.setattr(module, "side_of", lambda number: (looks.append(number), look(number))[1])
+    look = module.state_of_peer
+    monkeypatch.setattr(module, "state_of_peer", lambda number: (looks.append(number), look(number))[1])
     ours, peer = pair
     watched.register(ours.fileno(), END_ONCE)
     peer.send(b"the next request")

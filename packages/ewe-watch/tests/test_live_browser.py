@@ -82,7 +82,11 @@ def test_clicks_lanes_and_what_the_clients_saw(watch: Callable[..., LivePage], c
     )
     assert lanes == ["client"] * 5
     # The picture itself: the last column of the first lane has the colour of a worker that its client holds.
-    last_column = "models[0].canvas.getContext('2d').getImageData(models[0].canvas.width - 4, 91, 1, 1).data"
+    last_column = (
+        "(canvas => { const pen = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});"
+        "pen.drawImage(canvas, canvas.width - 4, 91, 1, 1, 0, 0, 1, 1);"
+        "return pen.getImageData(0, 0, 1, 1).data; })(models[0].canvas)"
+    )
     until(chromium, f"(([red, green, blue]) => red > green && green > blue)({last_column})")
     click(chromium, "#let-go")
     until(chromium, f"{figure(0, 'answered')} === '50' && {figure(0, 'held')} === '0'")

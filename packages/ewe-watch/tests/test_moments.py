@@ -110,14 +110,14 @@ def test_a_worker_that_notices_at_once_that_its_client_has_left() -> None:
 
 
 def test_a_hand_over_does_not_cut_the_time_with_a_queue() -> None:
-    """Three connections wait one after the other, the first in the backlog, too: at least one waits for 4 s."""
+    """Two connections wait one after the other, the first in the backlog, too: one of them waits for 4 s."""
     trace = MadeTrace("pool")
     trace.say(3.0, "accepted", "7120.1", MAIN, "192.0.2.1:1 backlog=2.000")
     for number, begins in ((1, 3.0), (2, 4.0)):
         if number > 1:
             trace.say(begins, "accepted", f"7120.{number}", MAIN, f"192.0.2.{number}:1")
-        trace.say(begins, "queued", f"7120.{number}", MAIN)
-        trace.say(begins + 1, "taken", f"7120.{number}", "7120/7121")
+        trace.say(begins, "ready", f"7120.{number}", MAIN)
+        trace.say(begins + 1, "runs", f"7120.{number}", "7120/7121")
     assert moments_of(trace)["deepest-queue"].text == "One connection waited for a worker, for 4.00 s."
 
 
