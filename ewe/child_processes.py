@@ -68,7 +68,7 @@ def exit_status(pid: int) -> int:
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     """Wait until a condition holds, `seconds` at most; return whether it holds.
 
-    SIGCHLD could end the wait sooner, but a function cannot know who else of its process waits for that signal.
+    SIGCHLD could end the wait sooner, but another part of the process may wait for that signal.
     """
     deadline = time.monotonic() + seconds
     pause_s = SHORTEST_PAUSE_S

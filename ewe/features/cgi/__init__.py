@@ -59,8 +59,8 @@ def start_warnings(config: Config, public: str) -> Iterator[str]:
     """
     if os.geteuid() == 0 and config.user is None and public and os.path.isdir(config.cgi_path):
         yield "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
-    for directories in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
-        root, programs = map(os.path.realpath, directories)
+    for pair in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
+        root, programs = map(os.path.realpath, pair)
         if is_in(root, programs):
             yield (
                 f"the document root {root} lies in cgi-path {programs}: "

@@ -69,8 +69,8 @@ def outline(text: str) -> Outline:
     headings: list[Heading] = []
     links: list[str] = []
     anchors = Anchors()
-    # fence: what began the block of code around the line. before: the line before. paragraph: how many lines of its
-    # paragraph are before the line; an underline must be the second line.
+    # fence: the characters that began the block of code around the line. before: the line before. paragraph: how
+    # many lines of its paragraph are before the line; an underline must be the second line.
     fence, before, paragraph = "", "", 0
     for line in text.replace("\r\n", "\n").split("\n"):
         opening = FENCE.match(line)

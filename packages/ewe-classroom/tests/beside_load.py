@@ -81,7 +81,8 @@ def main() -> int:
     options.results.touch()
     runs = [json.loads(line) for line in options.results.read_text().splitlines()]
     wanted = [(round_, name) for round_ in range(options.runs) for name in SERVERS[: options.servers]]
-    missing = [each for each in wanted if each not in {(one["round"], one["server"]) for one in runs}]
+    done = {(each["round"], each["server"]) for each in runs}
+    missing = [each for each in wanted if each not in done]
     end = time.monotonic() + options.minutes * 60
     with tempfile.TemporaryDirectory() as place, load(options.loops, options.minutes * 60 + 1800):
         Path(place).chmod(0o755)

@@ -21,7 +21,7 @@ MOST_LIVING = 4000  # workers whose begin is kept; with more, the trace has lost
 
 
 class WorkerLives:
-    """Who lives, and the lives that have ended since the last change.
+    """The workers that live, and the lives that have ended since the last change.
 
     at: returns a time of the trace as the page counts it. rows: the workers that have a row, and its number.
     """

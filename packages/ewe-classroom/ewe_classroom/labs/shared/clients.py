@@ -27,7 +27,7 @@ steps = []
 
 
 class Failed(Exception):
-    """A step has failed. The text says what is wrong."""
+    """A step has failed. The text names the fault."""
 
 
 def step(title, descriptors=0, **environment):
