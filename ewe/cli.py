@@ -68,11 +68,14 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 
 
 def _check(config: Config) -> int:
-    """Check whether a start would succeed. Print one line for each setting that would prevent it."""
-    from ewe.server.preflight import examine
-    from ewe.server.xswitch_process import check_settings
+    """Check whether a start would succeed. Print one line for each setting that would prevent it.
 
-    check_settings(config)
+    Return the exit status: 0 if it would succeed. Raises ConfigError for a fault in X-Switch's own settings file.
+    """
+    from ewe.server.preflight import examine
+    from ewe.server.xswitch_process import check_xswitch_settings
+
+    check_xswitch_settings(config)
     failures: list[str] = []
     try:
         config = choose_site(config)
@@ -82,7 +85,9 @@ def _check(config: Config) -> int:
     failures += found
     for line in (*failures, *(f"note: {note}" for note in notes)):
         print(f"ewe: {one_line(line)}", file=sys.stderr)
-    return 1 if failures else _print(f"configuration ok ({config.file or 'no file'})\n")
+    if failures:
+        return 1
+    return _print(f"configuration ok ({config.file or 'no file'})\n")
 
 
 def _explain(config: Config, question: str) -> int:
@@ -105,6 +110,7 @@ def _explain(config: Config, question: str) -> int:
 
 
 def _print(text: str) -> int:
+    """Print a text as it is, and return 0, the exit status of a command that has succeeded."""
     encoding = sys.stdout.encoding  # a path may contain bytes that are not text
     print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     return 0
