@@ -105,6 +105,7 @@ class Books:
 
         Raises HTTPError(414).
         """
+        # A visitor who may read this page may read all pages of its zone: the same guards stand before them.
         zone, directory = self.zone(path), path
         top = self.static.prefix + "/"
         for _ in range(MAX_DEPTH):
