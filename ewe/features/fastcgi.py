@@ -202,7 +202,8 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
-    # A pattern may begin with a slash, too, but no cookie can have it as its path.
+    # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
+    # but is not a path.
     where = f"~{table.what}" if table.kind == "pattern" else table.what
     affinity = affinity_of(config, where, connections)
 

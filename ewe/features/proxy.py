@@ -94,7 +94,7 @@ class Proxy:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
-        self.old = False  # the upstream has answered with HTTP/1.0
+        self.upstream_is_old = False  # it has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError: 502, 503, 504."""
@@ -148,11 +148,10 @@ class Proxy:
     async def body_of(self, request: Request) -> BodyReader:
         """Return the request's body; a spooled one if the length is unknown and the upstream needs it."""
         body = request.body
-        return (
-            SpooledBody(await spooled(body, self.config.spool))
-            if self.old and body.known_length() is None
-            else body
-        )
+        # HTTP/1.0 has no chunks: the head must say the length.
+        if self.upstream_is_old and body.known_length() is None:
+            return SpooledBody(await spooled(body, self.config.spool))
+        return body
 
     def upgrades_of(self, request: Request) -> frozenset[str]:
         """Return the protocols to which this request may switch: those of Upgrade that the settings allow."""
@@ -197,7 +196,7 @@ class Proxy:
     def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:
         """Return the response for the client, from the head of the upstream's response. Raises HTTPError(502)."""
         fields, encoded = head.fields, head.encoded
-        self.old = self.old or head.old
+        self.upstream_is_old = self.upstream_is_old or head.old
         if head.mapped:
             field, host = self.mapping.field, request.host if self.keeps_host else self.host
             fields = tuple((name, field(name.lower(), value, host)) for name, value in fields)
