@@ -102,7 +102,10 @@ def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
 
 
 def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info: str, length: int) -> None:
-    """Add the variables of a request to environ. length: of the request's body, in bytes."""
+    """Add the variables of a request to environ. length: of the request's body, in bytes.
+
+    Those of guards and of the setting `env` (io.variables) come last: they replace fields of the same name.
+    """
     host, port = split_host(request.host)
     environ["REQUEST_METHOD"] = request.method
     environ["PATH_INFO"] = as_native(path_info)
@@ -127,6 +130,7 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
+    # A guard of ewe has checked the password: the application must not see it (pass-authorization).
     if io.variables and hides_authorization(io.variables):
         environ.pop("HTTP_AUTHORIZATION", None)
     for name, text in io.variables.items():
