@@ -268,8 +268,9 @@ LOCATION: dict[str, Key] = {
                    "the page on which a visitor sees, restarts and drains the engines of X-Switch that run as the"
                    " account of the same name; needs auth"),
 }  # fmt: skip
-# Keys of which a location has one at most, each with the keys that may stand beside it
-LEADS = {
+# Keys that say where a request leads: a location has one at most. Each with the keys of LOCATION that may stand
+# beside it
+EXCLUSIVE_KEYS = {
     "redirect": {"status"},
     "status": {"redirect"},
     "rewrite": set[str](),
@@ -397,8 +398,10 @@ def read_keys(
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
     keys = [key for key in LOCATION if key in location.values]
-    for lead, beside in LEADS.items():
-        if lead in keys and (other := next((key for key in keys if key != lead and key not in beside), "")):
+    for lead, allowed_beside in EXCLUSIVE_KEYS.items():
+        if lead in keys and (
+            other := next((key for key in keys if key != lead and key not in allowed_beside), "")
+        ):
             raise ConfigError(f"{location.at(other)} and {lead} lead to different places: keep one")
     values = location.values
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
