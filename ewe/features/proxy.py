@@ -72,13 +72,14 @@ class Proxy:
         addresses = [address for address, _ in origins]
         self.path = paths.pop()
         try:
+            # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
                 addresses,
                 config.proxy_keep,
-                config.fastcgi_retry,
-                config.fastcgi_connections,
-                config.fastcgi_queue_timeout,
-                HTTP,
+                retry=config.fastcgi_retry,
+                limit=config.fastcgi_connections,
+                queue_timeout=config.fastcgi_queue_timeout,
+                codec=HTTP,
                 parks=True,
             )
         except ValueError as reason:

@@ -130,11 +130,12 @@ class UpstreamExchange(Source):
 
     async def begin(self, must_be_new: bool = False) -> None:
         """Begin the request on a kept connection, unless it must be new. Raises HTTPError(503), Disconnected."""
-        upstream = await self.connections.open(self.io, (), must_be_new, self.preferred)
+        upstream = await self.connections.open(self.io, must_be_new=must_be_new, preferred=self.preferred)
         self.upstream = upstream
         self.address = upstream.address
+        # By these two, lost() decides whether the request may be sent again.
         self.written_before = upstream.written
-        self.fresh = not upstream.written
+        self.fresh = not upstream.written  # the connection has carried no request yet
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
