@@ -303,7 +303,8 @@ class Static:
     def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
         """Yield the lines of `ewe --explain` for a file or a directory, or for a missing file.
 
-        asked: the client's request; the path of `request` may differ because of an alias.
+        why: the reason why the files answer, which the line shows. asked: the client's request; the path of
+        `request` may differ because of an alias.
         """
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"

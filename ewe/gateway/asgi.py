@@ -264,6 +264,7 @@ class ApplicationCall:
             head.piece = piece
             head.more = more
             if not more:
+                # The response is complete: no other piece could leave together with it.
                 self.channel.post(head)
                 return
             item: Any = head
@@ -276,11 +277,14 @@ class ApplicationCall:
         else:
             item = piece, more
         self.unsent += len(piece) + CALL_COST_BYTES
+        # In the event model, post() runs the conversation before it returns; after post_soon() the conversation runs
+        # in the loop's next round.
         if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
             self.posted += self.unsent
             self.channel.post(item)
         else:
             self.channel.post_soon(item)
+        # The conversation has not taken enough. count_taken() sets `room` when it has.
         while more and self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
             self.posted = 0
             self.room = self.room or Event()

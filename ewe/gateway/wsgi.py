@@ -358,7 +358,7 @@ class Invocation:
     # Called by the server
 
     def begin(self) -> None:
-        """Call the application, and iterate to the first block that is not empty."""
+        """Call the application, and iterate to the first block that is not empty (in whole_body)."""
         try:
             self.iterable = self.application(self.environ, self.start_response)
             pieces = self.whole_body()
@@ -373,6 +373,7 @@ class Invocation:
         except BaseException:  # SystemExit, too: an application must not end the server
             self.fail()
         else:
+            # No block is left to iterate, and the response needs no file: the server need not call finish() later.
             if type(self.body) is bytes and not hasattr(self.iterable, "close"):
                 self.finish()
 

@@ -69,14 +69,20 @@ class Book:
     """
 
     def __init__(
-        self, directory: str, order: list[str], pages: dict[str, Chapter], modified: int, is_cut: bool
+        self,
+        directory: str,
+        order: list[str],
+        pages: dict[str, Chapter],
+        directory_modified: int,
+        is_cut: bool,
     ) -> None:
+        """directory_modified: when a name in the directory last changed, in seconds since 1970."""
         self.directory = directory
         self.order = order
         self.pages = pages
         self.is_cut = is_cut
         self.contents = order[0]
-        self.modified = max(modified, *(page.modified for page in pages.values()))
+        self.modified = max(directory_modified, *(page.modified for page in pages.values()))
         self.version = hash((is_cut, *order, *((page.path, page.file_version) for page in pages.values())))
         self.positions = {path: at for at, path in enumerate(order)}
 
@@ -162,6 +168,7 @@ class BookReader:
         if contents is None:
             return None
         pages = {contents.path: contents}
+        # The contents lie in the directory of the book itself, so a link may not begin with "../".
         linked = dict.fromkeys(
             filter(None, (inside(self.directory, self.directory, link) for link in contents.links))
         )
