@@ -26,7 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ewe.bounded import BoundedDict
-from ewe.features.indexes import text as shown
+from ewe.features.indexes import as_unicode
 from ewe.features.markdown.convert import ABSOLUTE, decoded
 from ewe.features.markdown.outline import Heading, outline
 from ewe.features.static import file_version, hidden
@@ -239,7 +239,7 @@ class BookReader:
             os.close(descriptor)
         self.text_bytes += len(source)
         found = outline(source.decode("utf-8", "replace"))
-        title = found.title or shown(path.rpartition("/")[2])
+        title = found.title or as_unicode(path.rpartition("/")[2])
         links = found.links if path.endswith(CONTENTS) else []
         return Chapter(path, file_version(about), about.st_mtime_ns // 10**9, title, found.headings, links)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe.bounded import BoundedDict, TimedCache
-from ewe.features.indexes import text as shown
+from ewe.features.indexes import as_unicode
 from ewe.features.markdown import layout
 from ewe.features.markdown.book import CHECK_S, MAX_FILE_BYTES, Book, Books
 from ewe.features.markdown.convert import Converted, convert
@@ -163,7 +163,7 @@ class MarkdownPages:
         with PAGE_TURNS.one_at_a_time():
             if (page := self.cached_pages.get(key)) is None:
                 text = source.decode("utf-8", "replace")
-                made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
+                made = convert(self.library, text, path[self.static.prefix_length :], as_unicode(name))
                 if sum(len(each.body or b"") for each in list(self.cached_pages.values())) > MAX_CACHED_BYTES:
                     self.cached_pages.clear()
                 page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
@@ -173,7 +173,7 @@ class MarkdownPages:
         """Make the whole page from its parts. is_new: for the first time."""
         assert page.about is not None and page.body is not None
         name = os.path.basename(path)
-        title = page.about.title or html_escape(shown(name))
+        title = page.about.title or html_escape(as_unicode(name))
         whole = layout.page(
             page.body.decode(), title, self.language_of(name), page.about.headings, path, book
         ).encode("utf-8", "replace")
