@@ -277,8 +277,7 @@ class ApplicationCall:
         else:
             item = piece, more
         self.unsent += len(piece) + CALL_COST_BYTES
-        # In the event model, post() runs the conversation before it returns; after post_soon() the conversation runs
-        # in the loop's next round.
+        # In the event model, post() runs the conversation before it returns, post_soon() in the loop's next round.
         if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
             self.posted += self.unsent
             self.channel.post(item)
