@@ -323,7 +323,7 @@ class LocationBuilder:
             if extensions:
                 return ProtectedSources(root, extensions)
             return ProtectedPattern(root, self.match.pattern.pattern)
-        below = os.path.realpath(root + self.match.what)
+        below = os.path.realpath(root + self.match.match_value)
         if not extensions and self.match.kind == "prefix" and below == root:
             # Every file below the root is a program. The empty pattern matches all of them, but no directory.
             return ProtectedPattern(root, "")
