@@ -555,6 +555,7 @@ class Static:
         if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         assert not isinstance(whole.body, Source)
+        # partial() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
         return ranges.partial(found, file.size, file.kind, file.fields, whole.body, file.head)
 

@@ -121,7 +121,12 @@ class Browser:
         return True
 
     async def answer(self, request: Request, parts: list[str], io: Stream) -> Response:
-        """Return the answer for the parts of a path. Raises HTTPError, DatabaseError."""
+        """Return the answer for the parts of a path. Raises HTTPError, DatabaseError.
+
+        The paths: "" (all databases), DATABASE/, DATABASE/TABLE, DATABASE/-sql, DATABASE/-saved/QUERY and
+        DATABASE/TABLE/row; in place of row, a form: insert, edit or delete. All but the first two and the forms may
+        end in .csv or .json.
+        """
         *directories, last = parts
         last, _, suffix = last.partition(".")
         names = [urls.decode_name(each) for each in (*directories, last)]
@@ -235,6 +240,7 @@ class Browser:
                 request, pages.table_page(trail, await self.listing(trail, schema, table, view, io))
             )
         except DatabaseError as error:
+            # The table may have changed since the schema was read: have the next request read it again.
             self.asking.schemas.pop(trail.database, None)
             if error.kind == "STATEMENT" and view != View():
                 return self.failed(trail, error, REFUSED_FILTER, 400)
