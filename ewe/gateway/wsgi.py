@@ -112,7 +112,7 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
     environ["QUERY_STRING"] = request.query or ""
     environ["REQUEST_URI"] = request.target
     environ["SERVER_NAME"] = host or io.server[0]
-    environ["SERVER_PORT"] = str(io.server[1] or port or 80)
+    environ["SERVER_PORT"] = str(io.server[1] or port or (443 if io.scheme == "https" else 80))
     environ["SERVER_PROTOCOL"] = request.protocol
     environ["REMOTE_ADDR"] = io.client[0]
     environ["REMOTE_PORT"] = str(io.client[1])
