@@ -182,6 +182,7 @@ class ApplicationCall:
         """Run the application until it returns or raises."""
         application = self.application
         try:
+            # A child of the fork model has inherited an application that is not started in its process.
             if application.process != os.getpid():
                 await application.start()
                 self.scope["state"] = dict(application.state)

@@ -106,7 +106,7 @@ class ProgramManager:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.lifeline_writer)
-            self.run(lifeline)
+            self.run(lifeline)  # ends in exit(2)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
         for program in self.programs:
