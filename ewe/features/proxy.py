@@ -217,7 +217,7 @@ def forwards_left(request: Request) -> int | None:
     return int(value[:9]) if value.isascii() and value.isdigit() else None
 
 
-def let_slashes_in(plan: Plan) -> None:
+def allow_encoded_slashes(plan: Plan) -> None:
     """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
     plan.server.check(EncodedSlashes)
@@ -226,12 +226,15 @@ def let_slashes_in(plan: Plan) -> None:
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mounts of the proxies. A proxy of all paths comes last. Raises ValueError."""
     for path, proxy in features(plan.config):
-        let_slashes_in(plan)
+        allow_encoded_slashes(plan)
         yield Mount(path, proxy, last=path == "/")
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
-    """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError."""
+    """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError.
+
+    addresses: not used, since they lack the scheme of the URLs in the table.
+    """
     urls = location.table.values["gateway"]
     for url in urls:
         try:
@@ -239,7 +242,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
         except ValueError:
             expected = "http://HOST:PORT or http://unix:PATH"
             raise ConfigError(f"{location.at('gateway')} {quoted(url)}: expected {expected}") from None
-    let_slashes_in(location.plan)
+    allow_encoded_slashes(location.plan)
     return Proxy(location.prefix, urls, location.config, "gateway")
 
 
