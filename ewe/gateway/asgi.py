@@ -13,7 +13,7 @@ stream. An ApplicationCall is one request to the application. Its two halves com
 
     application ── receive() ─▶ post(ASK)             ─▶ conversation reads the client's next piece ─▶ call(deliver)
                 ── send()    ─▶ post(ApplicationHead) ─▶ conversation makes a Response of it
-                             ─▶ post((piece, more))   ─▶ conversation sends it to the client        ─▶ call(taken)
+                             ─▶ post((piece, more))   ─▶ conversation sends it to the client ─▶ call(count_taken)
                 ── raises    ─▶ post(FAULT)           ─▶ conversation answers 500, or aborts the response
                                                          the client has left                        ─▶ call(leave)
 
