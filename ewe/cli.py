@@ -119,7 +119,7 @@ def _print(text: str) -> int:
 # The parser of the command line
 
 
-_TIE = "\xa0"  # a space at which the help text is not wrapped
+_NO_BREAK_SPACE = "\xa0"  # argparse wraps no help text there
 
 
 class _Parser(RaisingParser):
@@ -128,7 +128,7 @@ class _Parser(RaisingParser):
 
         # Only for --help, since the search for the models of other packages takes some time.
         self.epilog = f"Models: {', '.join(base.names())}."
-        return super().format_help().replace(_TIE, " ")
+        return super().format_help().replace(_NO_BREAK_SPACE, " ")
 
 
 class _Formatter(HelpFormatter):
@@ -180,7 +180,7 @@ class _Help(argparse.Action):
             formatter.start_section(group.title)
             formatter.add_arguments(group._group_actions)
             formatter.end_section()
-            print(formatter.format_help().replace(_TIE, " "), end="")
+            print(formatter.format_help().replace(_NO_BREAK_SPACE, " "), end="")
         else:
             raise ConfigError(f"--help {quoted(values)}: there is help for all, {', '.join(titles)}")
         parser.exit()
@@ -286,7 +286,7 @@ def _add_setting(group: Any, setting: Setting[Any]) -> None:
         dest=setting.key,
         nargs=0 if switch else None,
         metavar=None if switch else metavar,
-        help=f"{setting.help} [{default};{_TIE}{setting.variable}]".replace("%", "%%"),
+        help=f"{setting.help} [{default};{_NO_BREAK_SPACE}{setting.variable}]".replace("%", "%%"),
     )
 
 
