@@ -492,8 +492,10 @@ class Static:
             if other is not None:
                 os.dup2(other, descriptor, inheritable=False)  # the caller closes `descriptor`
                 os.close(other)
-                return self.answer(request, File(path, os.fstat(descriptor), kind, coding, True), descriptor)
-        file = File(path, about, kind, "", bool(sidecars))
+                return self.answer(
+                    request, File(path, os.fstat(descriptor), kind, coding, varies=True), descriptor
+                )
+        file = File(path, about, kind, coding="", varies=bool(sidecars))
         settled = time.time() - about.st_ctime > SETTLED_S
         if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)

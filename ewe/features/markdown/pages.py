@@ -166,7 +166,9 @@ class MarkdownPages:
                 made = convert(self.library, text, path[self.static.prefix_length :], as_unicode(name))
                 if sum(len(each.body or b"") for each in list(self.cached_pages.values())) > MAX_CACHED_BYTES:
                     self.cached_pages.clear()
-                page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
+                page = self.cached_pages[key] = CachedPage(
+                    File(path, about, KIND, coding="", varies=False), made
+                )
         return page
 
     def assemble(self, page: CachedPage, path: str, book: Book | None, *, is_new: bool) -> None:

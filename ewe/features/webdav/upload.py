@@ -188,7 +188,7 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
 
 def etag_of(about: os.stat_result) -> str:
     """Return the entity tag that the response to a GET of the file has."""
-    return File("", about, "", "", False).etag
+    return File("", about, kind="", coding="", varies=False).etag
 
 
 def check_conditions(request: Request, resource: DavPath) -> None:
