@@ -219,13 +219,18 @@ class MarkdownPages:
         key = (path, book.version)
         with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
-                made = printed(book, self.language_of(path), self.bodies()).encode("utf-8", "replace")
-                self.documents[key] = made
+                ends = time.thread_time() + DOCUMENT_S
+                made = printed(book, self.language_of(path), self.bodies(ends)).encode("utf-8", "replace")
+                # A document that lacks pages is not cached: the next request goes on with those.
+                if time.thread_time() < ends:
+                    self.documents[key] = made
         return made
 
-    def bodies(self) -> Callable[[str], bytes | None]:
-        """Return a function for the HTML of the page at a path, which returns None after DOCUMENT_S."""
-        ends = time.thread_time() + DOCUMENT_S
+    def bodies(self, ends: float) -> Callable[[str], bytes | None]:
+        """Return a function for the HTML of the page at a path.
+
+        ends: the time.thread_time() from which the function returns only pages in the cache, and else None.
+        """
 
         def body_of(path: str) -> bytes | None:
             try:
