@@ -40,7 +40,6 @@ def several(config: Config, **plan_arguments: Any) -> Site:
     builders = []
     for table, site_config in zip(config.sites, config.each_site(), strict=True):
         context = certificates.context_of(site_config, table)
-        site_config = site_config.replace("its context is made", tls="off", tls_cert=None)
         host = Host(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
