@@ -193,13 +193,13 @@ class UpstreamExchange(Source):
         if not self.body.has_arrived():
             wait_began = time.monotonic()
             try:
-                client = await self.io.either(upstream.descriptor, self.body_timeout)
+                client_is_ready = await self.io.either(upstream.descriptor, self.body_timeout)
             except Timeout:
                 count_timeout("body")
                 cause = f"the body stopped for {self.body_timeout:g} s (body-timeout)"
                 raise HTTPError(408, cause) from None
-            self.body.count_wait(time.monotonic() - wait_began)
-            if not client:
+            self.body.count_wait(time.monotonic() - wait_began)  # the body's min-rate must see this wait, too
+            if not client_is_ready:
                 return upstream.receive_now()
         self.outgoing = memoryview(await self.next_piece())
         return upstream.receive_now()  # the upstream may answer before it has read the whole body

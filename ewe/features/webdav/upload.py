@@ -74,6 +74,7 @@ class NewFile:
         """Return the hidden name of the file; give it one first if it has none. Raises OSError."""
         if not self.name:
             name = hidden_name()
+            # A file opened with O_TMPFILE has no name, and gets one by this link: open(2).
             source = f"/proc/self/fd/{self.descriptor}"
             os.link(source, name, dst_dir_fd=self.directory, follow_symlinks=True)
             self.name = name
