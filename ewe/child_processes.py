@@ -58,7 +58,8 @@ def has_exited(pid: int) -> bool:
 def exit_status(pid: int) -> int:
     """Wait for a child, read its exit status, and return it; -N: signal N ended it; 0: another reader was first."""
     try:
-        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):  # it has made this process its tracer
+        # Only a child that has made this process its tracer is reported as stopped. It would never exit by itself.
+        while os.WIFSTOPPED(status := os.waitpid(pid, 0)[1]):
             send_signal(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(status)
     except ChildProcessError:

@@ -68,11 +68,14 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 
 
 def _check(config: Config) -> int:
-    """Check whether a start would succeed. Print one line for each setting that would prevent it."""
-    from ewe.server.preflight import examine
-    from ewe.server.xswitch_process import check_settings
+    """Check whether a start would succeed. Print one line for each setting that would prevent it.
 
-    check_settings(config)
+    Return the exit status: 0 if it would succeed. Raises ConfigError for a fault in X-Switch's own settings file.
+    """
+    from ewe.server.preflight import examine
+    from ewe.server.xswitch_process import check_xswitch_settings
+
+    check_xswitch_settings(config)
     failures: list[str] = []
     try:
         config = choose_site(config)
@@ -82,7 +85,9 @@ def _check(config: Config) -> int:
     failures += found
     for line in (*failures, *(f"note: {note}" for note in notes)):
         print(f"ewe: {one_line(line)}", file=sys.stderr)
-    return 1 if failures else _print(f"configuration ok ({config.file or 'no file'})\n")
+    if failures:
+        return 1
+    return _print(f"configuration ok ({config.file or 'no file'})\n")
 
 
 def _explain(config: Config, question: str) -> int:
@@ -105,6 +110,7 @@ def _explain(config: Config, question: str) -> int:
 
 
 def _print(text: str) -> int:
+    """Print a text as it is, and return 0, the exit status of a command that has succeeded."""
     encoding = sys.stdout.encoding  # a path may contain bytes that are not text
     print(text.encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
     return 0
@@ -113,7 +119,7 @@ def _print(text: str) -> int:
 # The parser of the command line
 
 
-_TIE = "\xa0"  # a space at which the help text is not wrapped
+_NO_BREAK_SPACE = "\xa0"  # argparse wraps no help text there
 
 
 class _Parser(RaisingParser):
@@ -122,7 +128,7 @@ class _Parser(RaisingParser):
 
         # Only for --help, since the search for the models of other packages takes some time.
         self.epilog = f"Models: {', '.join(base.names())}."
-        return super().format_help().replace(_TIE, " ")
+        return super().format_help().replace(_NO_BREAK_SPACE, " ")
 
 
 class _Formatter(HelpFormatter):
@@ -174,7 +180,7 @@ class _Help(argparse.Action):
             formatter.start_section(group.title)
             formatter.add_arguments(group._group_actions)
             formatter.end_section()
-            print(formatter.format_help().replace(_TIE, " "), end="")
+            print(formatter.format_help().replace(_NO_BREAK_SPACE, " "), end="")
         else:
             raise ConfigError(f"--help {quoted(values)}: there is help for all, {', '.join(titles)}")
         parser.exit()
@@ -280,7 +286,7 @@ def _add_setting(group: Any, setting: Setting[Any]) -> None:
         dest=setting.key,
         nargs=0 if switch else None,
         metavar=None if switch else metavar,
-        help=f"{setting.help} [{default};{_TIE}{setting.variable}]".replace("%", "%%"),
+        help=f"{setting.help} [{default};{_NO_BREAK_SPACE}{setting.variable}]".replace("%", "%%"),
     )
 
 

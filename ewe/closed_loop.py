@@ -118,6 +118,8 @@ class LoopClient:
         try:
             self.sock.setblocking(False)
             if self.load.source:
+                # connect(2) chooses the port. Otherwise bind(2) would choose one that no connection of this address
+                # has, and the ports would be used up sooner: ip(7).
                 self.sock.setsockopt(socket.SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 self.sock.bind((self.load.source, 0))
             error = self.sock.connect_ex(address)

@@ -203,7 +203,10 @@ class LogFile:
             os.close(self.descriptor)
 
     def write(self, line: str, level: str = "info") -> None:
-        """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe."""
+        """Write one line, which ends in a line feed. Never raises, and never waits for a slow reader of a pipe.
+
+        A regular file without losses needs one system call. Other logs, and those with losses, are `careful`.
+        """
         data = line.encode("utf-8", "backslashreplace")
         if not self.careful:
             try:
@@ -214,8 +217,8 @@ class LogFile:
             if written < len(data):
                 self.take_back(written)
                 self.lose(FULL)
-        elif failure := self.failure(data, level):
-            self.lose(failure)
+        elif reason := self.checked_write(data, level):
+            self.lose(reason)
         elif self.losses.is_open():
             self.recover()
         else:  # another process has reported that the log can be written again
@@ -223,9 +226,9 @@ class LogFile:
 
     def try_to_write(self, line: str, level: str) -> bool:
         """Write one line, and return whether it was written. A failure is not counted as a lost line."""
-        return not self.failure(line.encode("utf-8", "backslashreplace"), level)
+        return not self.checked_write(line.encode("utf-8", "backslashreplace"), level)
 
-    def failure(self, data: bytes, level: str) -> str:
+    def checked_write(self, data: bytes, level: str) -> str:
         """Write one line; return the reason why it could not be written, or ""."""
         if self.has_clock:
             data = b"<%d>%b" % (SEVERITIES[level], data)
@@ -327,7 +330,7 @@ class Syslog(LogFile):
         """Close a log that will not be used."""
         self.socket.close()
 
-    def failure(self, data: bytes, level: str) -> str:
+    def checked_write(self, data: bytes, level: str) -> str:
         """Send one line; return the reason why it could not be sent, or ""."""
         head = b"<%d>ewe[%d]: " % (self.priority + SEVERITIES[level], os.getpid())
         try:

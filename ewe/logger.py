@@ -35,7 +35,8 @@ SHORT_VALUE_CHARS = 120
 class Escapes(dict[int, str]):
     """A table for str.translate(), which runs in C: a client may send 30,000 characters to be escaped.
 
-    Quotes and backslashes get a backslash, other characters that match the pattern become \\xHH, like Apache's.
+    Quotes and backslashes get a backslash, other characters that match the pattern become \\xHH, like Apache's, or
+    \\uHHHH and \\UHHHHHHHH if they need more digits, like Python's.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -43,13 +44,15 @@ class Escapes(dict[int, str]):
         super().__init__((code, self[code]) for code in range(256))
 
     def __missing__(self, code: int) -> str:
-        """Return the text for one character. A surrogate represents a byte of a file name."""
+        """Return the text for one character. A surrogate from U+DC80 to U+DCFF represents a byte of a file name."""
         character = chr(code)
         if self.pattern.match(character) is None:
             return character
         if character in '"\\':
             return "\\" + character
-        return f"\\x{code - 0xDC00 if code > 0xD800 else code:02x}"
+        if 0xDC80 <= code <= 0xDCFF:
+            return f"\\x{code - 0xDC00:02x}"
+        return f"\\x{code:02x}" if code < 0x100 else ascii(character)[1:-1]
 
 
 UNPRINTABLE = Escapes(r'[^\x20-\x7e]|["\\]')

@@ -110,6 +110,8 @@ class Scoreboard:
         row = self.row_of(number)
         for gauge in GAUGES:
             row[gauge] = 0
+        # The sums of earlier processes stay in the row: a reader adds up all rows. Only the CPU time is also shown
+        # for each process, without that of the earlier ones.
         row[PID], row[BEGAN], row[CPU_BEFORE] = os.getpid(), int(time.time()), row[CPU_MICROS]
         self.row_number = number
         self.row = row

@@ -266,7 +266,7 @@ class Automaton:
         self.characters.append(characters)
         self.follow.append({})
         number = len(self.characters) - 1
-        return PatternPart({number: 1}, {number: 1}, 0)
+        return PatternPart(first={number: 1}, last={number: 1}, empty=0)
 
     def joined(self, one: PatternPart, two: PatternPart) -> PatternPart:
         """Return the part that is `one`, followed by `two`."""
@@ -443,7 +443,9 @@ class Automaton:
             if start in reached
         }
         masks = [sum(1 << each for each in characters) for characters in self.characters]
-        left = [MAX_PAIRS]
+        left = [
+            MAX_PAIRS
+        ]  # triples of positions that may_change_over() may still examine, for all loops together
         longest: dict[frozenset[int], int] = {}
         # A loop is reached from more positions than the loops before it
         for loop in sorted(loops, key=lambda each: len(reach[min(each)])):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ewe.config.site_tables import SourcedTable
 
+# [[site.location]] or [site.location.headers]; the second group is the name of the table
 HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\Z")
 KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*[.=]""")
 
@@ -34,7 +35,10 @@ def with_lines(sites: list[Any], text: str, path: str, section: str) -> list[Any
 
 
 def table_of(raw: dict[str, Any], lines: TableLines | None, path: str) -> SourcedTable:
-    """Return one table, and its locations, with their lines."""
+    """Return one table, and its locations, with their lines.
+
+    lines: None if no header of the table was found. A location that is written inline has the line of its site.
+    """
     if lines is None:
         return SourcedTable(raw, path)
     table = SourcedTable(
@@ -65,6 +69,7 @@ def lines_of(text: str, prefix: str) -> list[TableLines]:
                 current = TableLines(number)
                 sites[-1].below.append(current)
             elif sites and name.startswith(prefix + "site."):
+                # A table as [site.location.headers] is a key of the last location, or of the site.
                 parts = name.removeprefix(prefix + "site.").split(".")
                 owner = sites[-1]
                 if parts[0] == "location" and owner.below and len(parts) > 1:

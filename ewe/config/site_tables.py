@@ -72,11 +72,11 @@ class LocationTable(SomeTable):
     """One [[site.location]]: the paths that it matches, and the values of its keys."""
 
     kind: str = ""  # prefix, path or pattern
-    what: str = ""  # the prefix, path or pattern itself
+    match_value: str = ""  # the prefix, path or pattern itself
 
     def __str__(self) -> str:
         """Return the key that gives the paths, for messages: prefix = "/app"."""
-        return f"{self.kind} = {quoted(self.what)}"
+        return f"{self.kind} = {quoted(self.match_value)}"
 
 
 @dataclass
@@ -268,8 +268,9 @@ LOCATION: dict[str, Key] = {
                    "the page on which a visitor sees, restarts and drains the engines of X-Switch that run as the"
                    " account of the same name; needs auth"),
 }  # fmt: skip
-# Keys of which a location has one at most, each with the keys that may stand beside it
-LEADS = {
+# Keys that say where a request leads: a location has one at most. Each with the keys of LOCATION that may stand
+# beside it
+EXCLUSIVE_KEYS = {
     "redirect": {"status"},
     "status": {"redirect"},
     "rewrite": set[str](),
@@ -311,7 +312,7 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
             given = {key: raw for key, raw, *_ in location.given}
-            own = {location.kind: location.what, **location.values, **given, **location.steps}
+            own = {location.kind: location.match_value, **location.values, **given, **location.steps}
             yield from (f"{key} = {written(value)}" for key, value in own.items())
 
 
@@ -356,7 +357,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
         raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {fault}")
     kind = matches[0]
     location = LocationTable(table.origin, table.lines, kind=kind)
-    location.what = MATCH[kind].kind.read_at(location.at(kind), table[kind])
+    location.match_value = MATCH[kind].kind.read_at(location.at(kind), table[kind])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
     for key, _ in read_keys(location, table, LOCATION, allowed):
         if key in settings:
@@ -397,8 +398,10 @@ def read_keys(
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
     keys = [key for key in LOCATION if key in location.values]
-    for lead, beside in LEADS.items():
-        if lead in keys and (other := next((key for key in keys if key != lead and key not in beside), "")):
+    for lead, allowed_beside in EXCLUSIVE_KEYS.items():
+        if lead in keys and (
+            other := next((key for key in keys if key != lead and key not in allowed_beside), "")
+        ):
             raise ConfigError(f"{location.at(other)} and {lead} lead to different places: keep one")
     values = location.values
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
@@ -432,8 +435,8 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
     for each in locations:
         if each.kind != "pattern":
             for earlier in before:
-                same = (earlier.kind, earlier.what) == (each.kind, each.what)
-                if same or (earlier.kind == "prefix" and is_below(each.what, earlier.what)):
+                same = (earlier.kind, earlier.match_value) == (each.kind, each.match_value)
+                if same or (earlier.kind == "prefix" and is_below(each.match_value, earlier.match_value)):
                     raise ConfigError(
                         f"{each.origin}: {each} is never reached: {earlier} ({earlier.origin}) takes all of its"
                         " paths, and the first that matches answers: put this one above it"
@@ -451,7 +454,7 @@ def passes_all_on(locations: Iterable[LocationTable]) -> bool:
         )
         if not to_others and not each.values.keys() & {"redirect", "status", "rewrite", "alias", "root"}:
             return False
-        takes_all = takes_all or (each.kind == "prefix" and each.what == "/")
+        takes_all = takes_all or (each.kind == "prefix" and each.match_value == "/")
     return takes_all
 
 

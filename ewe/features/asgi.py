@@ -200,7 +200,7 @@ class ApplicationBody(Source):
         self.status = head.status
         self.piece = head.piece
         self.more = head.more
-        # Bytes taken since the application last got their number (call.taken)
+        # Bytes taken since the application last got their number (count_taken)
         self.size = len(head.piece) + CALL_COST_BYTES
 
     async def receive(self) -> bytes:

@@ -251,18 +251,22 @@ def plain_tags(request: Request) -> Request:
 
 
 def for_client_with_copy(request: Request, response: Response, coding: str) -> Response:
-    """Return a 304 with the tag that the client has, and with Vary: RFC 9110 section 15.4.5."""
-    tag = (response.get("etag") or "").removeprefix("W/")
+    """Return a 304 with Vary, and with the tag of the copy that the client has: RFC 9110 section 15.4.5.
+
+    The feature that made the 304 knows only the plain tag "abc". The client may have the copy W/"abc-gzip".
+    coding: the one in which the client would get the response now, "" for none.
+    """
+    plain_tag = (response.get("etag") or "").removeprefix("W/")
     fields = with_vary(response.fields, "Accept-Encoding")
     value = request.values.get("if-none-match") or ""
-    known = tags(value) or []
+    client_tags = tags(value) or []
     for opaque in ENCODED_TAG.findall(value):
-        if (added := f'W/"{opaque}"') in known:
-            known.remove(added)  # added by plain_tags()
-    if tag and tag not in known and "W/" + tag not in known:
-        # The coding that the client would get now is tried first.
+        if (added_tag := f'W/"{opaque}"') in client_tags:
+            client_tags.remove(added_tag)  # plain_tags() has added it, in the filter of another location
+    if plain_tag and plain_tag not in client_tags and "W/" + plain_tag not in client_tags:
+        # The client may have copies in several codings: the tag of the one that it would get now comes first.
         for each in (coding, *NAMES):
-            if each and (coded_tag := weak(tag, each)) in known:
+            if each and (coded_tag := weak(plain_tag, each)) in client_tags:
                 fields = tuple(
                     (name, coded_tag if name.lower() == "etag" else value) for name, value in fields
                 )

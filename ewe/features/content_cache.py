@@ -43,14 +43,19 @@ class CachedProxy(Cached):
 
 
 def cache_of(plan: Plan, config: Config) -> ContentCache:
-    """Return the cache of the site, or a separate one if a location sets another size."""
+    """Return the cache of the site, or a separate one if a location sets another size.
+
+    config: the settings of the site, or of a location. plan: of its document root. The plan keeps each cache under
+    the settings that set its size, so all parts of the site with this size share the cache.
+    """
     from ewe.gateway.content_cache import ContentCache
 
-    size, parent = config.content_cache, plan.parent
-    if parent is not None and parent.config.content_cache == size:
-        return cache_of(parent, parent.config)
-    owner = plan.config if plan.config.content_cache == size else config
-    cache: ContentCache = plan.once((ContentCache, owner), lambda: ContentCache(size))
+    size, site_plan = config.content_cache, plan.parent
+    if site_plan is not None and site_plan.config.content_cache == size:
+        # The location has another document root than the site, and the same size.
+        return cache_of(site_plan, site_plan.config)
+    sets_size = plan.config if plan.config.content_cache == size else config
+    cache: ContentCache = plan.once((ContentCache, sets_size), lambda: ContentCache(size))
     return cache
 
 

@@ -90,11 +90,13 @@ class FarNames:
             return None  # no URL leads to a hidden file
         file = root + path[len(prefix) :]
         if self.of_directory(file):
+            # All files there are scripts of the other machine. Its X-Switch finds the end of the script's name.
             is_directory = path.endswith("/") and os.path.isdir(file)  # it may have an index here
             return None if is_directory else Script(file, path, "")
         for part in leading_parts(root, prefix, path):
             extension = os.path.splitext(part.file)[1]
             if extension in self.extensions and (are_programs or extension == PAGE):
+                # The extension decides only if no entry of [directories] does.
                 return part if self.of_directory(part.file) is None else None
         return None
 

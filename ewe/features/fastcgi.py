@@ -202,8 +202,9 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
-    # A pattern may begin with a slash, too, but no cookie can have it as its path.
-    where = f"~{table.what}" if table.kind == "pattern" else table.what
+    # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
+    # but is not a path.
+    where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
     affinity = affinity_of(config, where, connections)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:

@@ -94,11 +94,11 @@ class HomeSettings:
 
     def __init__(self) -> None:
         self.checked_at = 0.0
-        self.file_versions: tuple[object, ...] = ()  # of the settings file, and of the password file
-        self.password_file = ""
-        self.password_file_version: object = (
-            None  # the file_version() of the password file when it was opened
-        )
+        # The file_version() of the settings file and of the password file, to notice a change of either
+        self.file_versions: tuple[object, ...] = ()
+        self.password_file = ""  # its name; "" without a log-in
+        # The second of file_versions. It is taken before the file is opened, so that no change is missed.
+        self.password_file_version: object = None
         self.fault = ""
         # None: those of the server
         self.index_names: tuple[str, ...] | None = None

@@ -370,7 +370,12 @@ def as_json(entries: list[DirectoryEntry]) -> str:
     lines = []
     for entry in entries:
         kind = "directory" if entry.is_directory else "file"
-        about = {"name": text(entry.name), "type": kind, "size": entry.size, "modified": date(entry.modified)}
+        about = {
+            "name": as_unicode(entry.name),
+            "type": kind,
+            "size": entry.size,
+            "modified": date(entry.modified),
+        }
         lines.append(dumps(about, ensure_ascii=False))
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -461,11 +466,11 @@ def date(seconds: int) -> str | None:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
-def text(name: str) -> str:
+def as_unicode(name: str) -> str:
     """Return a name as Unicode, with � for bytes that are not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def shown(name: str) -> str:
     """Return a name as HTML, on one line."""
-    return html_escape(text(name).translate(CONTROLS))
+    return html_escape(as_unicode(name).translate(CONTROLS))

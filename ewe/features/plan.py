@@ -87,7 +87,7 @@ class ServerPlan:
         if made not in self.checks:
             self.checks.append(made)
 
-    def checked(self, handler: Handler) -> Handler:
+    def with_checks(self, handler: Handler) -> Handler:
         """Wrap a site's handler in all checks."""
         for check in self.checks:
             handler = check(handler)

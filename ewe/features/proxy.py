@@ -72,13 +72,14 @@ class Proxy:
         addresses = [address for address, _ in origins]
         self.path = paths.pop()
         try:
+            # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
                 addresses,
                 config.proxy_keep,
-                config.fastcgi_retry,
-                config.fastcgi_connections,
-                config.fastcgi_queue_timeout,
-                HTTP,
+                retry=config.fastcgi_retry,
+                limit=config.fastcgi_connections,
+                queue_timeout=config.fastcgi_queue_timeout,
+                codec=HTTP,
                 parks=True,
             )
         except ValueError as reason:
@@ -94,7 +95,7 @@ class Proxy:
             self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
-        self.old = False  # the upstream has answered with HTTP/1.0
+        self.upstream_is_old = False  # it has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError: 502, 503, 504."""
@@ -148,11 +149,10 @@ class Proxy:
     async def body_of(self, request: Request) -> BodyReader:
         """Return the request's body; a spooled one if the length is unknown and the upstream needs it."""
         body = request.body
-        return (
-            SpooledBody(await spooled(body, self.config.spool))
-            if self.old and body.known_length() is None
-            else body
-        )
+        # HTTP/1.0 has no chunks: the head must say the length.
+        if self.upstream_is_old and body.known_length() is None:
+            return SpooledBody(await spooled(body, self.config.spool))
+        return body
 
     def upgrades_of(self, request: Request) -> frozenset[str]:
         """Return the protocols to which this request may switch: those of Upgrade that the settings allow."""
@@ -197,7 +197,7 @@ class Proxy:
     def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:
         """Return the response for the client, from the head of the upstream's response. Raises HTTPError(502)."""
         fields, encoded = head.fields, head.encoded
-        self.old = self.old or head.old
+        self.upstream_is_old = self.upstream_is_old or head.old
         if head.mapped:
             field, host = self.mapping.field, request.host if self.keeps_host else self.host
             fields = tuple((name, field(name.lower(), value, host)) for name, value in fields)
@@ -217,7 +217,7 @@ def forwards_left(request: Request) -> int | None:
     return int(value[:9]) if value.isascii() and value.isdigit() else None
 
 
-def let_slashes_in(plan: Plan) -> None:
+def allow_encoded_slashes(plan: Plan) -> None:
     """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
     plan.server.check(EncodedSlashes)
@@ -226,12 +226,15 @@ def let_slashes_in(plan: Plan) -> None:
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mounts of the proxies. A proxy of all paths comes last. Raises ValueError."""
     for path, proxy in features(plan.config):
-        let_slashes_in(plan)
+        allow_encoded_slashes(plan)
         yield Mount(path, proxy, last=path == "/")
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
-    """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError."""
+    """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError.
+
+    addresses: not used, since they lack the scheme of the URLs in the table.
+    """
     urls = location.table.values["gateway"]
     for url in urls:
         try:
@@ -239,7 +242,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
         except ValueError:
             expected = "http://HOST:PORT or http://unix:PATH"
             raise ConfigError(f"{location.at('gateway')} {quoted(url)}: expected {expected}") from None
-    let_slashes_in(location.plan)
+    allow_encoded_slashes(location.plan)
     return Proxy(location.prefix, urls, location.config, "gateway")
 
 

@@ -303,7 +303,8 @@ class Static:
     def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
         """Yield the lines of `ewe --explain` for a file or a directory, or for a missing file.
 
-        asked: the client's request; the path of `request` may differ because of an alias.
+        why: the reason why the files answer, which the line shows. asked: the client's request; the path of
+        `request` may differ because of an alias.
         """
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"
@@ -491,8 +492,10 @@ class Static:
             if other is not None:
                 os.dup2(other, descriptor, inheritable=False)  # the caller closes `descriptor`
                 os.close(other)
-                return self.answer(request, File(path, os.fstat(descriptor), kind, coding, True), descriptor)
-        file = File(path, about, kind, "", bool(sidecars))
+                return self.answer(
+                    request, File(path, os.fstat(descriptor), kind, coding, varies=True), descriptor
+                )
+        file = File(path, about, kind, coding="", varies=bool(sidecars))
         settled = time.time() - about.st_ctime > SETTLED_S
         if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)
@@ -554,6 +557,7 @@ class Static:
         if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
         assert not isinstance(whole.body, Source)
+        # partial() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
         return ranges.partial(found, file.size, file.kind, file.fields, whole.body, file.head)
 

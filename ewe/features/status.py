@@ -7,9 +7,9 @@
 The numbers are those of the scoreboard (ewe.scoreboard): every process counts in its own row, and whichever process
 answers adds all rows up. A request is counted where its line of the access log is written, so both say the same.
 
-X-Switch and the database daemon keep their own counters. The page asks them (Feature.measures), in ASK_S seconds at
-most: it says of a process that does not answer that it is down, and why. Their numbers have no names of users, of
-scripts or of statements.
+X-Switch and the database daemon keep their own counters. The page asks them (Feature.measures), and waits
+ANSWER_TIMEOUT_S at most: it says of a process that does not answer that it is down, and why. Their numbers have no
+names of users, of scripts or of statements.
 
 **Who may see it.** Only the addresses in `status-allow`: this machine's own, until the setting says otherwise.
 Behind a proxy on this machine every client has such an address. A request that a proxy has passed on is therefore
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 # Fields of a request that a proxy has passed on
 PASSED_ON = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
-ASK_S = 0.8  # seconds in which X-Switch and the database daemon must tell their numbers, together
+ANSWER_TIMEOUT_S = 0.8  # seconds in which X-Switch and the database daemon must tell their numbers, together
 FIELDS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
 HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
@@ -119,7 +119,7 @@ class Status(Middleware):
                 return refused
         refuse_method(request)
         numbers = self.numbers()
-        seconds = ASK_S / max(len(self.measured), 1)
+        seconds = ANSWER_TIMEOUT_S / max(len(self.measured), 1)
         for each in self.measured:
             numbers[each.name] = await measured(each, request, io, seconds)
         if request.path != self.path:

@@ -13,7 +13,7 @@ stream. An ApplicationCall is one request to the application. Its two halves com
 
     application ── receive() ─▶ post(ASK)             ─▶ conversation reads the client's next piece ─▶ call(deliver)
                 ── send()    ─▶ post(ApplicationHead) ─▶ conversation makes a Response of it
-                             ─▶ post((piece, more))   ─▶ conversation sends it to the client        ─▶ call(taken)
+                             ─▶ post((piece, more))   ─▶ conversation sends it to the client ─▶ call(count_taken)
                 ── raises    ─▶ post(FAULT)           ─▶ conversation answers 500, or aborts the response
                                                          the client has left                        ─▶ call(leave)
 
@@ -182,6 +182,7 @@ class ApplicationCall:
         """Run the application until it returns or raises."""
         application = self.application
         try:
+            # A child of the fork model has inherited an application that is not started in its process.
             if application.process != os.getpid():
                 await application.start()
                 self.scope["state"] = dict(application.state)
@@ -264,6 +265,7 @@ class ApplicationCall:
             head.piece = piece
             head.more = more
             if not more:
+                # The response is complete: no other piece could leave together with it.
                 self.channel.post(head)
                 return
             item: Any = head
@@ -276,11 +278,13 @@ class ApplicationCall:
         else:
             item = piece, more
         self.unsent += len(piece) + CALL_COST_BYTES
+        # In the event model, post() runs the conversation before it returns, post_soon() in the loop's next round.
         if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
             self.posted += self.unsent
             self.channel.post(item)
         else:
             self.channel.post_soon(item)
+        # The conversation has not taken enough. count_taken() sets `room` when it has.
         while more and self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
             self.posted = 0
             self.room = self.room or Event()

@@ -117,7 +117,8 @@ def of_request(
         "GATEWAY_INTERFACE": "CGI/1.1",
         "SERVER_SOFTWARE": f"ewe/{__version__}",
         "SERVER_NAME": host or server[0],
-        "SERVER_PORT": str(server[1] or port or 80),
+        # Only a Unix socket has no port: server[1] is 0.
+        "SERVER_PORT": str(server[1] or port or (443 if scheme == "https" else 80)),
         "SERVER_PROTOCOL": request.protocol,
         "REQUEST_METHOD": request.method,
         "REQUEST_SCHEME": scheme,

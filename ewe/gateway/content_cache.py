@@ -138,6 +138,7 @@ class ContentCache:
         personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
         copy = self.find(key, request)
+        # The reason why no copy answers, in the words of Cache-Status (RFC 9211 section 2.2)
         why = "stale" if copy is not None else "vary-miss" if url in self.copies else "uri-miss"
         if (
             "if-match" in request.values
@@ -218,7 +219,7 @@ class ContentCache:
             await response.close()
             fresh = copy.freshened(request, response, personal=personal)
             if fresh is not None:
-                self.store(fresh)
+                self.store(fresh, copy)
                 return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
             self.drop([key[0]])  # a key begins with its URL
             response = await ask(request)
@@ -353,11 +354,11 @@ class ContentCache:
                     return copy
         return None
 
-    def store(self, copy: Copy) -> bool:
+    def store(self, copy: Copy, before: Copy | None = None) -> bool:
         """Keep a copy in place of the one that the same fields select; return whether it is small enough.
 
         To make room, the oldest copies of the same URL are dropped, then all copies of the URLs that were least
-        recently used.
+        recently used. before: the copy that a 304 has freshened, which this one replaces, too.
         """
         if copy.cost > self.max_copy_bytes:
             return False
@@ -365,7 +366,8 @@ class ContentCache:
         same = (copy.key, copy.names, copy.values)
         with self.lock:
             old = self.copies.pop(url, [])
-            copies = [copy, *(each for each in old if (each.key, each.names, each.values) != same)]
+            others = (each for each in old if (each.key, each.names, each.values) != same)
+            copies = [copy, *(each for each in others if each is not before)]
             del copies[MAX_COPIES:]
             # Otherwise the loop below would drop all copies of this URL, the new one among them.
             while sum(each.cost for each in copies) > self.room:

@@ -54,8 +54,12 @@ class KeptProgram:
         self.count = count
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.bind(path)
-        self.socket.listen(BACKLOG)
+        try:
+            self.socket.bind(path)
+            self.socket.listen(BACKLOG)
+        except OSError:
+            self.socket.close()
+            raise
         self.hidden = False
 
     def completed(self, config: Config) -> Config:

@@ -42,6 +42,7 @@ def end(own: Collection[int]) -> None:
     for pid in children():
         try:
             group = os.getpgid(pid)
+            # A program in another session is a daemon, and stays. This process must not kill its own group.
             if pid not in own and os.getsid(pid) == os.getsid(0) and group != os.getpgrp():
                 os.killpg(group, signal.SIGKILL)
         except OSError:

@@ -63,7 +63,7 @@ LAST_ERRORS = 32  # reads of standard error after the end; a pipe may hold 1 MB
 running: set[RunningProgram] = set()  # every program of this process that is not reaped yet
 
 
-def prepare() -> None:
+def import_before_fork() -> None:
     """Import the modules that start() needs before the server forks: its children then need not import them."""
     import ewe.gateway.spawn  # noqa: F401 - not above: a feature that only wants a StderrLog starts no program
 

@@ -130,11 +130,12 @@ class UpstreamExchange(Source):
 
     async def begin(self, must_be_new: bool = False) -> None:
         """Begin the request on a kept connection, unless it must be new. Raises HTTPError(503), Disconnected."""
-        upstream = await self.connections.open(self.io, (), must_be_new, self.preferred)
+        upstream = await self.connections.open(self.io, must_be_new=must_be_new, preferred=self.preferred)
         self.upstream = upstream
         self.address = upstream.address
+        # By these two, lost() decides whether the request may be sent again.
         self.written_before = upstream.written
-        self.fresh = not upstream.written
+        self.fresh = not upstream.written  # the connection has carried no request yet
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
@@ -192,13 +193,13 @@ class UpstreamExchange(Source):
         if not self.body.has_arrived():
             wait_began = time.monotonic()
             try:
-                client = await self.io.either(upstream.descriptor, self.body_timeout)
+                client_is_ready = await self.io.either(upstream.descriptor, self.body_timeout)
             except Timeout:
                 count_timeout("body")
                 cause = f"the body stopped for {self.body_timeout:g} s (body-timeout)"
                 raise HTTPError(408, cause) from None
-            self.body.count_wait(time.monotonic() - wait_began)
-            if not client:
+            self.body.count_wait(time.monotonic() - wait_began)  # the body's min-rate must see this wait, too
+            if not client_is_ready:
                 return upstream.receive_now()
         self.outgoing = memoryview(await self.next_piece())
         return upstream.receive_now()  # the upstream may answer before it has read the whole body

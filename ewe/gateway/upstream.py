@@ -97,13 +97,14 @@ class UpstreamAddress:
         - EINPROGRESS: the socket becomes writable when TCP has connected or failed. SO_ERROR holds the result.
         - EAGAIN: the backlog of a Unix socket is full. connect(2) is repeated.
         """
+        # Pollers also want the time of the program's last output. An upstream has sent nothing before this moment.
         since = time.monotonic()
         while error not in (0, errno.EISCONN):
             left = since + seconds - time.monotonic()
             if left <= 0:
                 raise Timeout
             if error == errno.EINPROGRESS:
-                if not await poller.wait([], since, left, sock.fileno()):
+                if not await poller.wait([], since, left, writable=sock.fileno()):
                     raise Timeout
                 error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not error:

@@ -102,14 +102,17 @@ def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
 
 
 def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info: str, length: int) -> None:
-    """Add the variables of a request to environ. length: of the request's body, in bytes."""
+    """Add the variables of a request to environ. length: of the request's body, in bytes.
+
+    Those of guards and of the setting `env` (io.variables) come last: they replace fields of the same name.
+    """
     host, port = split_host(request.host)
     environ["REQUEST_METHOD"] = request.method
     environ["PATH_INFO"] = as_native(path_info)
     environ["QUERY_STRING"] = request.query or ""
     environ["REQUEST_URI"] = request.target
     environ["SERVER_NAME"] = host or io.server[0]
-    environ["SERVER_PORT"] = str(io.server[1] or port or 80)
+    environ["SERVER_PORT"] = str(io.server[1] or port or (443 if io.scheme == "https" else 80))
     environ["SERVER_PROTOCOL"] = request.protocol
     environ["REMOTE_ADDR"] = io.client[0]
     environ["REMOTE_PORT"] = str(io.client[1])
@@ -127,6 +130,7 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
+    # A guard of ewe has checked the password: the application must not see it (pass-authorization).
     if io.variables and hides_authorization(io.variables):
         environ.pop("HTTP_AUTHORIZATION", None)
     for name, text in io.variables.items():
@@ -354,7 +358,7 @@ class Invocation:
     # Called by the server
 
     def begin(self) -> None:
-        """Call the application, and iterate to the first block that is not empty."""
+        """Call the application, and iterate to the first block that is not empty (in whole_body)."""
         try:
             self.iterable = self.application(self.environ, self.start_response)
             pieces = self.whole_body()
@@ -369,6 +373,7 @@ class Invocation:
         except BaseException:  # SystemExit, too: an application must not end the server
             self.fail()
         else:
+            # No block is left to iterate, and the response needs no file: the server need not call finish() later.
             if type(self.body) is bytes and not hasattr(self.iterable, "close"):
                 self.finish()
 

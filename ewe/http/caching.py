@@ -45,7 +45,7 @@ NEUTRAL = frozenset({
     "sec-fetch-storage-access", "sec-fetch-user", "sec-gpc", "te", "upgrade-insecure-requests", "user-agent",
 })  # fmt: skip
 # Fields that trusted proxies add: the client's address, which programs know anyway, and identifiers for their logs
-OF_PROXY = frozenset({
+ADDED_BY_PROXY = frozenset({
     "cdn-loop", "traceparent", "tracestate", "via", "x-amzn-trace-id", "x-correlation-id", "x-forwarded-for",
     "x-real-ip", "x-request-id",
 })  # fmt: skip
@@ -182,7 +182,7 @@ def unkeyed_fields(request: Request, scheme: str, port: int, trusted: bool) -> f
     if request.host != request.host.lower():
         unkeyed.add("host")
     if trusted:
-        unkeyed -= OF_PROXY
+        unkeyed -= ADDED_BY_PROXY
         forwarded = values.get("forwarded", "").lower()
         if "host=" not in forwarded and set(SAYS_SCHEME.findall(forwarded)) <= {scheme}:
             unkeyed.discard("forwarded")

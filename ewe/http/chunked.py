@@ -91,8 +91,9 @@ class ChunkedDecoder:
     def check_line(self, begun: re.Pattern[str], what: str, limit: int, status: int) -> None:
         """Raise HTTPError for a line that take_line() did not take, unless it is the beginning of a valid line.
 
-        The first byte that cannot be part of a valid line decides (lines.py). what: the line's name, for the
-        message.
+        The first byte that cannot be part of a valid line decides (lines.py). begun: a pattern that matches the
+        bytes with which a valid line may begin. what: the line's name, for the message. limit: as in take_line();
+        status: of the error for a longer line.
         """
         text = beginning(self.rest[self.at : self.at + limit + 2], 0, limit).decode("latin-1")
         match = begun.match(text)

@@ -99,9 +99,11 @@ class ResponseReader(Generic[Head]):
             self.buffer += data
             data = b""
             while self.head is None:
+                # Only a final head sets self.head: the loop drops interim heads (1xx).
                 if self.read_head() is None:
                     return b""
         body = self.read_body(data)
+        # The decoder of chunks limits the work of one call, so `data` may need several.
         while not (self.finished or self.hungry):
             body += self.read_body()
         return body

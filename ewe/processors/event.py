@@ -47,7 +47,7 @@ from ewe.streams.base import RECEIVE_BYTES, Stream
 from ewe.streams.calls import ExecutorThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import DEADLINE_CHECK_S, Clock, EventStream
-from ewe.streams.listener import KEEPS_NAME, let_others_run
+from ewe.streams.listener import KEEPS_SOCKET_PATH, let_others_run
 from ewe.streams.loops import loop_maker, run_loop
 
 if TYPE_CHECKING:
@@ -169,8 +169,9 @@ class Event(Processor):
 
     def listen(self, sock: Any, name: tuple[str, int]) -> Any:
         """Return the coroutine that makes a server of one listening socket."""
-        # The loop closes its servers' sockets, and the listener's socket must stay open. The loop gets a duplicate.
-        duplicate = Listening(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
+        # The loop closes its servers' sockets, and the listener's socket must stay open. The loop gets a duplicate,
+        # whose listen() does nothing: the loop would change the backlog of both.
+        duplicate = WithoutListen(sock.family, sock.type, sock.proto, os.dup(sock.fileno()))
         # asyncio accepts up to `backlog` connections in one round. uvloop accepts all connections that wait, and
         # passes `backlog` to listen(2).
         backlog = self.config.backlog
@@ -181,7 +182,9 @@ class Event(Processor):
             return self.accepted(name)
 
         if duplicate.family.name == "AF_UNIX":
-            return self.loop.create_unix_server(make_protocol, sock=duplicate, backlog=backlog, **KEEPS_NAME)
+            return self.loop.create_unix_server(
+                make_protocol, sock=duplicate, backlog=backlog, **KEEPS_SOCKET_PATH
+            )
         return self.loop.create_server(make_protocol, sock=duplicate, backlog=backlog)
 
     def accepted(self, server: tuple[str, int]) -> Any:
@@ -292,7 +295,7 @@ class Event(Processor):
             pass  # the loop is closed
 
 
-class Listening(socket.socket):
+class WithoutListen(socket.socket):
     """A listening socket that keeps its backlog, although the loop calls listen()."""
 
     def listen(self, backlog: int = 0) -> None:

@@ -67,20 +67,21 @@ class Growth:
         are busy, and something waits.
         """
         span = self.span  # read once: a signal handler may replace it
-        if count < span:
-            return int(span) - count
-        if count > span.most:  # the limits have changed
-            return span.most - count
+        least, most = int(span), span.most
+        if count < least:
+            return least - count
+        if count > most:  # the limits have changed
+            return most - count
         self.least_idle = min(self.least_idle, idle)
-        if starved and count < span.most:
-            step = min(self.step, span.most - count)
+        if starved and count < most:
+            step = min(self.step, most - count)
             self.begin_window(now)
             self.least_idle = 0  # all are busy
             self.step = min(2 * step, MAX_STEP)
             return step
         if now < self.window_ends:
             return 0
-        not_needed = min(self.least_idle - SPARE, count - int(span))
+        not_needed = min(self.least_idle - SPARE, count - least)
         self.begin_window(now)
         self.least_idle = idle
         return -max(not_needed, 0)

@@ -2,8 +2,8 @@
 
 If root starts ewe with `user`, ewe gives up root. Some files that root can read may then be closed to the account:
 a document root that was made with `umask 077`, or a Python below a home directory that only its owner may enter
-(~/.pyenv, pipx). ewe loads its own modules before (run.load_all()). An application may import modules at any time,
-and a program's first line names an interpreter that starts as the account.
+(~/.pyenv, pipx). ewe loads its own modules before (run.load_late_modules()). An application may import modules at
+any time, and a program's first line names an interpreter that starts as the account.
 
 Only the kernel can decide whether an account may read a file: modes, groups, access control lists and capabilities
 count. Root therefore forks, becomes the account in the child, and tries.

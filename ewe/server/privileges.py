@@ -15,13 +15,13 @@ def become(user: str | None, group: str | None) -> None:
     """Give up root: take on a user, a group and the user's supplementary groups. Raises StartError."""
     if user is None and group is None:
         return
-    account, number = look_up(user, group)
+    account, gid = look_up(user, group)
     try:
         if account is None:
-            os.setgroups([number])
+            os.setgroups([gid])
         else:
-            os.initgroups(account.pw_name, number)
-        os.setgid(number)
+            os.initgroups(account.pw_name, gid)
+        os.setgid(gid)
         if account is not None:
             os.setuid(account.pw_uid)
     except OSError as reason:  # such as EPERM, in a container without the capability SETUID

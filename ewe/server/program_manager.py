@@ -64,7 +64,7 @@ PACKAGES = {"FCGI": "libfcgi-perl", "CGI": "libcgi-pm-perl"}  # Perl module -> D
 
 
 class ProgramManager:
-    """The server's side: the programs' sockets, and the manager process. Raises StartError."""
+    """The server's side: the programs' sockets, and the manager process. Raises StartError, OSError."""
 
     def __init__(self, config: Config, user: str | None) -> None:
         """user: the account of the programs; None: the account of this process."""
@@ -76,15 +76,22 @@ class ProgramManager:
         for reason in lacking_for(config, "programs"):
             raise StartError(reason)
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
-        self.programs: list[KeptProgram] = [
-            make(os.path.join(self.directory, str(number))) for number, make in enumerate(programs_of(config))
-        ]
+        self.programs: list[KeptProgram] = []
+        try:
+            for number, make in enumerate(programs_of(config)):
+                self.programs.append(make(os.path.join(self.directory, str(number))))
+            if user is not None and os.geteuid() == 0:
+                account = pwd.getpwnam(user)
+                # The directory is the last: its new owner could put a link to any file into the place of the next
+                # one.
+                for name in (*os.listdir(self.directory), "."):
+                    os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
+        except BaseException:  # such as a TMPDIR too long for the path of a socket: nothing calls close()
+            for program in self.programs:
+                program.socket.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
         self.settings = ", ".join(dict.fromkeys(each.setting for each in self.programs))
-        if user is not None and os.geteuid() == 0:
-            account = pwd.getpwnam(user)
-            # The directory is the last: its new owner could put a link to any file into the place of the next one.
-            for name in (*os.listdir(self.directory), "."):
-                os.chown(os.path.join(self.directory, name), account.pw_uid, account.pw_gid)
 
     def completed(self, config: Config) -> Config:
         """Return a configuration in which the settings also name the sockets of the programs.
@@ -106,7 +113,7 @@ class ProgramManager:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.lifeline_writer)
-            self.run(lifeline)
+            self.run(lifeline)  # ends in exit(2)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
         for program in self.programs:

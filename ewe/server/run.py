@@ -89,7 +89,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
         start_programs(factory)
         warn_of_settings(config)
         if config.user or config.group:
-            load_all()
+            load_late_modules()  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
         for warning in (*closed_directory_warnings(config), *log_rotation_warnings(config)):
             logger.errors.warning(warning)
@@ -106,7 +106,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
         xswitch_process = XSwitchProcess(config)
     Owner.account = owner_of(xswitch_process.user, config.group)
     if xswitch_process.user:
-        load_all()
+        load_late_modules()
     try:
         # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
         completed = xswitch_process.completed
@@ -186,7 +186,7 @@ def late_modules() -> Iterator[str]:
     yield from (*LATE_OF_FILES, *LATER)
 
 
-def load_all() -> None:
+def load_late_modules() -> None:
     """Load the late modules and the files that features preload now: without root, they may not be readable.
 
     Applications are not loaded here: the workers import them after they have given up root.

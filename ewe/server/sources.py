@@ -26,6 +26,7 @@ import site
 import sys
 import sysconfig
 import time
+from typing import NamedTuple
 
 import ewe
 from ewe import logger
@@ -40,13 +41,20 @@ NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-package
 Stamp = tuple[int, int, int]
 
 
+class Directory(NamedTuple):
+    """A directory at the time of its last change. paths: the sources in it, and the directories with a last "/"."""
+
+    changed_ns: int
+    paths: list[str]
+
+
 class Sources:
     """The files of some directories, and of the directories below them, with their states at the last check."""
 
     def __init__(self) -> None:
         self.roots: set[str] = set()
         self.file: str | None = None  # the settings file
-        self.directories: dict[str, tuple[int, list[str]]] = {}  # path -> time in ns, the .py files in it
+        self.directories: dict[str, Directory] = {}  # by path
         self.stamps: dict[str, Stamp] = {}
         self.changed: set[str] = set()  # changed files that are not reported yet
         self.due_at = 0.0
@@ -86,7 +94,7 @@ class Sources:
 
     def read_stamps(self) -> dict[str, Stamp]:
         """Return the present time, size and inode of each file."""
-        seen: dict[str, tuple[int, list[str]]] = {}
+        seen: dict[str, Directory] = {}
         stamps: dict[str, Stamp] = {}
         waiting = sorted(self.roots)
         for directory in waiting:  # the loop appends to this list, so it visits the nearest directories first
@@ -94,26 +102,24 @@ class Sources:
                 self.warn()
                 break
             try:
-                known = seen[directory] = self.read_directory(directory)
+                seen[directory] = self.read_directory(directory)
             except OSError:
                 continue  # the directory was removed, or may not be read
-            waiting += [path for path in known[1] if path.endswith("/")]
-            for path in known[1]:
-                if not path.endswith("/"):
+            for path in seen[directory].paths:
+                if path.endswith("/"):
+                    waiting.append(path)
+                else:
                     add_stamp(stamps, path)
         if self.file is not None:
             add_stamp(stamps, self.file)
         self.directories = seen
         return stamps
 
-    def read_directory(self, directory: str) -> tuple[int, list[str]]:
-        """Return a directory's time, and the paths in it: sources, and directories with "/" at the end.
-
-        Raises OSError.
-        """
-        changed = os.stat(directory).st_mtime_ns
+    def read_directory(self, directory: str) -> Directory:
+        """Return a directory, which is read only if it has changed since the last call. Raises OSError."""
+        changed_ns = os.stat(directory).st_mtime_ns
         known = self.directories.get(directory)
-        if known is not None and known[0] == changed and time.time_ns() - changed > FRESH_NS:
+        if known is not None and known.changed_ns == changed_ns and time.time_ns() - changed_ns > FRESH_NS:
             return known
         found = []
         with os.scandir(directory) as entries:
@@ -123,7 +129,7 @@ class Sources:
                     found.append(path)
                 elif entry.is_dir(follow_symlinks=False) and not is_left_out(path):
                     found.append(path + "/")
-        return changed, found
+        return Directory(changed_ns, found)
 
     def warn(self) -> None:
         """Log once that there are too many directories."""
@@ -154,7 +160,7 @@ def is_left_out(directory: str) -> bool:
 def foreign_directories() -> tuple[str, ...]:
     """Return the directories of Python's library, of installed packages and of ewe.
 
-    The first call imports modules of Python, so load_all() (ewe.server.run) makes it before root is given up.
+    The first call imports modules of Python, so run.load_late_modules() makes it before root is given up.
     """
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), site.getusersitepackages(), os.path.dirname(ewe.__file__)]

@@ -45,11 +45,11 @@ def traced(model: type[Processor], path: str) -> type[Processor]:
     # bases, so its methods override those of the model.
     attributes: dict[str, Any] = {"trace": trace_at(path), "name": model.name}
     if name := model.worker_method:
-        attributes[name] = with_life(getattr(model, name))
+        attributes[name] = with_begins_and_ends(getattr(model, name))
     return type(model.__name__, (Traced, model), attributes)
 
 
-def with_life(method: Callable[..., None]) -> Callable[..., None]:
+def with_begins_and_ends(method: Callable[..., None]) -> Callable[..., None]:
     """Return a method that runs this one, and writes the events `begins` and `ends` of its thread or process."""
 
     def lives(self: Traced, *arguments: Any) -> None:

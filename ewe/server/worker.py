@@ -158,6 +158,7 @@ class Worker:
             self.processor.abort()
             return
         self.aborted = True
+        # An alarm of `grace` may be pending already. This moment lies between it and the alarm that is set here.
         self.exit_from = time.monotonic() + ABORT_TIMEOUT_S / 2
         self.processor.abort()
         signal.setitimer(signal.ITIMER_REAL, ABORT_TIMEOUT_S)

@@ -28,7 +28,7 @@ class XSwitchProcess:
 
     def __init__(self, config: Config) -> None:
         """Raises StartError, ConfigError."""
-        check_settings(config)
+        check_xswitch_settings(config)
         root = os.geteuid() == 0
         self.user = config.user or ("nobody" if root else None)
         try:
@@ -126,7 +126,7 @@ def roots_of(config: Config) -> list[str]:
     return [*dict.fromkeys(os.path.realpath(each) for each in found if each != os.devnull)]
 
 
-def check_settings(config: Config) -> None:
+def check_xswitch_settings(config: Config) -> None:
     """Run X-Switch to check its settings file. Raises ConfigError."""
     if config.xswitch_config is not None:
         command = [*COMMAND, "--check-config", "--config", os.path.abspath(config.xswitch_config)]

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
 
 
-def make_site(config: Config, *, idle_occupies_worker: bool = False, **how: Any) -> Site:
+def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_arguments: Any) -> Site:
     """Return the site of a server with this configuration. Raises ValueError with a text of one line.
 
-    idle_occupies_worker: an idle connection occupies a worker, so it is closed sooner. how: arguments of
-    ServerPlan.
+    idle_occupies_worker: an idle connection occupies a worker, so it is closed sooner.
+    plan_arguments: of ServerPlan.
     """
     if config.proxy_protocol and not config.trusted_proxies:
         raise ValueError(
@@ -29,9 +29,9 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **how: Any)
     if config.sites:
         from ewe.sites.several import several
 
-        site = several(config, **how)
+        site = several(config, **plan_arguments)
     else:
-        site = alone(config, **how)
+        site = alone(config, **plan_arguments)
     site.idle = (
         config.idle if config.idle is not None else IDLE_WORKER_S if idle_occupies_worker else IDLE_SOCKET_S
     )
@@ -43,11 +43,11 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **how: Any)
     return site
 
 
-def alone(config: Config, **how: Any) -> Site:
+def alone(config: Config, **plan_arguments: Any) -> Site:
     """Return the site of a server whose settings have no [[site]]. Raises ValueError with a text of one line."""
-    server = ServerPlan(config, **how)
+    server = ServerPlan(config, **plan_arguments)
     builder = SiteBuilder(config, server, None)
-    site = Site(config, server.limits, server.checked(builder.handler()))
+    site = Site(config, server.limits, server.with_checks(builder.handler()))
     site.imported, site.plan = server.applications, builder.plan
     if config.tls == "self" or config.tls_cert is not None:
         from ewe.streams.tls import server_context

@@ -76,6 +76,7 @@ class LocationBuilder:
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
+            # A Given, as from a settings file: key, value, how an error begins, origin
             config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.origin)])
         self.config = config
         self.file = ""
@@ -322,7 +323,7 @@ class LocationBuilder:
             if extensions:
                 return ProtectedSources(root, extensions)
             return ProtectedPattern(root, self.match.pattern.pattern)
-        below = os.path.realpath(root + self.match.what)
+        below = os.path.realpath(root + self.match.match_value)
         if not extensions and self.match.kind == "prefix" and below == root:
             # Every file below the root is a program. The empty pattern matches all of them, but no directory.
             return ProtectedPattern(root, "")

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 class Match:
     """The paths of one location.
 
-    kind: prefix, path or pattern. what: the value of that key in the settings. prefix: the prefix without a slash
-    at its end; "" for the other kinds.
+    kind: prefix, path or pattern. match_value: the value of that key in the settings. longest: the most characters
+    of a path that ewe compares with the pattern. prefix: the prefix without a slash at its end; "" for the other
+    kinds.
     """
 
     def __init__(self, table: LocationTable) -> None:
         self.table = table
         self.kind = table.kind
-        self.what = table.what
-        self.pattern = re.compile(self.what, re.DOTALL) if self.kind == "pattern" else None
-        self.longest = longest_text(self.what) if self.kind == "pattern" else 0
-        self.prefix = self.what.rstrip("/") if self.kind == "prefix" else ""
+        self.match_value = table.match_value
+        self.pattern = re.compile(self.match_value, re.DOTALL) if self.kind == "pattern" else None
+        self.longest = longest_text(self.match_value) if self.kind == "pattern" else 0
+        self.prefix = self.match_value.rstrip("/") if self.kind == "prefix" else ""
 
     def covers(self, path: str) -> bool:
         """Return whether this location covers a path. Raises HTTPError(414) for a path too long for the pattern."""
@@ -38,8 +39,8 @@ class Match:
                 raise HTTPError(414, f"a path of {len(path)} characters at {self.table}")
             return self.pattern.search(path) is not None
         if self.kind == "path":
-            return path == self.what
-        return is_below(path, self.what)
+            return path == self.match_value
+        return is_below(path, self.match_value)
 
     def rest(self, path: str) -> str:
         """Return the part of a path after the prefix."""

@@ -51,8 +51,10 @@ class Offer:
         self.guarded = False
         for at, (path, handler, *_) in enumerate(mounts):
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
-                rest = Offer(mounts[at + 1 :], static)  # the features that come after the middleware
-                handler = Mounted(handler.handler.around(rest, rest), handler.path)
+                # The features after the middleware are inside of it, for requests below its path. They also follow
+                # it in `routes`, for all other requests.
+                rest = Offer(mounts[at + 1 :], static)
+                handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
             self.routes.append((path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:

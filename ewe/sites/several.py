@@ -32,20 +32,19 @@ def secrets_of(config: Config) -> Iterator[str]:
     yield from (os.path.abspath(each) for each in files if each and isinstance(each, str))
 
 
-def several(config: Config, **how: Any) -> Site:
+def several(config: Config, **plan_arguments: Any) -> Site:
     """Return the site of a server whose settings have [[site]]. Raises ValueError with a text of one line."""
     protected: list[ProtectedSources | ProtectedPattern] = []
-    server = ServerPlan(config, protected, **how)
+    server = ServerPlan(config, protected, **plan_arguments)
     certificates = Certificates()
     builders = []
     for table, site_config in zip(config.sites, config.each_site(), strict=True):
         context = certificates.context_of(site_config, table)
-        site_config = site_config.replace("its context is made", tls="off", tls_cert=None)
         host = Host(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
     built = [
-        Built(host, table, builder.plan, server.checked(builder.handler()), context)
+        Built(host, table, builder.plan, server.with_checks(builder.handler()), context)
         for host, table, builder, context in builders
     ]
     hosts = VirtualHosts([(each.host, each) for each in built])

@@ -84,6 +84,7 @@ class EventPoller:
         finally:
             for descriptor in descriptors:
                 loop.remove_reader(descriptor)
+                # Without epoll, readable() needs the loop's one reader of a descriptor: add_reader() replaced it.
                 if not HAS_EPOLL and (watcher := stream.watcher or WATCHERS.get(loop)) is not None:
                     watcher.watch_again(descriptor)
             if writable >= 0:

@@ -55,7 +55,7 @@ from ewe.streams.descriptors import nonblocking_pipe
 
 # For asyncio's servers on Unix sockets. When a server closes, Python 3.13 would remove the socket's path, but other
 # workers may still need the path, and the server's user may not be allowed to search its directory.
-KEEPS_NAME: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+KEEPS_SOCKET_PATH: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 # Bytes, unix(7). BSD and macOS have the smaller limit.
 MAX_UNIX_PATH = 107 if sys.platform == "linux" else 103
 ACCEPTS_AT_ONCE = 16  # connections accepted at once, before the open connections have their turn
@@ -262,9 +262,9 @@ class Listener:
         # Moments of time.monotonic(): nothing is accepted before the first, no failure is logged before the second.
         # 0.0: no limit
         self.accept_from = self.complain_from = 0.0
-        self.open()
+        self.open_waiting()
 
-    def open(self) -> None:
+    def open_waiting(self) -> None:
         """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
         self.forks = Forks.count
         self.watched = descriptor_set()
@@ -275,9 +275,12 @@ class Listener:
         self.accepting = False
 
     def open_in_child(self) -> None:
-        """Replace the parent's descriptor set and wake pipe: signals must end the waits of this process."""
+        """Replace the parent's descriptor set and wake pipe: signals must end the waits of this process.
+
+        The listening sockets stay those of the parent.
+        """
         self.close_waiting()
-        self.open()
+        self.open_waiting()
         try:
             signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
         except ValueError:

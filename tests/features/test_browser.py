@@ -295,7 +295,7 @@ def test_a_visitors_text_is_never_in_the_sql(
     database: DatabaseConnection, schema: Schema, op: str, column: str, text: str
 ) -> None:
     text = text.replace("\0", "") + "ẞentinel"
-    view = View((Filter(column, op, text if OPERATORS[op][1] else ""),), search=text)
+    view = View((Filter(column, op, text if OPERATORS[op].takes_value else ""),), search=text)
     for name in ("goods", "makers"):
         table = schema.tables[name]
         own = view if name == "goods" else View(search=text)

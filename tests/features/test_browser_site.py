@@ -28,7 +28,7 @@ MANY = 100_000
 PATIENT = {
     "ewe.features.browser.asking.COUNT_S": 20.0,
     "ewe.features.browser.asking.FACET_S": 20.0,
-    "ewe.features.browser.feature.SQL_S": 4.0,
+    "ewe.features.browser.feature.SQL_TIMEOUT_S": 4.0,
 }
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 

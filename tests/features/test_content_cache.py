@@ -578,6 +578,19 @@ def test_validation(place: Place, clock: Callable[[float], None]) -> None:
     assert not place.cache.copies
 
 
+def test_a_304_may_name_further_fields_in_vary(place: Place, clock: Callable[[float], None]) -> None:
+    """Sections 4.1 and 4.3.4: the copy has the new Vary, and is for the requests that this Vary selects."""
+    place.says = page("max-age=9", ("ETag", '"1"'), ("Vary", "Accept"))
+    place.ask("GET /", "Accept-Language: de")
+    clock(10)
+    place.says = lambda request: Response(304, (("ETag", '"1"'), ("Vary", "Accept-Language")))
+    assert place.ask("GET /", "Accept-Language: de") == ("hit; fwd=stale; fwd-status=304", b"a")
+    place.says = page(body=b"b")
+    assert place.ask("GET /", "Accept-Language: de")[1] == b"a"
+    assert place.ask("GET /", "Accept-Language: fr") == ("fwd=vary-miss; stored", b"b")
+    assert place.ask("GET /", "Accept-Language: de", "Accept: a/b")[1] == b"b"
+
+
 def test_a_response_that_is_always_validated(place: Place) -> None:
     place.says = page("no-cache", ("ETag", '"1"'))
     place.ask()

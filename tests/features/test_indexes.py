@@ -290,7 +290,7 @@ def test_every_name_leads_back_to_its_file(name: str, is_directory: bool, path: 
     )
     assert request.path == path + name + "/" * is_directory
     assert request.query is None
-    assert label == indexes.text(name).translate(indexes.CONTROLS) + "/" * is_directory
+    assert label == indexes.as_unicode(name).translate(indexes.CONTROLS) + "/" * is_directory
     assert "script" not in page.tags
 
 

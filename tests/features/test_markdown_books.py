@@ -372,6 +372,20 @@ def test_a_document_is_bounded(start: Start) -> None:
     assert re.findall(r'<li><a href="(.*?)">', whole) == ["./slow.md", "./large.md", "./d.md"]
 
 
+def test_a_document_without_some_pages_is_made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for a document was over before all pages were made. The next request has time for the others."""
+    config = Config(documentroot=str(root))
+    handler = MarkdownPages(config, Static(config), lambda path: None)
+    write(root, README="[a](a.md)", a="# A")
+    with monkeypatch.context() as patch:
+        patch.setattr("ewe.features.markdown.pages.DOCUMENT_S", 0.0)
+        first = handler.search_or_print_page("/README.md", "print")
+    whole = handler.search_or_print_page("/README.md", "print")
+    assert first is not None and first.count(b"<article id=") == 0
+    assert whole is not None and whole.count(b"<article id=") == 2
+    assert handler.search_or_print_page("/README.md", "print") is whole
+
+
 def test_pages_that_link_each_other_and_links_to_directories(root: Path) -> None:
     write(
         root,

@@ -40,6 +40,7 @@ from ewe.config.settings import Config
 from ewe.gateway import cgi, spool
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import temporary_file
+from ewe.gateway.wsgi import add_request
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
@@ -350,6 +351,21 @@ def test_long_names_of_fields_are_not_remembered() -> None:
     found = cgi.variables(request, client, Script("/x", "/x", ""), 0, "/")
     assert found[b"HTTP_SHORT_NAME"] == b"1" and found[b"HTTP_" + b"LONG" * 20] == b"2"
     assert cgi.cached_variable_of.cache_info().currsize <= before + 2
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "port"),
+    [("http", b"ewe", "80"), ("https", b"ewe", "443"), ("https", b"ewe:8443", "8443")],
+)
+def test_over_a_unix_socket_the_port_is_that_of_the_url(scheme: str, host: bytes, port: str) -> None:
+    """A Unix socket has no port. The program's URLs must lead back to the client's: section 4.1.15, PEP 3333."""
+    request = parse_request(b"GET /x HTTP/1.1\r\nHost: %b\r\n\r\n" % host, RequestLimits())
+    client = Stream(("unix:", 0), ("unix:", 0), Config())
+    client.scheme = scheme
+    found = cgi.variables(request, client, Script("/x", "/x", ""), 0, "/")
+    environ: dict[str, str] = {}
+    add_request(environ, request, client, "/x", 0)
+    assert found[b"SERVER_PORT"].decode() == environ["SERVER_PORT"] == port
 
 
 def test_the_address_of_the_server(start: Start, model: str) -> None:

@@ -96,7 +96,7 @@ def test_the_shim_of_libcgi_is_loaded_with_the_late_modules(monkeypatch: pytest.
     monkeypatch.setattr("ewe.server.sources.foreign_directories", lambda: loaded.append("directories"))
     monkeypatch.setattr(run, "late_modules", lambda: ())
     monkeypatch.setattr(run, "IF_INSTALLED", ())
-    run.load_all()
+    run.load_late_modules()
     assert loaded == ["shim", "directories"]
 
 

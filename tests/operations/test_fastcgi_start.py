@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -226,6 +227,16 @@ def test_root_gives_the_directory_of_the_sockets_away_last(monkeypatch: pytest.M
     monkeypatch.setattr(os, "chown", lambda path, *_: given.append(os.path.basename(path)))
     ProgramManager(Config(fastcgi_start=["/app=sleep 1", ".php=sleep 1"]), "root").close()
     assert sorted(given[:-1]) == ["0", "1"] and given[-1] == "."
+
+
+def test_a_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual reason is a long TMPDIR: the path of a socket has at most 107 bytes (unix(7))."""
+    temporary = tmp_path / ("long" * 30)
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with pytest.raises(OSError, match="path too long"):
+        ProgramManager(Config(fastcgi_start=["/app=sleep 1"]), None)
+    assert not list(temporary.iterdir())
 
 
 def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:

@@ -64,6 +64,9 @@ def test_what_is_escaped_and_that_it_costs_little() -> None:
 
     assert escaped('a "b"\\ \x1b\t\xff\udcfe') == 'a \\"b\\"\\\\ \\x1b\\x09\\xff\\xfe'
     assert escaped('"é\n\u4e00\udcfe', UNPRINTABLE_IN_MESSAGE) == '"é\\x0a\u4e00\\xfe'
+    # Characters that are no bytes of a file name; half of a surrogate pair may come from JSON.
+    assert escaped("\u4e00\ufffd\U0001f600") == "\\u4e00\\ufffd\\U0001f600"
+    assert escaped("\ud83d", UNPRINTABLE_IN_MESSAGE) == "\\ud83d"
     # With a function for each character, it takes many times as long.
     by_function = seconds(lambda text: re.sub("\xff", lambda match: f"\\x{ord(match[0]):02x}", text))
     assert min(seconds(escaped) for _ in range(3)) < by_function / 2

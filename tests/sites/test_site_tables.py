@@ -107,7 +107,7 @@ def test_an_error_that_a_start_would_find(
 def test_a_path_with_a_slash_at_its_end_is_another_path(tmp_path: Path) -> None:
     locations = "".join(f'[[site.location]]\npath = "{path}"\nstatus = 410\n' for path in ("/b", "/b/"))
     [site] = read("[[site]]\n" + locations, tmp_path).sites
-    assert [each.what for each in site.locations] == ["/b", "/b/"]
+    assert [each.match_value for each in site.locations] == ["/b", "/b/"]
 
 
 def test_each_site_has_its_settings(tmp_path: Path) -> None:

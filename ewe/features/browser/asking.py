@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 CACHE_S = 1.0  # seconds for which a schema and a count are cached
-ROWS_S = 5.0  # for the rows of a page
+ROWS_TIMEOUT_S = 5.0  # for the rows of a page
 COUNT_S = 0.5  # for a count of rows
 FACET_S = 0.2  # for the most frequent values of a column, and for the labels of other rows
-SQL_S = 1.0  # for a visitor's statement
-EXPORT_S = 60.0  # for a file with all rows, which is sent while the database reads them
+SQL_TIMEOUT_S = 1.0  # for a visitor's statement
+EXPORT_TIMEOUT_S = 60.0  # for a file with all rows, which is sent while the database reads them
 SQL_ROWS = 1000  # of a visitor's statement, on a page
 SCHEMA_ROWS = 20_000  # columns of all tables
 MAX_BYTES = 4 << 20  # of the rows of a page
@@ -58,7 +58,7 @@ class Asking:
 
     async def ask(
         self, database: str, statement: BoundStatement, io: Stream, *, layout: str = "ROWS",
-        rows: int | None = None, seconds: float = ROWS_S,
+        rows: int | None = None, seconds: float = ROWS_TIMEOUT_S,
     ) -> ResultSource:  # fmt: skip
         """Return the result of a statement that only reads. Raises DatabaseError, Disconnected.
 
@@ -76,7 +76,12 @@ class Asking:
         return await self.databases.ask(request, io)
 
     async def rows(
-        self, database: str, statement: BoundStatement, io: Stream, max_rows: int, seconds: float = ROWS_S
+        self,
+        database: str,
+        statement: BoundStatement,
+        io: Stream,
+        max_rows: int,
+        seconds: float = ROWS_TIMEOUT_S,
     ) -> Rows:
         """Return at most `max_rows` rows of a statement that only reads, and no more than MAX_BYTES of them.
 
@@ -104,7 +109,7 @@ class Asking:
     async def change(self, database: str, statement: BoundStatement, io: Stream) -> None:
         """Run a statement that changes the database. Raises DatabaseError."""
         request = ClientRequest(
-            database, statement.sql, "ROWS", statement.parameters, rows=1, time_limit=ROWS_S
+            database, statement.sql, "ROWS", statement.parameters, rows=1, time_limit=ROWS_TIMEOUT_S
         )
         await self.databases.rows(request, io, writes=True)
         self.counts.clear()
@@ -116,6 +121,7 @@ class Asking:
         if known is not None and now - known[0] < CACHE_S:
             return known[1]
         dialects = DIALECTS if known is None else (known[1].dialect,)
+        # The second statement of each dialect leaves the views out: one with a fault makes the first one fail.
         ways = [(dialect, sql) for dialect in dialects for sql in (dialect.columns, dialect.tables)]
         for dialect, sql in ways:
             try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
 from ewe.features.browser import pages, settings, statements, urls
-from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
+from ewe.features.browser.asking import EXPORT_TIMEOUT_S, ROWS_TIMEOUT_S, SQL_ROWS, SQL_TIMEOUT_S, Asking
 from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
 from ewe.features.browser.statements import BoundStatement
@@ -121,7 +121,12 @@ class Browser:
         return True
 
     async def answer(self, request: Request, parts: list[str], io: Stream) -> Response:
-        """Return the answer for the parts of a path. Raises HTTPError, DatabaseError."""
+        """Return the answer for the parts of a path. Raises HTTPError, DatabaseError.
+
+        The paths: "" (all databases), DATABASE/, DATABASE/TABLE, DATABASE/-sql, DATABASE/-saved/QUERY and
+        DATABASE/TABLE/row; in place of row, a form: insert, edit or delete. All but the first two and the forms may
+        end in .csv or .json.
+        """
         *directories, last = parts
         last, _, suffix = last.partition(".")
         names = [urls.decode_name(each) for each in (*directories, last)]
@@ -207,7 +212,7 @@ class Browser:
             schema: Schema | None = None
             with suppress(DatabaseError):  # the daemon's log contains the reason
                 schema = await self.asking.schema(name, io)
-            overviews.append(DatabaseOverview(name, schema, {}))
+            overviews.append(DatabaseOverview(name, schema, counts={}))
         return pages.databases_page(PageTrail(self.base), overviews)
 
     async def database(self, request: Request, trail: PageTrail, io: Stream) -> Response:
@@ -230,11 +235,12 @@ class Browser:
         try:
             if suffix:
                 statement = statements.rows_of(schema, table, view.first(), limit=False)
-                return await self.export(trail, statement, name, suffix, io, EXPORT_S)
+                return await self.export(trail, statement, name, suffix, io, EXPORT_TIMEOUT_S)
             return self.reply(
                 request, pages.table_page(trail, await self.listing(trail, schema, table, view, io))
             )
         except DatabaseError as error:
+            # The table may have changed since the schema was read: have the next request read it again.
             self.asking.schemas.pop(trail.database, None)
             if error.kind == "STATEMENT" and view != View():
                 return self.failed(trail, error, REFUSED_FILTER, 400)
@@ -344,7 +350,12 @@ class Browser:
         if suffix:
             try:
                 return await self.export(
-                    trail, BoundStatement(sql, parameters), query_name or trail.database, suffix, io, SQL_S
+                    trail,
+                    BoundStatement(sql, parameters),
+                    query_name or trail.database,
+                    suffix,
+                    io,
+                    SQL_TIMEOUT_S,
                 )
             except DatabaseError as error:
                 # Only a visitor who has written the statement can mend it, and may read the database's own message.
@@ -380,12 +391,12 @@ class Browser:
         began = time.perf_counter()
         run = BoundStatement(schema.dialect.explain + sql if explain else sql, parameters)
         try:
-            rows = await self.asking.rows(trail.database, run, io, SQL_ROWS, SQL_S)
+            rows = await self.asking.rows(trail.database, run, io, SQL_ROWS, SQL_TIMEOUT_S)
         except DatabaseError as error:
             cause = f"{error.kind}: {error}"
             if error.kind == "TIMEOUT":
                 return (
-                    StatementResult(error=f"This took longer than {SQL_S:g} s, and was cancelled."),
+                    StatementResult(error=f"This took longer than {SQL_TIMEOUT_S:g} s, and was cancelled."),
                     504,
                     cause,
                 )
@@ -418,7 +429,7 @@ class Browser:
         statement = statements.row_of(schema, table, key)
         try:
             if suffix:
-                return await self.export(trail, statement, name, suffix, io, ROWS_S)
+                return await self.export(trail, statement, name, suffix, io, ROWS_TIMEOUT_S)
             rows = await self.asking.rows(trail.database, statement, io, 1)
         except DatabaseError as error:
             if error.kind == "STATEMENT":

@@ -256,7 +256,7 @@ def chips(url: str, view: View) -> str:
     """Return the filters in use, each as a link to the page without it. url: the path of the page."""
     items = []
     for each in view.filters:
-        words = f"{each.column} {OPERATORS[each.op][0].replace(' (a, b, …)', '')} {each.value}".rstrip()
+        words = f"{each.column} {OPERATORS[each.op].text.replace(' (a, b, …)', '')} {each.value}".rstrip()
         items.append(f'<li><a href="{url}{html_escape(view.without(each).query())}">{shown(words)}</a>')
     if view.search:
         without = replace(view.first(), search="")
@@ -277,7 +277,7 @@ def filter_form(url: str, table: Table, view: View) -> str:
     for each in (*view.filters, None):
         column, op, value = (each.column, each.op, each.value) if each else ("", "", "")
         names = options([("", "column …"), *((name, name) for name in columns)], column)
-        operators = options([(key, words) for key, (words, _) in OPERATORS.items()], op)
+        operators = options([(key, operator.text) for key, operator in OPERATORS.items()], op)
         last = "<button>Apply</button>" if each is None else ""
         parts.append(
             f'<div class="filter"><select name="column" aria-label="Column">{names}</select>'

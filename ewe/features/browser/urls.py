@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote_plus
 
 from ewe.database.layouts import json_object
@@ -44,21 +44,30 @@ MAX_FACETS = 5  # of one page; each is a statement that counts
 MAX_VALUES = 1000  # of all filters “is one of” of one page; a statement takes 4,096 parameters
 MAX_PARAMETERS = 200  # of a query string
 MAX_OFFSET = 10_000_000  # rows before a page of a table without a key; the database has to skip them
-# Each operator of a filter: its text for people, and whether it takes a value
+
+
+class Operator(NamedTuple):
+    """An operator of a filter. text: for people."""
+
+    text: str
+    takes_value: bool
+
+
+# The name of each operator in a URL -> the operator
 OPERATORS = {
-    "eq": ("=", True),
-    "ne": ("≠", True),
-    "gt": (">", True),
-    "ge": ("≥", True),
-    "lt": ("<", True),
-    "le": ("≤", True),
-    "contains": ("contains", True),
-    "lacks": ("does not contain", True),
-    "begins": ("begins with", True),
-    "ends": ("ends with", True),
-    "in": ("is one of (a, b, …)", True),
-    "null": ("is NULL", False),
-    "notnull": ("is not NULL", False),
+    "eq": Operator("=", True),
+    "ne": Operator("≠", True),
+    "gt": Operator(">", True),
+    "ge": Operator("≥", True),
+    "lt": Operator("<", True),
+    "le": Operator("≤", True),
+    "contains": Operator("contains", True),
+    "lacks": Operator("does not contain", True),
+    "begins": Operator("begins with", True),
+    "ends": Operator("ends with", True),
+    "in": Operator("is one of (a, b, …)", True),
+    "null": Operator("is NULL", False),
+    "notnull": Operator("is not NULL", False),
 }
 
 
@@ -210,7 +219,7 @@ def filters_of(table: Table, lists: dict[str, list[str]]) -> Iterator[Filter]:
         count += value.count(",") + 1 if op == "in" else 0
         if count > MAX_VALUES:
             raise BadRequest(f"The filters “in” have more than {MAX_VALUES} values.")
-        yield Filter(column_of(table, column, also=table.key), op, value if OPERATORS[op][1] else "")
+        yield Filter(column_of(table, column, also=table.key), op, value if OPERATORS[op].takes_value else "")
 
 
 def facets_of(table: Table, names: list[str]) -> tuple[str, ...]:

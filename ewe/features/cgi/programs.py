@@ -17,7 +17,7 @@ from ewe.config.defaults import SEARCH_PATH
 from ewe.config.setting_types import is_local
 from ewe.gateway import scripts
 from ewe.gateway.cgi import arguments, refuse_trace, response, variables
-from ewe.gateway.programs import prepare, start
+from ewe.gateway.programs import import_before_fork, start
 from ewe.gateway.scripts import Script, fault_of, is_application, leading_parts
 from ewe.gateway.spool import spooled
 from ewe.http.messages import Request, Response
@@ -42,7 +42,7 @@ class CGI:
         self, config: Config, static: Static, limits: RequestLimits, switch: XSwitch | None = None
     ) -> None:
         """switch: X-Switch, which runs every script for which it has an engine; None: no X-Switch."""
-        prepare()
+        import_before_fork()
         self.directory = os.path.realpath(config.cgi_path)
         self.follows = config.symlinks == "follow"
         self.timeout = config.program_timeout

@@ -76,7 +76,7 @@ class Databases:
         """
         databases = [parse_database(each) for each in config.database]
         self.names = tuple(name for name, _, _ in databases)
-        self.key = config.dbd_key or ""
+        self.daemon_key = config.dbd_key or ""
         self.silence_timeout_s = config.program_timeout
         self.connections: Connections | None = None
         self.trace: Trace | None = None
@@ -104,7 +104,7 @@ class Databases:
         try:
             if self.trace is not None:  # so that the trace of the daemon can name the connection that asks
                 request = replace(request, client=client_identifier(self.trace.worker.connection))
-            frame = encode_request(replace(request, key=self.key))
+            frame = encode_request(replace(request, key=self.daemon_key))
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
         result = ResultSource(self.connections, io, frame, self.silence_timeout_s, writes)

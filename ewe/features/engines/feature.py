@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
 ACTIONS = ("restart", "drain")
 TOKEN_S = 12 * 3600  # seconds in which a form may be sent
-ASK_S = 5.0  # seconds in which X-Switch must answer
+ANSWER_TIMEOUT_S = 5.0  # seconds in which X-Switch must answer
 MAX_ANSWER_BYTES = 8 << 20  # of X-Switch
 MAX_FORM_BYTES = 4096  # of a form; its few fields are short
-PID = re.compile(r"([1-9][0-9]{0,8})?", re.ASCII)
+PID_OR_NOTHING = re.compile(r"([1-9][0-9]{0,8})?", re.ASCII)
 MAX_FIELDS = 8  # of a form, and of a query
 TEXT = (("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store"))
 HTML = (
@@ -139,7 +139,7 @@ class EnginesPage:
         if not self.is_token(form.get("token", ""), visitor):
             raise HTTPError(403, "engines: the form has no valid token; load the page again")
         pid, user = form.get("pid", ""), form.get("user", "")
-        if not PID.fullmatch(pid) or not (pid or user):
+        if not PID_OR_NOTHING.fullmatch(pid) or not (pid or user):
             raise HTTPError(400, "engines: the form names neither the process of an engine nor a user")
         chosen = {b"XSWITCH_PIDS": pid.encode(), b"XSWITCH_USER": user.encode()}
         found = await self.ask(visitor, {b"XSWITCH_ACTION": name.encode(), **chosen}, request, io)
@@ -157,7 +157,7 @@ class EnginesPage:
             b"XSWITCH_FOR": visitor,
             **{name: value for name, value in action.items() if value},
         }
-        data = await ask_status(self.connections, request, io, params, ASK_S, MAX_ANSWER_BYTES)
+        data = await ask_status(self.connections, request, io, params, ANSWER_TIMEOUT_S, MAX_ANSWER_BYTES)
         try:
             found: dict[str, Any] = json.loads(data)
         except ValueError:

@@ -41,7 +41,7 @@ class PasswordCommand:
         """command: an absolute path, and arguments. timeout: seconds that the program may take."""
         self.command = command
         self.timeout = timeout
-        programs.prepare()
+        programs.import_before_fork()
 
     async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
         """Return whether the password is right. Raises HTTPError (500, 502, 504), OSError, Disconnected."""

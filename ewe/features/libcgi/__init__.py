@@ -60,7 +60,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
         raise ConfigError(
             f"{location.at('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
         )
-    location.protect(())
+    location.protect(extensions=())  # all files of the directory
     config, plan = location.config, location.plan
     root, directory, prefix = plan.static.root, location.static.root, location.prefix
     switch = plan.provided("xswitch")

@@ -219,7 +219,8 @@ class Libraries:
         buffer = slot.buffer
         if count <= MAX_CACHED_BYTES:
             return buffer[:count]
-        # A short head without CR is a key of the cache of parsed heads (output.py). It ends with an empty line.
+        # A long body is no key of a cache: (head, body) lets output.py find the parsed head by the head alone. That
+        # needs a short head without CR.
         end = buffer.find(b"\n\n", 0, MAX_CACHED_BYTES)
         if end > 0 and b"\r" not in (head := buffer[: end + 1]):
             return head, buffer[end + 2 : count]

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ewe.bounded import BoundedDict
-from ewe.features.indexes import text as shown
+from ewe.features.indexes import as_unicode
 from ewe.features.markdown.convert import ABSOLUTE, decoded
 from ewe.features.markdown.outline import Heading, outline
 from ewe.features.static import file_version, hidden
@@ -69,14 +69,20 @@ class Book:
     """
 
     def __init__(
-        self, directory: str, order: list[str], pages: dict[str, Chapter], modified: int, is_cut: bool
+        self,
+        directory: str,
+        order: list[str],
+        pages: dict[str, Chapter],
+        directory_modified: int,
+        is_cut: bool,
     ) -> None:
+        """directory_modified: when a name in the directory last changed, in seconds since 1970."""
         self.directory = directory
         self.order = order
         self.pages = pages
         self.is_cut = is_cut
         self.contents = order[0]
-        self.modified = max(modified, *(page.modified for page in pages.values()))
+        self.modified = max(directory_modified, *(page.modified for page in pages.values()))
         self.version = hash((is_cut, *order, *((page.path, page.file_version) for page in pages.values())))
         self.positions = {path: at for at, path in enumerate(order)}
 
@@ -105,6 +111,7 @@ class Books:
 
         Raises HTTPError(414).
         """
+        # A visitor who may read this page may read all pages of its zone: the same guards stand before them.
         zone, directory = self.zone(path), path
         top = self.static.prefix + "/"
         for _ in range(MAX_DEPTH):
@@ -161,6 +168,7 @@ class BookReader:
         if contents is None:
             return None
         pages = {contents.path: contents}
+        # The contents lie in the directory of the book itself, so a link may not begin with "../".
         linked = dict.fromkeys(
             filter(None, (inside(self.directory, self.directory, link) for link in contents.links))
         )
@@ -231,7 +239,7 @@ class BookReader:
             os.close(descriptor)
         self.text_bytes += len(source)
         found = outline(source.decode("utf-8", "replace"))
-        title = found.title or shown(path.rpartition("/")[2])
+        title = found.title or as_unicode(path.rpartition("/")[2])
         links = found.links if path.endswith(CONTENTS) else []
         return Chapter(path, file_version(about), about.st_mtime_ns // 10**9, title, found.headings, links)
 

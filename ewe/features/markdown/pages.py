@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe.bounded import BoundedDict, TimedCache
-from ewe.features.indexes import text as shown
+from ewe.features.indexes import as_unicode
 from ewe.features.markdown import layout
 from ewe.features.markdown.book import CHECK_S, MAX_FILE_BYTES, Book, Books
 from ewe.features.markdown.convert import Converted, convert
@@ -56,18 +56,20 @@ KIND = "text/html; charset=utf-8"
 class CachedPage:
     """A page in the cache. body: the HTML of the text, in bytes; None if the file is sent as it is.
 
-    response: with the whole page. etag, modified: its validators. version: of its book. check_at: the monotonic()
-    at which the book is checked.
+    about: the title and the headings of the text. response: with the whole page, None before assemble(). etag,
+    modified: its validators. book_version: of the book of its navigation, 0 without a book; None before assemble().
+    check_at: the monotonic() at which the book is checked.
     """
 
-    __slots__ = ("body", "check_at", "etag", "file", "modified", "response", "text", "version")
+    __slots__ = ("about", "body", "book_version", "check_at", "etag", "file", "modified", "response")
 
     def __init__(self, file: File, converted: Converted | None) -> None:
         self.file = file
         self.body = converted.body.encode("utf-8", "replace") if converted is not None else None
-        self.text = converted._replace(body="") if converted is not None else None
+        # The body is kept once, as bytes.
+        self.about = converted._replace(body="") if converted is not None else None
         self.check_at = 0.0
-        self.version: int | None = None
+        self.book_version: int | None = None
         self.etag, self.modified = "", file.modified
         self.response: Response | None = None
 
@@ -143,12 +145,12 @@ class MarkdownPages:
             page = self.convert_file(path, about, source)
         if page.response is not None:  # a new page has none yet: other requests for it come here, too
             page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
-        if page.text is not None and page.body is not None:
+        if page.about is not None and page.body is not None:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
-            if version != page.version:
-                self.assemble(page, path, book, is_new=page.version is None)
-                page.version = version
+            if version != page.book_version:
+                self.assemble(page, path, book, is_new=page.book_version is None)
+                page.book_version = version
         page.check_at = time.monotonic() + CHECK_S
         return page
 
@@ -161,19 +163,21 @@ class MarkdownPages:
         with PAGE_TURNS.one_at_a_time():
             if (page := self.cached_pages.get(key)) is None:
                 text = source.decode("utf-8", "replace")
-                made = convert(self.library, text, path[self.static.prefix_length :], shown(name))
+                made = convert(self.library, text, path[self.static.prefix_length :], as_unicode(name))
                 if sum(len(each.body or b"") for each in list(self.cached_pages.values())) > MAX_CACHED_BYTES:
                     self.cached_pages.clear()
-                page = self.cached_pages[key] = CachedPage(File(path, about, KIND, "", False), made)
+                page = self.cached_pages[key] = CachedPage(
+                    File(path, about, KIND, coding="", varies=False), made
+                )
         return page
 
     def assemble(self, page: CachedPage, path: str, book: Book | None, *, is_new: bool) -> None:
         """Make the whole page from its parts. is_new: for the first time."""
-        assert page.text is not None and page.body is not None
+        assert page.about is not None and page.body is not None
         name = os.path.basename(path)
-        title = page.text.title or html_escape(shown(name))
+        title = page.about.title or html_escape(as_unicode(name))
         whole = layout.page(
-            page.body.decode(), title, self.language_of(name), page.text.headings, path, book
+            page.body.decode(), title, self.language_of(name), page.about.headings, path, book
         ).encode("utf-8", "replace")
         now = int(time.time())
         if not is_new:
@@ -215,13 +219,18 @@ class MarkdownPages:
         key = (path, book.version)
         with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
-                made = printed(book, self.language_of(path), self.bodies()).encode("utf-8", "replace")
-                self.documents[key] = made
+                ends = time.thread_time() + DOCUMENT_S
+                made = printed(book, self.language_of(path), self.bodies(ends)).encode("utf-8", "replace")
+                # A document that lacks pages is not cached: the next request goes on with those.
+                if time.thread_time() < ends:
+                    self.documents[key] = made
         return made
 
-    def bodies(self) -> Callable[[str], bytes | None]:
-        """Return a function for the HTML of the page at a path, which returns None after DOCUMENT_S."""
-        ends = time.thread_time() + DOCUMENT_S
+    def bodies(self, ends: float) -> Callable[[str], bytes | None]:
+        """Return a function for the HTML of the page at a path.
+
+        ends: the time.thread_time() from which the function returns only pages in the cache, and else None.
+        """
 
         def body_of(path: str) -> bytes | None:
             try:

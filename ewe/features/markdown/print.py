@@ -73,7 +73,7 @@ class Rebased:
         return TAG.sub(lambda tag: ATTRIBUTE.sub(self.attribute, tag[0]), body)
 
     def attribute(self, match: re.Match[str]) -> str:
-        """Return an attribute, changed."""
+        """Return an attribute, changed. match: of ATTRIBUTE: ` href="` and the value, without the last quote."""
         begin, value = match[1], match[2]
         if begin.endswith(('id="', 'name="')):
             return f"{begin}{self.name}:{value}"

@@ -52,7 +52,8 @@ def start_warnings(config: Config, public: str) -> Iterator[str]:
             options = location.values.get("webdav")
             if options and options["write"] and not {"auth", "allow"} & (location.steps | site.steps).keys():
                 yield (
-                    f"{location.at('webdav')} everybody may write and delete files below {location.what}: add auth,"
+                    f"{location.at('webdav')} everybody may write and delete files below"
+                    f" {location.match_value}: add auth,"
                     " or allow with the addresses of those who may"
                 )
 

@@ -43,15 +43,15 @@ class Budget:
 
 
 class Member:
-    """A member of a directory. names: its path below the directory where the walk began.
+    """A member of a directory. relative_path: below the directory where the walk began.
 
     about: the os.stat_result of the member itself; for a link, not that of its target.
     """
 
-    def __init__(self, directory: int, name: str, names: str, about: os.stat_result) -> None:
+    def __init__(self, directory: int, name: str, relative_path: str, about: os.stat_result) -> None:
         self.directory = directory
         self.name = name
-        self.names = names
+        self.relative_path = relative_path
         self.about = about
         self.is_directory = stat.S_ISDIR(about.st_mode)
         self.is_file = stat.S_ISREG(about.st_mode)
@@ -85,7 +85,9 @@ def reachable(tree: Tree, member: Member, path: str, real: str) -> bool:
         return False
     descriptor = os.open(member.name, NAME_ONLY_FLAGS | os.O_NOFOLLOW, dir_fd=member.directory)
     try:
-        return tree.shows(f"{path}/{member.names}", f"{real}/{member.names}", member.name, descriptor)
+        return tree.shows(
+            f"{path}/{member.relative_path}", f"{real}/{member.relative_path}", member.name, descriptor
+        )
     finally:
         os.close(descriptor)
 
@@ -101,7 +103,7 @@ def check_members(tree: Tree, resource: DavPath, path: str, real: str) -> None:
             for where in {(resource.path, resource.real), (path, real)}:
                 if not reachable(tree, member, *where):
                     what = "a hidden file, a link, a program, or another location's"
-                    raise HTTPError(403, f"webdav: {where[1]}/{member.names} is out of reach: {what}")
+                    raise HTTPError(403, f"webdav: {where[1]}/{member.relative_path} is out of reach: {what}")
     finally:
         os.close(directory)
 
@@ -278,15 +280,15 @@ def copy_members(tree: Tree, source: DavPath, destination: DavPath, temporary: s
     copy = os.open(temporary, DIRECTORY_FLAGS, dir_fd=destination.parent)
     try:
         for member in walk(directory, source.real):
-            if left_out and member.names.startswith(left_out):
+            if left_out and member.relative_path.startswith(left_out):
                 continue
             if not all(reachable(tree, member, each.path, each.real) for each in (source, destination)):
-                left_out = member.names + "/" if member.is_directory else left_out
+                left_out = member.relative_path + "/" if member.is_directory else left_out
                 continue
             if member.is_directory:
-                os.mkdir(member.names, dir_fd=copy)
+                os.mkdir(member.relative_path, dir_fd=copy)
             else:
-                copy_file(member.directory, member.name, copy, member.names)
+                copy_file(member.directory, member.name, copy, member.relative_path)
     finally:
         os.close(copy)
         os.close(directory)

@@ -224,6 +224,7 @@ class Members(Source):
         """
         self.tree, self.io, self.directory, self.wanted = tree, io, directory, wanted
         self.path, self.real = resource.path, resource.real
+        # "" after the first piece; None once piece() has returned the last one
         self.head: str | None = head
         self.names = iter(names)
         self.abandoned = False

@@ -74,6 +74,7 @@ class NewFile:
         """Return the hidden name of the file; give it one first if it has none. Raises OSError."""
         if not self.name:
             name = hidden_name()
+            # A file opened with O_TMPFILE has no name, and gets one by this link: open(2).
             source = f"/proc/self/fd/{self.descriptor}"
             os.link(source, name, dst_dir_fd=self.directory, follow_symlinks=True)
             self.name = name
@@ -188,7 +189,7 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
 
 def etag_of(about: os.stat_result) -> str:
     """Return the entity tag that the response to a GET of the file has."""
-    return File("", about, "", "", False).etag
+    return File("", about, kind="", coding="", varies=False).etag
 
 
 def check_conditions(request: Request, resource: DavPath) -> None:

@@ -18,7 +18,7 @@ from test_zoo import load
 
 from ewe_classroom.grader import run_scene
 from ewe_classroom.grader.check import all_checks
-from ewe_classroom.grader.dependencies import RESTS
+from ewe_classroom.grader.dependencies import RACE, RESTS
 from ewe_classroom.grader.grading import MAX_ATTEMPTS, Grading
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
@@ -150,6 +150,7 @@ def handed_over(*statuses: tuple[str, int, str], lab: str = "fork", causes: tupl
     report, seen = Report(lab, "", "", verdicts), []
     grading = Grading.__new__(Grading)
     grading.findings = Findings(causes=set(causes))
+    grading.deadline = 0.0  # no check has another attempt
     grading.on_verdict = lambda report, verdict: seen.append(verdict.name)
     items = {item.check.name: item for item in scheme(lab).items}
     held: list[Verdict] = []
@@ -184,9 +185,51 @@ def test_a_verdict_waits_while_an_earlier_one_is_handed_over() -> None:
     report, seen = Report("pool", "", "", verdicts), []
     grading = Grading.__new__(Grading)
     grading.findings = Findings()
+    grading.deadline = 0.0  # no check has another attempt
     grading.on_verdict = lambda report, _: seen.append([each.waits for each in report.verdicts])
     assert grading.hand_over(report, [(items[each.name], each) for each in verdicts]) == []
     assert seen == [[False, True], [False, False]]
+
+
+@pytest.mark.parametrize(
+    ("race", "later", "expected"),
+    [
+        (FAILED, [PASSED], (PASSED, 20)),
+        (FAILED, [FAILED, PASSED], (PASSED, 20)),
+        (FAILED, [FAILED, FAILED], (FAILED, 0)),
+        (PASSED, [], (FAILED, 0)),
+    ],
+)
+def test_a_lost_worker_costs_the_points_of_the_race_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, race: str, later: list[str], expected: tuple[str, int]
+) -> None:
+    """Two servers with the same race get the same marks, though the race ends a worker in some runs only."""
+    (tmp_path / "runs.json").touch()
+    grading = Grading(
+        run_scene.from_path(str(tmp_path / "runs.json")), scheme("pool"), tmp_path, SandboxLimits()
+    )
+    items = {item.check.name: item for item in scheme("pool").items}
+    verdicts = [grading.empty_verdict(items[name]) for name in ("progress", "second-client", RACE)]
+    report, left = Report("pool", "", "", verdicts), list(later)
+
+    def attempt(item: Item, verdict: Verdict) -> None:
+        verdict.status, verdict.did = left.pop(0), "no response"
+
+    monkeypatch.setattr(grading, "run_check", attempt)
+    progress, second_client, queue_races = verdicts
+    progress.status, progress.did, second_client.status = FAILED, "no response", PASSED
+    grading.findings.faults["progress"] = "progress"
+    waiting = grading.hand_over(
+        report, [(items["second-client"], second_client), (items["progress"], progress)]
+    )
+    assert [verdict.name for _, verdict in waiting] == ["progress"], (
+        "progress waits for the check of the race"
+    )
+    queue_races.status = race
+    assert grading.hand_over(report, [*waiting, (items[RACE], queue_races)]) == []
+    assert (progress.status, progress.score) == expected and left == []
+    assert bool(progress.did) == (expected[0] == FAILED)
+    assert bool(grading.findings.faults) == (expected[0] == FAILED)
 
 
 def test_a_second_attempt_keeps_no_text_of_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ RESTS has these pairs, each with the reason. A pair belongs here if the failure 
 failure of the first for each kind of server. A check that passes is never touched, nor one that has failed by a
 race which a race detector has seen (Findings.causes): a race explains itself. What one fault of the zoo costs
 beside its check and those that rest on it is in docs/kill-matrix.md (tests/matrix.py), with the reasons.
+
+A race in a queue ends a worker, or leaves one asleep, in some runs only. A check that needs every worker then fails
+in some runs, and two servers with the same fault would have different marks. Such a check therefore has more
+attempts as soon as RACE has failed, and gets its points if it passes once: RACE has the points of the fault.
 """
 
 from __future__ import annotations
@@ -110,6 +114,10 @@ RESTS: dict[str, dict[str, str]] = {
     "runs-latency": {"runs-complete": "it compares times of the data"},
     "runs-open-loop": {"runs-server-log": "it compares the requests of the data with the plan"},
 }
+
+
+RACE = "queue-races"
+NEEDS_EVERY_WORKER = ("progress", "slow-readers", "fifo", "exactly-n")
 
 
 def rests_on(check: str) -> dict[str, str]:
