@@ -537,7 +537,10 @@ def last_line(text: str) -> str:
 
 
 async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
-    """Start applications in this process, on their loop. Return "", or one line about the one that cannot start."""
+    """Start applications in this process, on their loop. Return "", or one line about the one that cannot start.
+
+    given_up: raised when the server is asked to stop; a start in progress is then cancelled.
+    """
     try:
         for application in applications:
             await run_unless_given_up(application.start(), given_up)

@@ -307,9 +307,12 @@ class Connections:
                 self.admit()
 
     def release(self, upstream: Upstream, reusable: bool = False) -> None:
-        """Take a connection back. reusable: its request has ended well, and another may follow."""
+        """Keep a connection for a later request, or close it; the request that had it has ended.
+
+        reusable: the request has ended well, and another may follow on the connection.
+        """
         if reusable and self.keeps and len(upstream.address.idle_connections) < MAX_IDLE:
-            self.give_back_room(upstream.address, upstream)
+            self.give_back_room(upstream.address, kept=upstream)
         else:
             upstream.close()
             self.give_back_room(upstream.address)

@@ -169,11 +169,11 @@ class QueryResult:
         one. labels: column -> heading; None: the columns' own names. empty: the text without rows.
         """
         links, labels = links or {}, labels or {}
-        # A namespace of the template may have a macro as its get(). A call of that macro from here would escape the
-        # budget of the template (templates.py)
+        # Only dictionaries: a namespace of the template could have a macro as its get(), and a macro that is called
+        # from here would run without the checks of the template's time and memory (templates.py)
         if not (isinstance(links, dict) and isinstance(labels, dict)):
             raise TypeError("links and labels must be dictionaries")
-        if not self.asked:
+        if not self.asked:  # the visitor has not given the parameter without which the query does not run
             return Markup("")
         if not self._rows:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()

@@ -267,6 +267,7 @@ class ModuleStore:
         self.specs = {}  # name of a module that is being imported -> the module, its own spec
         for name, module in modules.items():
             if "." not in name:
+                # "": within the interpreter, or a package without __init__.py. None: not installed
                 file = installed_file(module)
                 directory = os.path.dirname(file) if file else None
                 if directory and hasattr(module, "__path__"):  # its file is directory/name/__init__.py

@@ -320,8 +320,9 @@ class Suexecme:
     ) -> int:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
-        account: the user whom the engine becomes. limits, cgroup, namespace: see become(). descriptors: those of
-        the order `start`, in the sequence that the top of this file gives.
+        account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
+        process enters them; "": none. descriptors: data socket, pipe for errors and control socket; or, for
+        FastCGI, listening socket and pipe for errors.
         """
         data_or_listener, errors, *control = descriptors
         # Number in the engine's process -> descriptor of this process
