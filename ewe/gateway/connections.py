@@ -331,6 +331,7 @@ class Connections:
             return [] if tried else self.addresses
         process = os.getpid()
         if self.process != process:
+            # A child has its parent's turn. Without a random one, all children would begin at one address
             self.process = process
             self.turn = int.from_bytes(os.urandom(2), "big")
         self.turn += 1

@@ -86,6 +86,8 @@ def parameters(
 ) -> bytes:
     """Return the meta-variables of a request, encoded; `more` are added. Raises HTTPError(431).
 
+    length: of the request's body, in bytes. root: the document root.
+
     Clients repeat their heads, and equal heads without a body share one Request. Variables that do not depend on
     the client's connection are therefore encoded once for each Request.
     """

@@ -346,6 +346,7 @@ class DeclarationParser:
                 statement.line, f"{statement.name} uses :{undeclared}, which is not declared{hint}"
             )
         statement.parameters = tuple(dict.fromkeys(names))
+        # PostgreSQL must know the type of each parameter, and `:name IS NULL` does not show it
         statement.sql = with_typed_null_tests(statement.sql, self.declarations.parameters)
 
     def checked_sql(self, sql: str, line: int) -> tuple[str, list[str]]:

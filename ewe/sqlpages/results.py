@@ -328,7 +328,7 @@ def check_url_length(parameters: Mapping[str, Value]) -> None:
     """
     remaining_chars = MAX_URL_CHARS
     for name, value in parameters.items():
-        check_can_be_shown(value)
+        check_can_be_shown(value)  # a namespace may hold others: its str() might not end
         remaining_chars -= len(name) + len(value if isinstance(value, str | bytes) else str(value))
         if remaining_chars < 0:
             raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")

@@ -189,7 +189,10 @@ class ScriptAnalysis:
         return not top or any(top in names for _, names in self.modules_beside.values())
 
     def note_library_module(self, module, names):
-        """Note a module that is not beside the script. Return whether it is a harmless one of Python's library."""
+        """Note a module that is not beside the script. Return whether it is a harmless one of Python's library.
+
+        names: those of `from module import names`, which may be submodules; empty for `import module`.
+        """
         top = module.partition(".")[0]
         if top not in sys.stdlib_module_names:
             return False

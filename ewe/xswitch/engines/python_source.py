@@ -72,7 +72,10 @@ class SourceVisitor(ast.NodeVisitor):
     """
 
     def __init__(self, source):
-        """Read source. Raises the errors of ast.parse()."""
+        """Read source, and fill the attributes that the class describes. Raises the errors of ast.parse().
+
+        The names come first, those that the file imports and those of its own. By them visit() tells the uses.
+        """
         tree = ast.parse(source)
         self.always_forks = False
         self.imports = []

@@ -339,7 +339,7 @@ class FarEngine:
             watch.close()
 
     def close(self) -> None:
-        """Close all connections that run no request; the running requests end normally.
+        """Close all connections that run no request, the watch included; the running requests end normally.
 
         The caller has removed this object from the scheduler, which therefore assigns no more requests to it.
         """
