@@ -424,6 +424,7 @@ class PageRequest:
         """
         parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
         if len(parameters) < len(statement.parameters):
+            # PostgreSQL must know the type of each parameter: those without a value become a NULL with a type
             missing = [name for name in statement.parameters if name not in parameters]
             kinds = {name: self.declarations.parameters[name].kind for name in missing}
             sql = await self.pages.call(self.io, with_nulls, sql, kinds)

@@ -106,8 +106,10 @@ class XSwitch:
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
+            # A script nph-... writes a whole response, which begins with HTTP/1.1. An answer of X-Switch itself
+            # begins with Status. Without the script's file, response() parses its head
             if is_nph(script) and (await source.read_start()).startswith(b"Status:"):
-                script = Script("", script.name, "")  # X-Switch itself has answered, with a head to parse
+                script = Script("", script.name, "")
             answer_found = await response(request, script, source, self.limits)
             if NO_ENGINE in answer_found.fields:
                 source.end()

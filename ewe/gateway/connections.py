@@ -204,12 +204,14 @@ class Connections:
         tried: addresses that have failed for this request. must_be_new: no kept connection is taken. preferred: the
         only address, unless it is left out; None: any.
         """
-        if not self.counts_connections:
+        if not self.counts_connections:  # then there is always room
             address = self.take_turn(tried, preferred)[0]
             self.leave_out_for_others(address)
             return address, None
         with self.lock:
-            return None if self.queue and not tried else self.find_room(tried, must_be_new, preferred)
+            # A request that has tried an address has had its turn before those in the queue
+            must_queue = self.queue and not tried
+            return None if must_queue else self.find_room(tried, must_be_new, preferred)
 
     def find_room(
         self, tried: Collection[UpstreamAddress], must_be_new: bool, preferred: UpstreamAddress | None

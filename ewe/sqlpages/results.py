@@ -241,6 +241,7 @@ class QueryResult:
         name = f"{self._prefix}page"
         links = []
         if number > 1:
+            # The first page needs no number in its URL: None removes it
             url = self._page.here(**{name: None if number == 2 else number - 1})
             links.append(f'<a rel="prev" href="{escape(url)}">← Previous</a>')
         first = (number - 1) * self._query.rows_per_page + 1

@@ -224,12 +224,14 @@ class ScriptAnalysis:
                     return False
                 continue
             _module, *names = path.split(".")
+            # Does it lead to an object of the library that the own module has imported? A whole module as a value
+            # does. The name of such an object in any of the files may, and so may __dict__ and the like
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)
                 or any(map(is_dunder, names))
             ):
-                return False  # it leads to an object that one of the user's own modules has imported
+                return False
         return True
 
     def note_own_module(self, directories, module, names, to_read):

@@ -37,13 +37,14 @@ class PreloadedParent:
     def __init__(self, kind: EngineKind) -> None:
         """Start the parent. Raises OSError."""
         self.kind = kind
-        # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
         interpreter, *arguments = kind.command
         engine_file = kind.command[-1]
+        # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
         self.enters_namespaces = engine_file.endswith(".py")
         self.channel, child_end = channel.pair()
         self.channel.settimeout(ANSWER_SECONDS)
         _, extension = os.path.splitext(engine_file)
+        # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
         # The parent keeps suexecme's uid: name and home are only for its environment.
         own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/")

@@ -207,6 +207,7 @@ class SharedEngine(Engine):
         data = socket.socket(socket.AF_UNIX)
         try:
             data.setblocking(False)
+            # The socket's own name is removed. Linux finds the socket by this name of the descriptor
             data.connect(f"/proc/self/fd/{self.socket_path}")
         except OSError:
             data.close()
