@@ -127,6 +127,7 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
         environ["HTTP_HOST"] = request.host
     if request.body.length != 0 or "content-length" in request.values:
         environ["CONTENT_LENGTH"] = str(length)
+    # A guard of ewe has checked the password: the application need not see it
     if io.variables and hides_authorization(io.variables):
         environ.pop("HTTP_AUTHORIZATION", None)
     for name, text in io.variables.items():

@@ -327,13 +327,13 @@ class Packages:
         link_path = os.path.join(self.scripts, name)
         if os.path.lexists(link_path) and name not in self.links():
             raise BadPackage(f"{link_path} is there already, and is no link to a package")
-        self.touch(name)
+        self.touch(name)  # the end of the former version
         new = os.path.join(self.versions, f".link-{name}")
         with suppress(FileNotFoundError):
             os.unlink(new)
         os.symlink(os.path.join(VERSIONS, name, version), new)
         os.rename(new, link_path)
-        self.touch(name)
+        self.touch(name)  # the begin of this one
 
     def touch(self, name: str) -> None:
         """Note in the time of the version that serves that it begins or ends now."""
