@@ -247,6 +247,7 @@ class SQLPages:
             cached.checked_at = time.monotonic()
             return cached
         compiled = CompiledPage(file_status, text)
+        # A second change within one tick of the file system's clock would leave the times as they are
         if time.time() - file_status.st_ctime > SETTLED_S:
             if sum(each.size for each in list(self.compiled_pages.values())) > MAX_COMPILED_BYTES:
                 self.compiled_pages.clear()

@@ -213,6 +213,7 @@ class ResponderSource(GatewaySource):
 
     def take(self, data: bytes) -> None:
         """Handle bytes of the answer. Raises HTTPError(502)."""
+        # Most answers are one record of output and the end, in one piece
         if (output := self.requester.take_whole_output(data)) is not None:
             self.output_buffer = output
             self.end_response(COMPLETE)

@@ -211,7 +211,7 @@ class Environment(ImmutableSandboxedEnvironment):
             "ewe_check_size": check_size,
             "ewe_check_clock_after": check_clock_after,
         }
-        del self.globals["lipsum"]
+        del self.globals["lipsum"]  # makes texts of any length
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Parse a template, and add the checks of the budget as filters: jinja2 calls this.
