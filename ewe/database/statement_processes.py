@@ -324,8 +324,9 @@ class OrderExecutor:
         self.channel = channel
         self.log = log
         self.error_flags = error_flags
+        # By the number of the worker, as in the orders: a worker begins with its first job
         self.workers: dict[int, WorkerThread] = {}
-        self.gateway_connections: dict[int, GatewayConnection] = {}
+        self.gateway_connections: dict[int, GatewayConnection] = {}  # those to which the workers answer
 
     def run(self) -> None:
         """Carry out orders until the regulating process has ended."""

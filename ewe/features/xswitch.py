@@ -68,6 +68,7 @@ class XSwitch:
         """Return the page /xswitch-status. X-Switch shows it only to clients on this machine."""
         if request.path != XSWITCH_STATUS_PATH:
             return None
+        # A browser on this machine may run a page of another site, whose name leads to this server (DNS rebinding)
         if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
             return refused
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)

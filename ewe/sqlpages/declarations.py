@@ -360,7 +360,7 @@ class DeclarationParser:
         has_sql = False  # True once there is more than comments and a semicolon
         # The end of the last token. SQL that is no token stands between two tokens
         position = 0
-        for match in TOKENS.finditer(sql):
+        for match in TOKENS.finditer(sql):  # strings, quoted names, comments; parameters; semicolons
             has_sql_before = sql[position : match.start()].strip() != ""
             is_comment = (match["quoted"] or "").startswith(("--", "/*"))
             if end is not None and (has_sql_before or not is_comment):

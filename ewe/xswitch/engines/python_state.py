@@ -496,7 +496,10 @@ def unload_all_but(names):
 
 
 def release_objects(marker):
-    """Release the script's objects at the end of its process. Finalizers may still write output."""
+    """Release the script's objects at the end of its process. Finalizers may still write output.
+
+    marker: see collect_cycles(); None if the script defines no finalizer.
+    """
     gc.disable()
     gc.set_debug(0)
     for name, _ in loaded_own_modules:

@@ -41,7 +41,7 @@ class ProtocolEngine(Engine):
     def __init__(
         self, context: Context, key: Key, data: socket.socket, control: socket.socket, errors: int
     ) -> None:
-        """control: the main process's end of the control socket. data, errors: see Engine."""
+        """data, control: the main process's ends of the two sockets. errors: the pipe from standard error."""
         super().__init__(context, key, data, errors)
         control.setblocking(False)
         self.control = control

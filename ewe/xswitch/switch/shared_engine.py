@@ -159,8 +159,8 @@ class SharedEngine(Engine):
     ) -> None:
         """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
 
-        max_connections: the largest number of EngineConnections, and so of requests at once. data, errors: see
-        Engine.
+        max_connections: the largest number of EngineConnections, and so of requests at once. data: a connection
+        that carries no requests. errors: the descriptor of the pipe from the engine's standard error.
         """
         super().__init__(context, key, data, errors)
         self.socket_path = socket_path
