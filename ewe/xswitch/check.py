@@ -178,7 +178,7 @@ RULES: tuple[Rule, ...] = (
 def try_rule(command: Sequence[str], rule: Rule, scripts: str, suffix: str) -> str:
     """Start an engine, and return how it breaks a rule; "" if it keeps the rule.
 
-    scripts, suffix: see Rule.
+    scripts: the directory of the test scripts. suffix: of their names (".py").
     """
     try:
         with Driver(command) as engine:

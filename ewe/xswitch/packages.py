@@ -417,7 +417,7 @@ def files_below(directory: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Synchronize, as suexecme orders; print a line for each change. arguments: see Packages."""
+    """Synchronize, as suexecme orders; print a line for each change. arguments: those of Packages()."""
     os.umask(0o022)
     directory, scripts = arguments
     for line in Packages(directory, scripts).synchronize():

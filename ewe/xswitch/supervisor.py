@@ -146,7 +146,7 @@ class Supervisor:
         """Open the sockets. Raises StartError, ConfigError.
 
         reload: reads the settings again. parent: a pid; the supervisor stops when that process ends; 0 for none.
-        log_file: the file that receives standard error, see redirect_standard_error(). trace: where the main
+        log_file: the file that receives standard error, or "-", "off" or "syslog:...". trace: where the main
         process writes events; None: nowhere.
         """
         self.uid, self.gid = main_process_ids(settings)

@@ -260,7 +260,7 @@ class ModuleStore:
     """Hands out preloaded modules, to the script's own `import`. It is the first entry of sys.meta_path."""
 
     def __init__(self, modules, imports_of):
-        """modules: name -> module. imports_of: see CheckedImports."""
+        """modules: name -> module. imports_of: top-level name -> top-level names of what it imports."""
         self.modules = modules
         self.imports_of = imports_of
         self.found_in = {}  # top-level name -> the entry of sys.path where it was found; None: it has no file

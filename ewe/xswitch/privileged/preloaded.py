@@ -65,7 +65,10 @@ class PreloadedParent:
         cgroup: str = "",
         namespace: str = "",
     ) -> int:
-        """Start an engine; return its pid, 0 if there is none. cgroup, namespace: see become().
+        """Start an engine; return its pid, 0 if there is none.
+
+        descriptors: data socket, pipe for errors, control socket. cgroup, namespace: the files by which the engine
+        enters them; "": none.
 
         A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
         """

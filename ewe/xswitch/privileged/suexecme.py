@@ -291,7 +291,7 @@ class Suexecme:
     def start_for(self, account: Account, language: str, kind: EngineKind, descriptors: list[int]) -> int:
         """Start an engine in the cgroup and the namespace of its account; return its pid. Raises Refusal, OSError.
 
-        descriptors: see start().
+        descriptors: the engine's sockets and its end of the pipe for errors.
         """
         user_limits = self.own_limits(account)
         limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
