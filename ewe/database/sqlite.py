@@ -32,6 +32,7 @@ class SQLite:
                 f"file:{quote(os.fsencode(database.source))}?mode={mode}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
+                # None: no transaction. A statement that only reads needs none
                 isolation_level="DEFERRED" if database.write else None,
                 check_same_thread=False,
             )

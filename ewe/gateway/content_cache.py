@@ -138,6 +138,7 @@ class ContentCache:
         personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
         copy = self.find(key, request)
+        # Why the program is asked, in the words of Cache-Status (RFC 9211 section 2.2)
         why = "stale" if copy is not None else "vary-miss" if url in self.copies else "uri-miss"
         if (
             "if-match" in request.values

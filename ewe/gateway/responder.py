@@ -184,7 +184,7 @@ class ResponderSource(GatewaySource):
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None
             except OSError:
-                await self.lost()
+                await self.lost()  # sends the request again, or raises HTTPError
                 continue
             if data:
                 self.received = True

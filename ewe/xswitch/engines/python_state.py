@@ -492,7 +492,7 @@ def unload_all_but(names):
     unloaded_modules.update(modules)  # keeps them alive: functions of a module may still be in use
     modules.clear()
     modules.update(known_modules)
-    gc.callbacks.clear()
+    gc.callbacks.clear()  # note_age() serves only an engine that runs several scripts
 
 
 def release_objects(marker):
