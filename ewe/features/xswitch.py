@@ -194,7 +194,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return the Runner for the scripts of a location. Raises ConfigError if there is no X-Switch."""
+    """Return the Runner that passes the scripts of a location to X-Switch. Raises ConfigError if there is none.
+
+    kind, addresses: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
+    """
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:
         raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")

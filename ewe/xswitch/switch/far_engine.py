@@ -89,7 +89,7 @@ class FarConnection(FastCGIEngine):
         self.engine = engine
         self.name = engine.key[0]  # in the trace
         self.tls = data
-        self.has_answered = False  # a question
+        self.has_answered = False  # whether it has answered a question of the watch
         self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
         self.connects_until = time.monotonic() + CONNECT_S
         self.loop.remove_reader(data)
