@@ -146,8 +146,8 @@ class Daemon:
 
         A busy gateway has a request that waits or runs. Its next bytes stay unread until that is answered.
         """
-        # The worker may have answered already, without this process having read its report. The gateway is then no
-        # longer busy, and the event may be its next request
+        # A worker may have answered since the last round. Its gateway is then no longer busy, and the event may be
+        # the next request
         if gateway.is_busy and self.finished_workers:
             self.collect_finished()
         if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:

@@ -320,7 +320,7 @@ class ApplicationCall:
     def leave(self, cancel: bool = False) -> None:
         """Note that the client has left, or that the conversation gives up; cancel: end the application, too.
 
-        The receive() and the send() that the application waits for return now.
+        The application's waiting calls end now: receive() with http.disconnect, send() with ClientLeft.
         """
         self.client_left = True
         wake(self.waiting)

@@ -111,7 +111,7 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
 def of_request(
     request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
-    """Return the meta-variables of the request, its script and the server, and those that guards have set.
+    """Return the meta-variables of the request, its script and the server, and Stream.variables.
 
     of_connection() has the others. length: of the request's body, in bytes.
     """

@@ -460,7 +460,7 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.note_handed_at(0.0)  # the client has taken the piece before
+        self.note_handed_at(0.0)  # the client has taken the previous piece
         piece = await self.body.receive()
         if not self.recording:
             return piece

@@ -150,7 +150,7 @@ class UpstreamExchange(Source):
     async def next_piece(self) -> bytes:
         """Return the next piece of the request's body, framed. Raises as BodyReader.receive().
 
-        From now on the request cannot be sent to another address: the piece is nowhere else.
+        From now on the request is not sent again (`consumed`): ewe keeps no piece that came from the client.
         """
         self.consumed = True
         piece = await self.body.receive()

@@ -333,7 +333,7 @@ class Packages:
             os.unlink(new)
         os.symlink(os.path.join(VERSIONS, name, version), new)
         os.rename(new, link_path)
-        self.touch(name)  # the begin of this one
+        self.touch(name)  # the beginning of this one
 
     def touch(self, name: str) -> None:
         """Note in the time of the version that serves that it begins or ends now."""

@@ -74,7 +74,8 @@ class SourceVisitor(ast.NodeVisitor):
     def __init__(self, source):
         """Read source, and fill the attributes that the class describes. Raises the errors of ast.parse().
 
-        The names come first, those that the file imports and those of its own. By them visit() tells the uses.
+        The names come first: those that the file imports, and those of its functions and classes. visit() needs
+        both to recognize the uses.
         """
         tree = ast.parse(source)
         self.always_forks = False

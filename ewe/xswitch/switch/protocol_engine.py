@@ -174,7 +174,7 @@ class ProtocolEngine(Engine):
         if self.exit_status is None:
             self.fail("it closed its output without its mark")
         elif self.exit_status >= 0 and exchange.output_bytes:
-            # The script has called exit(), and its output is complete. A signal, or no output, is a failure
+            # The engine has ended as a CGI script does, and its output is complete. No output is a failure
             self.take_exchange()
             self.close()
             exchange.complete(b"", self.exit_status)
