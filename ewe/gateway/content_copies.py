@@ -6,7 +6,15 @@ import time
 from itertools import chain
 
 from ewe.http import conditional
-from ewe.http.caching import directives, is_shared, lifetime, may_store, seconds, selecting_values
+from ewe.http.caching import (
+    directives,
+    fields_in_vary,
+    is_shared,
+    lifetime,
+    may_store,
+    seconds,
+    selecting_values,
+)
 from ewe.http.dates import parse_date
 from ewe.http.messages import CONDITIONS, KeptResponse, Request, Response, with_fields
 
@@ -78,7 +86,9 @@ class Copy:
         cache_control = directives_of(whole)
         if not may_store(request, whole, cache_control, personal=personal):
             return None
-        return Copy(self.key, request, whole, self.body, self.names, cache_control)
+        # The 304 may have another Vary. The former names count, too: so far each copy was chosen by them
+        names = tuple(sorted({*self.names, *(fields_in_vary(whole) or ())}))
+        return Copy(self.key, request, whole, self.body, names, cache_control)
 
     def respond(self, request: Request, status: str) -> Response:
         """Return the response for a client; a 304 if the client has the copy already. status: for Cache-Status."""
