@@ -92,7 +92,7 @@ class Daemon:
         self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
         self.processes: dict[int, StatementProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
-        self.pending_starts: deque[tuple[float, int]] = deque()
+        self.pending_starts: list[tuple[float, int]] = []
         self.ended_jobs = 0
         # Requests and connections that were answered with an error here, without a worker
         self.refused_count = 0
@@ -429,12 +429,13 @@ class Daemon:
         for gateway in self.gateways.overdue_gateways(now):
             error = DatabaseError("MESSAGE", f"the request was not complete within {REQUEST_TIMEOUT_S:g} s")
             self.refuse(gateway, error, closes=True)
-        while self.stop_by is None and self.pending_starts:
-            start_at, connections = self.pending_starts[0]
-            if now < start_at:
-                break
-            self.pending_starts.popleft()
-            self.start_process(connections)
+        if self.pending_starts and self.stop_by is None:
+            pending, self.pending_starts = self.pending_starts, []
+            for start_at, connections in pending:
+                if now < start_at:
+                    self.pending_starts.append((start_at, connections))
+                else:
+                    self.start_process(connections)  # adds itself again if the system cannot make a process
 
     def refuse_expired_requests(self, now: float) -> None:
         """Refuse the requests that have waited longer than `queue_timeout` for a worker."""
