@@ -459,6 +459,10 @@ class PageRequest:
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
         prefix = "" if name == next(iter(declarations.queries)) else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
+        if not self.is_asked(query, values):
+            raise HTTPError(
+                404, f"{self.file}: {name} is not run without the parameter {query.needed_parameter}"
+            )
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
         request = await self.daemon_request(query, sql, values, layout, max_rows=None)
