@@ -239,6 +239,7 @@ def ask(arguments: Sequence[str]) -> int:
         options.statement,
         options.layout.upper(),
         options.parameter,
+        # As in the paper, a request names the gateway's process. Only a trace reads it
         client=os.getpid(),
         key=options.key,
     )

@@ -79,7 +79,7 @@ class Daemon:
         self.reload = reload
         self.log = log
         preload(settings.databases.values())
-        self.accounts = accounts_of(settings, log)
+        self.accounts = accounts_of(settings, log)  # database -> the uids that may use it
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.acceptors_by_descriptor = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
         self.gateways = Gateways()
@@ -92,11 +92,13 @@ class Daemon:
         self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
         self.processes: dict[int, StatementProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
-        self.pending_starts: deque[tuple[float, int]] = deque()
+        self.pending_starts: list[tuple[float, int]] = []
         self.ended_jobs = 0
+        # Requests and connections that were answered with an error here, without a worker
         self.refused_count = 0
         # The monotonic time at which the daemon ends; None: it was not asked to stop
         self.stop_by: float | None = None
+        # After a lack of descriptors, the monotonic time at which epoll watches the acceptors again; else None
         self.listen_again_at: float | None = None
         self.signals: deque[int] = deque()
         self.epoll = select.epoll()
@@ -140,8 +142,12 @@ class Daemon:
             self.handle_gateway_events(gateway, events)
 
     def handle_gateway_events(self, gateway: Gateway, events: int) -> None:
-        """Read the request of a gateway that is not busy. Of a busy one, note only whether it has left."""
-        # The worker may have answered its request already: then the event belongs to its next request
+        """Read the request of a gateway, or drop the gateway if it has left.
+
+        A busy gateway has a request that waits or runs. Its next bytes stay unread until that is answered.
+        """
+        # A worker may have answered since the last round. Its gateway is then no longer busy, and the event may be
+        # the next request
         if gateway.is_busy and self.finished_workers:
             self.collect_finished()
         if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
@@ -241,11 +247,11 @@ class Daemon:
     def queue_next_request(self, gateway: Gateway) -> None:
         """Queue the gateway's next request, if it is complete; drop a gateway that does not read its answers.
 
-        A request for the status, and one that the gateway must not make, are answered here.
+        A request without a database asks for the status. It is answered here, and so is one that is refused. The
+        first request that is queued ends the loop: a gateway has at most one request in the queue.
         """
-        gateway.request_bytes = 0
+        gateway.request_bytes = 0  # of the request before, which is answered
         try:
-            # Answer requests at once as long as possible; the first that must be queued ends the loop
             while not gateway.has_left:
                 size = len(gateway.decoder.data)
                 fields = gateway.decoder.next_frame()
@@ -423,12 +429,13 @@ class Daemon:
         for gateway in self.gateways.overdue_gateways(now):
             error = DatabaseError("MESSAGE", f"the request was not complete within {REQUEST_TIMEOUT_S:g} s")
             self.refuse(gateway, error, closes=True)
-        while self.stop_by is None and self.pending_starts:
-            start_at, connections = self.pending_starts[0]
-            if now < start_at:
-                break
-            self.pending_starts.popleft()
-            self.start_process(connections)
+        if self.pending_starts and self.stop_by is None:
+            pending, self.pending_starts = self.pending_starts, []
+            for start_at, connections in pending:
+                if now < start_at:
+                    self.pending_starts.append((start_at, connections))
+                else:
+                    self.start_process(connections)  # adds itself again if the system cannot make a process
 
     def refuse_expired_requests(self, now: float) -> None:
         """Refuse the requests that have waited longer than `queue_timeout` for a worker."""
@@ -494,7 +501,11 @@ class Daemon:
         self.log.write("info", "the settings were read again")
 
     def adjust_processes(self) -> None:
-        """Start or end statement processes as the settings demand. A process ends only while it is idle."""
+        """Start or end statement processes as the settings demand. A process ends only while it is idle.
+
+        With the setting `daemons`, so many processes share the connections, and their number does not change. With
+        its default, 0, each connection has its own process.
+        """
         daemons, connections = self.settings.daemons, self.settings.connections
         if daemons:
             if not self.processes and not self.pending_starts:

@@ -49,6 +49,7 @@ class PostgreSQL:
         self.may_write = database.write
         try:
             parameters = psycopg.conninfo.make_conninfo(database.source, user=database.user or None)
+            # None: psycopg prepares no statement, which DISCARD ALL in discard() would remove
             self.connection = psycopg.connect(
                 parameters, connect_timeout=CONNECT_TIMEOUT_S, prepare_threshold=None
             )

@@ -191,7 +191,7 @@ def encode_value(value: Value) -> bytes:
         case int():
             return b"i%d" % value
         case float():
-            return b"f%a" % value
+            return b"f%a" % value  # %a writes a number as repr() does, without rounding it
         case str():
             return b"t" + utf8(value)
         case bytes():

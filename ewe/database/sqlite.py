@@ -32,6 +32,7 @@ class SQLite:
                 f"file:{quote(os.fsencode(database.source))}?mode={mode}",
                 uri=True,
                 timeout=BUSY_TIMEOUT_S,
+                # None: no transaction. A statement that only reads needs none
                 isolation_level="DEFERRED" if database.write else None,
                 check_same_thread=False,
             )
@@ -131,7 +132,7 @@ def authorize_reading(action: int, first: str | None, second: str | None, *_: ob
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
     elif action == sqlite3.SQLITE_UPDATE:
-        allowed = first in SCHEMA_TABLES
+        allowed = first in SCHEMA_TABLES  # SQLite asks for it without writing
     else:
         allowed = action in READING_ACTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

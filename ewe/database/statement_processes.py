@@ -126,7 +126,7 @@ class RemoteWorker:
         error_flag: ErrorFlag,
         on_done: Callable[[RemoteWorker], None],
     ) -> None:
-        """number: of the worker in its process. error_flag, on_done: see the class."""
+        """number: of the worker in its process. The class describes the others."""
         self.process = process
         self.number = number
         self.error_flag = error_flag
@@ -186,7 +186,8 @@ class RemoteWorker:
     def note_end(self, gateway_lost: bool, is_connected: bool) -> None:
         """Note that the process has reported the end of the job, and call on_done().
 
-        gateway_lost: see the class. is_connected: the worker keeps its connection to the database.
+        gateway_lost: the connection to the gateway cannot be used any more. is_connected: the worker keeps its
+        connection to the database.
         """
         assert self.job is not None
         self.process.running -= 1
@@ -324,8 +325,9 @@ class OrderExecutor:
         self.channel = channel
         self.log = log
         self.error_flags = error_flags
+        # By the number of the worker, as in the orders: a worker begins with its first job
         self.workers: dict[int, WorkerThread] = {}
-        self.gateway_connections: dict[int, GatewayConnection] = {}
+        self.gateway_connections: dict[int, GatewayConnection] = {}  # those to which the workers answer
 
     def run(self) -> None:
         """Carry out orders until the regulating process has ended."""
@@ -346,9 +348,10 @@ class OrderExecutor:
                         self.start(number, packed_connection, job)
 
     def start(self, number: int, packed_connection: tuple[Any, ...], job: Job) -> None:
-        """Make a worker answer a request. number, packed_connection, job: see RemoteWorker.start().
+        """Make a worker answer a request. number: of the worker.
 
-        The descriptor of the gateway's connection has arrived with this order, or before it.
+        packed_connection: the arguments that GatewayConnection.pack() has returned in the regulating process. The
+        descriptor of the connection has arrived with this order, or before it. job: without the connection.
         """
         gateway_connection = unpack_connection([self.channel.descriptors.popleft()], packed_connection)
         self.gateway_connections[number] = gateway_connection

@@ -78,14 +78,15 @@ class WorkerThread:
     trace: Trace | None = None
 
     def __init__(self, log: ErrorLog, error_flag: ErrorFlag, on_done: Callable[[WorkerThread], None]) -> None:
-        """on_done: called in the worker's thread after each job."""
+        """error_flag: of this worker; see the module's docstring. on_done: called in its thread after each job."""
         self.log = log
         self.error_flag = error_flag
         self.on_done = on_done
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.database: Database | None = None
         self.connection: DatabaseConnection | None = None
-        self.identity: tuple[int, int] | None = None  # file_identity() of the database's file
+        # The device and inode of the database's file when it was opened: they show that a new file has replaced it
+        self.identity: tuple[int, int] | None = None
         self.gateway_lost = False  # the connection to the gateway of the last job cannot be used any more
         # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()

@@ -247,6 +247,7 @@ class SQLPages:
             cached.checked_at = time.monotonic()
             return cached
         compiled = CompiledPage(file_status, text)
+        # A second change within one tick of the file system's clock would leave the times as they are
         if time.time() - file_status.st_ctime > SETTLED_S:
             if sum(each.size for each in list(self.compiled_pages.values())) > MAX_COMPILED_BYTES:
                 self.compiled_pages.clear()
@@ -424,6 +425,7 @@ class PageRequest:
         """
         parameters = {name: values[name] for name in statement.parameters if values[name] is not None}
         if len(parameters) < len(statement.parameters):
+            # PostgreSQL must know the type of each parameter: those without a value become a NULL with a type
             missing = [name for name in statement.parameters if name not in parameters]
             kinds = {name: self.declarations.parameters[name].kind for name in missing}
             sql = await self.pages.call(self.io, with_nulls, sql, kinds)
@@ -457,6 +459,10 @@ class PageRequest:
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
         prefix = "" if name == next(iter(declarations.queries)) else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
+        if not self.is_asked(query, values):
+            raise HTTPError(
+                404, f"{self.file}: {name} is not run without the parameter {query.needed_parameter}"
+            )
         sql = select_statement(query, Choice(query, prefix, self.url_fields), whole=True)
         # The daemon's own time limits apply, since a slow client may take long to read the rows.
         request = await self.daemon_request(query, sql, values, layout, max_rows=None)

@@ -28,7 +28,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
-from ewe.gateway.scripts import Script, closed_door, script_of
+from ewe.gateway.scripts import Script, closed_directory_message, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -176,7 +176,7 @@ class Users:
         try:
             descriptor = os.open(root, NAME_ONLY_FLAGS | os.O_DIRECTORY)
         except PermissionError:
-            raise Doubt(closed_door(os.path.dirname(root))) from None
+            raise Doubt(closed_directory_message(os.path.dirname(root))) from None
         try:
             about = os.fstat(descriptor)
             real = true_name(descriptor, root)
@@ -196,7 +196,7 @@ class Users:
                 f"{root} is a link, and the directory that it leads to is not {account.pw_name}'s own"
             )
         if not os.access(real, os.X_OK):
-            raise Doubt(closed_door(root))
+            raise Doubt(closed_directory_message(root))
         return real
 
 

@@ -68,6 +68,7 @@ class XSwitch:
         """Return the page /xswitch-status. X-Switch shows it only to clients on this machine."""
         if request.path != XSWITCH_STATUS_PATH:
             return None
+        # A browser on this machine may run a page of another site, whose name leads to this server (DNS rebinding)
         if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
             return refused
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
@@ -106,8 +107,10 @@ class XSwitch:
         source = ResponderSource(self.connections, request, io, params, body.copy(), script.name, timeout)
         try:
             await source.begin()
+            # A script nph-... writes a whole response, which begins with HTTP/1.1. An answer of X-Switch itself
+            # begins with Status. Without the script's file, response() parses its head
             if is_nph(script) and (await source.read_start()).startswith(b"Status:"):
-                script = Script("", script.name, "")  # X-Switch itself has answered, with a head to parse
+                script = Script("", script.name, "")
             answer_found = await response(request, script, source, self.limits)
             if NO_ENGINE in answer_found.fields:
                 source.end()
@@ -191,7 +194,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return the Runner for the scripts of a location. Raises ConfigError if there is no X-Switch."""
+    """Return the Runner that passes the scripts of a location to X-Switch. Raises ConfigError if there is none.
+
+    kind, addresses: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
+    """
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:
         raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")

@@ -258,7 +258,7 @@ class ApplicationCall:
             raise RuntimeError("http.response.body was sent after the response was complete")
         if not more:
             self.complete = True
-            wake(self.waiting)
+            wake(self.waiting)  # receive() then returns http.disconnect
         if (head := self.head) is not None:
             self.head = None
             self.sending = True
@@ -270,7 +270,7 @@ class ApplicationCall:
                 return
             item: Any = head
         elif not self.sending:
-            self.complete = False
+            self.complete = False  # otherwise fail() would send no answer
             raise RuntimeError("http.response.body was sent before http.response.start")
         elif self.bodiless:
             await self.discard(piece)
@@ -322,7 +322,10 @@ class ApplicationCall:
         wake(self.room)
 
     def leave(self, cancel: bool = False) -> None:
-        """Note that the client has left, or that the conversation gives up; cancel: end the application, too."""
+        """Note that the client has left, or that the conversation gives up; cancel: end the application, too.
+
+        The application's waiting calls end now: receive() with http.disconnect, send() with ClientLeft.
+        """
         self.client_left = True
         wake(self.waiting)
         wake(self.room)
@@ -393,7 +396,7 @@ class Application:
         self.program = program
         self.timeout_s = timeout_s
         self.process = 0
-        self.context = Context()
+        self.context = Context()  # the context variables that its lifespan sets; each call gets a copy
         self.state: dict[str, Any] = {}
         self.calls: set[ApplicationCall] = set()
         self.lifespan: Lifespan | None = None
@@ -455,13 +458,15 @@ class Lifespan:
     """
 
     def __init__(self, application: Application, process: int) -> None:
+        """process: the pid of this process. A child that it forks must start the application again."""
         self.application = application
         self.process = process
         self.failure = ""
         self.started = Event()
         self.stopping = Event()
         self.over = Event()  # the application has answered the shutdown, or has ended
-        self.asked = 0
+        self.receive_count = 0  # calls of receive()
+        # At the end: run() begins at once, and uses the attributes above
         self.task = start_task(get_running_loop(), self.run(), application.context)
 
     async def run(self) -> None:
@@ -493,8 +498,8 @@ class Lifespan:
 
     async def receive(self) -> Message:
         """Return the next message: startup, then shutdown once the server stops."""
-        self.asked += 1
-        if self.asked == 1:
+        self.receive_count += 1
+        if self.receive_count == 1:
             return {"type": "lifespan.startup"}
         await self.stopping.wait()
         return {"type": "lifespan.shutdown"}
@@ -541,7 +546,10 @@ def last_line(text: str) -> str:
 
 
 async def start_all(applications: Iterable[Application], given_up: Flag) -> str:
-    """Start applications in this process, on their loop. Return "", or one line about the one that cannot start."""
+    """Start applications in this process, on their loop. Return "", or one line about the one that cannot start.
+
+    given_up: raised when the server is asked to stop; a start in progress is then cancelled.
+    """
     try:
         for application in applications:
             await run_unless_given_up(application.start(), given_up)

@@ -102,6 +102,7 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
     return {
         b"SERVER_ADDR": io.server_address().encode("latin-1", "replace"),
         b"REMOTE_ADDR": address,
+        # A name would need a question to the DNS. RFC 3875 section 4.1.9 allows the address in its place
         b"REMOTE_HOST": address,
         b"REMOTE_PORT": b"%d" % port,
     }
@@ -110,7 +111,10 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
 def of_request(
     request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
-    """Return all other meta-variables: those of the request, its script, the server, and Stream.variables."""
+    """Return the meta-variables of the request, its script and the server, and Stream.variables.
+
+    of_connection() has the others. length: of the request's body, in bytes.
+    """
     server, scheme = io.server, io.scheme
     host, port = split_host(request.host)
     values = {
@@ -361,7 +365,10 @@ class GatewaySource(Source):
         raise NotImplementedError
 
     async def read_start(self) -> bytes:
-        """Return the first 16 bytes or more, and keep them for receive(). Raises HTTPError(502, 504)."""
+        """Return the first 16 bytes or more, and keep them for receive(). Raises HTTPError(502, 504).
+
+        They show whether the output begins with a status line and its code, or with a head.
+        """
         start = b""
         while len(start) < 16 and (data := await self.receive()):
             start += data

@@ -204,12 +204,14 @@ class Connections:
         tried: addresses that have failed for this request. must_be_new: no kept connection is taken. preferred: the
         only address, unless it is left out; None: any.
         """
-        if not self.counts_connections:
+        if not self.counts_connections:  # then there is always room
             address = self.take_turn(tried, preferred)[0]
             self.leave_out_for_others(address)
             return address, None
         with self.lock:
-            return None if self.queue and not tried else self.find_room(tried, must_be_new, preferred)
+            # A request that has tried an address has had its turn before those in the queue
+            must_queue = self.queue and not tried
+            return None if must_queue else self.find_room(tried, must_be_new, preferred)
 
     def find_room(
         self, tried: Collection[UpstreamAddress], must_be_new: bool, preferred: UpstreamAddress | None
@@ -307,9 +309,12 @@ class Connections:
                 self.admit()
 
     def release(self, upstream: Upstream, reusable: bool = False) -> None:
-        """Take a connection back. reusable: its request has ended well, and another may follow."""
+        """Keep a connection for a later request, or close it; the request that had it has ended.
+
+        reusable: the request has ended well, and another may follow on the connection.
+        """
         if reusable and self.keeps and len(upstream.address.idle_connections) < MAX_IDLE:
-            self.give_back_room(upstream.address, upstream)
+            self.give_back_room(upstream.address, kept=upstream)
         else:
             upstream.close()
             self.give_back_room(upstream.address)
@@ -328,6 +333,7 @@ class Connections:
             return [] if tried else self.addresses
         process = os.getpid()
         if self.process != process:
+            # A child has its parent's turn. Without a random one, all children would begin at one address
             self.process = process
             self.turn = int.from_bytes(os.urandom(2), "big")
         self.turn += 1

@@ -219,7 +219,7 @@ class ContentCache:
             await response.close()
             fresh = copy.freshened(request, response, personal=personal)
             if fresh is not None:
-                self.store(fresh, copy)
+                self.store(fresh, replaced=copy)
                 return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
             self.drop([key[0]])  # a key begins with its URL
             response = await ask(request)
@@ -354,11 +354,13 @@ class ContentCache:
                     return copy
         return None
 
-    def store(self, copy: Copy, before: Copy | None = None) -> bool:
+    def store(self, copy: Copy, replaced: Copy | None = None) -> bool:
         """Keep a copy in place of the one that the same fields select; return whether it is small enough.
 
+        replaced: the copy that it replaces in any case, because a 304 has changed the fields.
+
         To make room, the oldest copies of the same URL are dropped, then all copies of the URLs that were least
-        recently used. before: the copy that a 304 has freshened, which this one replaces, too.
+        recently used.
         """
         if copy.cost > self.max_copy_bytes:
             return False
@@ -366,8 +368,8 @@ class ContentCache:
         same = (copy.key, copy.names, copy.values)
         with self.lock:
             old = self.copies.pop(url, [])
-            others = (each for each in old if (each.key, each.names, each.values) != same)
-            copies = [copy, *(each for each in others if each is not before)]
+            others = [each for each in old if each is not replaced]
+            copies = [copy, *(each for each in others if (each.key, each.names, each.values) != same)]
             del copies[MAX_COPIES:]
             # Otherwise the loop below would drop all copies of this URL, the new one among them.
             while sum(each.cost for each in copies) > self.room:
@@ -461,7 +463,7 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.note_handed_at(0.0)
+        self.note_handed_at(0.0)  # the client has taken the previous piece
         piece = await self.body.receive()
         if not self.recording:
             return piece

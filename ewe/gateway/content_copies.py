@@ -42,25 +42,32 @@ class Copy:
         names: tuple[str, ...],
         cache_control: dict[str, str],
     ) -> None:
+        """request, response: those that made the copy. body: of the response, whole. names: the fields in its Vary.
+
+        cache_control: the directives of the response.
+        """
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
-        # The request fields that Vary names, and their values in the request of this copy
         self.names, self.values = names, selecting_values(names, request)
         self.made_at = time.monotonic()
-        self.room_left_bytes = len(body)
+        self.room_left_bytes = len(body)  # for compressed bodies: take_room()
         self.fields = tuple(
             field for field in response.fields if field[0].lower() not in ("age", "cache-status")
         )
-        # The key has the target, and its two parts again. A client chooses it, and the values of Vary's fields.
-        texts = (key[0][3], key[0][3], *(value or "" for value in self.values), *chain(*self.fields))
+        # Bytes of memory. A client chooses the target, which the key has whole and in two parts, and the values of
+        # Vary's fields. The body counts twice: take_room() gives as many bytes to compressed bodies.
+        [_, _, _, target], *_ = key
+        texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
-        self.age_before = seconds(response.get("age"))
+        self.age_before = seconds(response.get("age"))  # of the response when it came here
         self.lifetime = lifetime(cache_control, response, time.time()) or 0
-        self.shared = is_shared(cache_control)
+        self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
-        self.grace = 0 if strict else seconds(cache_control.get("stale-if-error"))  # RFC 5861 section 4
+        # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
+        self.grace = 0 if strict else seconds(cache_control.get("stale-if-error"))
         self.etag = response.get("etag") or ""
         self.modified = parse_date(response.get("last-modified") or "")
+        # The Age and the Cache-Status of the response that respond() has made last, and that response
         self.last_response: tuple[str, KeptResponse] | None = None
 
     def age(self) -> int:

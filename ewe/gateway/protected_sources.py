@@ -48,6 +48,7 @@ class ProtectedSources:
     root: the document root, without links. extensions: ".php" and the like. directories: every file below them is
     protected. executables: a directory that contains the document root; below it only executable files are
     protected, or no files would be left to send. "": none does. sources: directories of applications in Python.
+    below, ending: the patterns of paths in `directories`, and of names with `extensions`; None: there are none.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from ewe.http.addresses import Networks
-from ewe.http.forwarded import FIELDS, Origin, forwarded, origin, x_forwarded
+from ewe.http.forwarded import X_FORWARDED_FIELDS, Origin, forwarded, origin, x_forwarded
 from ewe.http.messages import Request, with_host
 from ewe.streams.base import Connected
 
@@ -40,7 +40,7 @@ class TrustedProxies:
     def __init__(self, names: tuple[str, ...], fields: str) -> None:
         """names: addresses, networks, "unix". fields: "x-forwarded" or "forwarded". Raises ValueError."""
         self.networks = Networks(names)
-        self.field_names = ("forwarded",) if fields == "forwarded" else FIELDS
+        self.field_names = ("forwarded",) if fields == "forwarded" else X_FORWARDED_FIELDS
         self.read = self.read_forwarded if fields == "forwarded" else self.read_x_forwarded
         # Fast path, same meaning: the requests of one client carry the same fields.
         self.cached_read = functools.lru_cache(maxsize=1024)(self.read)

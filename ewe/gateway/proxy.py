@@ -149,7 +149,10 @@ class UpstreamExchange(Source):
         self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of the request's body, framed. Raises as BodyReader.receive()."""
+        """Return the next piece of the request's body, framed. Raises as BodyReader.receive().
+
+        From now on the request is not sent again (`consumed`): ewe keeps no piece that came from the client.
+        """
         self.consumed = True
         piece = await self.body.receive()
         self.body_over = not piece or self.body.finished
@@ -178,12 +181,12 @@ class UpstreamExchange(Source):
                 count_timeout("upstream")
                 raise HTTPError(504, f"{self.name}: silent for {self.timeout:g} s (proxy-timeout)") from None
             except OSError:
-                await self.lost()
+                await self.lost()  # sends the request again, or raises HTTPError
                 continue
             if data:
                 self.received = True
                 return data
-            if data is not None:
+            if data is not None:  # the end of the connection
                 if self.received:
                     return b""
                 await self.lost()

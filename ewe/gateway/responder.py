@@ -86,6 +86,8 @@ def parameters(
 ) -> bytes:
     """Return the meta-variables of a request, encoded; `more` are added. Raises HTTPError(431).
 
+    length: of the request's body, in bytes. root: the document root.
+
     Clients repeat their heads, and equal heads without a body share one Request. Variables that do not depend on
     the client's connection are therefore encoded once for each Request.
     """
@@ -182,7 +184,7 @@ class ResponderSource(GatewaySource):
                     504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
                 ) from None
             except OSError:
-                await self.lost()
+                await self.lost()  # sends the request again, or raises HTTPError
                 continue
             if data:
                 self.received = True
@@ -211,6 +213,7 @@ class ResponderSource(GatewaySource):
 
     def take(self, data: bytes) -> None:
         """Handle bytes of the answer. Raises HTTPError(502)."""
+        # Most answers are one record of output and the end, in one piece
         if (output := self.requester.take_whole_output(data)) is not None:
             self.output_buffer = output
             self.end_response(COMPLETE)

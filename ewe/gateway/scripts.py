@@ -89,13 +89,13 @@ def is_there(file: str) -> bool:
     try:
         os.lstat(file)
     except PermissionError:
-        raise HTTPError(403, closed_door(os.path.dirname(file))) from None
+        raise HTTPError(403, closed_directory_message(os.path.dirname(file))) from None
     except (OSError, ValueError):
         return False
     return True
 
 
-def closed_door(directory: str) -> str:
+def closed_directory_message(directory: str) -> str:
     """Return a line for the log: the closed directory (this one or one above it), and the remedy."""
     return refused(closed_directory(directory) or directory)
 

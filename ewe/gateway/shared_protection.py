@@ -28,7 +28,7 @@ class SharedProtection(ProtectedSources):
         shared = cls.__new__(cls)
         shared.__dict__.update(own.__dict__)
         shared.all_sites = all_sites
-        all_sites.append(own)
+        all_sites.append(own)  # not `shared`: each site would then ask all others again
         return shared
 
     def for_root(self, root: str, directories: object) -> ProtectedSources:

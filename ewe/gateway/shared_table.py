@@ -124,8 +124,8 @@ class Rate:
     """
 
     def __init__(self, per_second: float, burst: float, table: SharedTable) -> None:
-        self.interval = 1 / per_second
-        self.reach = max(burst, 1) * self.interval
+        self.interval_s = 1 / per_second  # seconds by which each event moves the key's time
+        self.burst_s = max(burst, 1) * self.interval_s  # seconds from now that the key's time may reach
         self.table = table
 
     def take(self, key: bytes) -> float:
@@ -133,8 +133,8 @@ class Rate:
         digest = self.table.digest(b"rate", key)
         with self.table.locked():
             now = time.monotonic()
-            until = max(self.table.get(digest), now) + self.interval
-            wait = until - now - self.reach
+            until = max(self.table.get(digest), now) + self.interval_s  # the key's time after this event
+            wait = until - now - self.burst_s
             if wait > 1e-6:  # the times are sums of rounded numbers
                 return wait
             self.table.put(digest, until)
@@ -143,12 +143,12 @@ class Rate:
     def wait(self, key: bytes) -> float:
         """Return the seconds until one more event is allowed; 0.0 for now. Count nothing."""
         until = self.table.get(self.table.digest(b"rate", key))
-        return max(until + self.interval - time.monotonic() - self.reach, 0.0) if until else 0.0
+        return max(until + self.interval_s - time.monotonic() - self.burst_s, 0.0) if until else 0.0
 
     def charge(self, key: bytes, max_wait_s: float) -> None:
         """Count one event in any case. max_wait_s: the longest wait of a key for its next event."""
         digest = self.table.digest(b"rate", key)
         with self.table.locked():
             now = time.monotonic()
-            until = max(self.table.get(digest), now) + self.interval
-            self.table.put(digest, min(until, now + self.reach + max_wait_s))
+            until = max(self.table.get(digest), now) + self.interval_s
+            self.table.put(digest, min(until, now + self.burst_s + max_wait_s))

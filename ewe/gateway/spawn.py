@@ -46,12 +46,12 @@ def start(
     command: the program's absolute path, and its arguments. directory: its working directory. descriptors: they
     become its standard input, output and error. ValueError: a text has a NUL.
     """
-    if SPAWNER is None:
-        return start_without(command, environment, directory, descriptors)
+    if SPAWNER is None:  # this C library lacks a function
+        return start_by_subprocess(command, environment, directory, descriptors)
     return SPAWNER.start(command, environment, directory, descriptors)
 
 
-def start_without(
+def start_by_subprocess(
     command: Sequence[str | bytes],
     environment: Mapping[bytes, bytes],
     directory: str,

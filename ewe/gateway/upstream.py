@@ -130,7 +130,7 @@ class Upstream:
         self.socket = sock
         self.descriptor = sock.fileno()
         self.poller = poller
-        self.asked = False  # bytes were sent, and no answer has come since
+        self.asked = False  # bytes were sent, and since then nothing was received or waited for
         self.written = 0  # bytes that were sent, for all requests together
         self.requester: Any = None
 
@@ -179,7 +179,8 @@ class Upstream:
         since = time.monotonic()
         waited = False
         while True:
-            if not self.asked:  # an answer within microseconds is unlikely: wait before the first recv(2)
+            # Just after a request was sent, its answer has hardly come: wait first, and save a recv(2)
+            if not self.asked:
                 try:
                     data = self.socket.recv(RECEIVE_BYTES)
                 except BlockingIOError:

@@ -306,9 +306,10 @@ class Invocation:
         self.head: ProgramHead | None = None
         self.begun = False  # the body has begun, so the head can no longer be replaced
         self.iterable: Any = None
-        self.blocks: Iterator[bytes] = iter(())
+        self.blocks: Iterator[bytes] = iter(())  # of the iterable
+        # The whole body, if the application has given it at once; otherwise `blocks` yields it
         self.body: bytes | tuple[bytes | Region, ...] | None = None
-        self.length: int | None = None
+        self.length: int | None = None  # bytes of the body, if known
         self.written = bytearray()  # bytes of write(); they move to the file once they exceed `spool`
         self.file = -1
         self.file_size = 0

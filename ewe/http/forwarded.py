@@ -44,7 +44,7 @@ PAIR = re.compile(
 NODE = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::([0-9]{1,5}))?")
 MAX_PORT = 65535
 SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https", "on": "https"}
-FIELDS = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port")
+X_FORWARDED_FIELDS = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port")
 
 
 class Hop(NamedTuple):

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 def is_working(compiler: list[str]) -> bool:
     """Return whether a compiler works. A program of this name may only be a stub, as those of rustup are.
 
-    compiler: see build.compiler_command(). Raises OSError.
+    compiler: the program, and its options. Raises OSError.
     """
     if shutil.which(compiler[0]) is None:
         return False

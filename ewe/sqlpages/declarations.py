@@ -346,6 +346,7 @@ class DeclarationParser:
                 statement.line, f"{statement.name} uses :{undeclared}, which is not declared{hint}"
             )
         statement.parameters = tuple(dict.fromkeys(names))
+        # PostgreSQL must know the type of each parameter, and `:name IS NULL` does not show it
         statement.sql = with_typed_null_tests(statement.sql, self.declarations.parameters)
 
     def checked_sql(self, sql: str, line: int) -> tuple[str, list[str]]:
@@ -359,7 +360,7 @@ class DeclarationParser:
         has_sql = False  # True once there is more than comments and a semicolon
         # The end of the last token. SQL that is no token stands between two tokens
         position = 0
-        for match in TOKENS.finditer(sql):
+        for match in TOKENS.finditer(sql):  # strings, quoted names, comments; parameters; semicolons
             has_sql_before = sql[position : match.start()].strip() != ""
             is_comment = (match["quoted"] or "").startswith(("--", "/*"))
             if end is not None and (has_sql_before or not is_comment):

@@ -169,11 +169,11 @@ class QueryResult:
         one. labels: column -> heading; None: the columns' own names. empty: the text without rows.
         """
         links, labels = links or {}, labels or {}
-        # A namespace of the template may have a macro as its get(). A call of that macro from here would escape the
-        # budget of the template (templates.py)
+        # Only dictionaries: a namespace of the template could have a macro as its get(), and a macro that is called
+        # from here would run without the checks of the template's time and memory (templates.py)
         if not (isinstance(links, dict) and isinstance(labels, dict)):
             raise TypeError("links and labels must be dictionaries")
-        if not self.asked:
+        if not self.asked:  # the visitor has not given the parameter without which the query does not run
             return Markup("")
         if not self._rows:
             return Markup(f'<p class="empty">{escape(empty)}</p>\n') + self.pages()
@@ -241,6 +241,7 @@ class QueryResult:
         name = f"{self._prefix}page"
         links = []
         if number > 1:
+            # The first page needs no number in its URL: None removes it
             url = self._page.here(**{name: None if number == 2 else number - 1})
             links.append(f'<a rel="prev" href="{escape(url)}">← Previous</a>')
         first = (number - 1) * self._query.rows_per_page + 1
@@ -328,7 +329,7 @@ def check_url_length(parameters: Mapping[str, Value]) -> None:
     """
     remaining_chars = MAX_URL_CHARS
     for name, value in parameters.items():
-        check_can_be_shown(value)
+        check_can_be_shown(value)  # a namespace may hold others: its str() might not end
         remaining_chars -= len(name) + len(value if isinstance(value, str | bytes) else str(value))
         if remaining_chars < 0:
             raise ValueError(f"a link longer than {MAX_URL_CHARS} characters")

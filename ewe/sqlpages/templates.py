@@ -211,7 +211,7 @@ class Environment(ImmutableSandboxedEnvironment):
             "ewe_check_size": check_size,
             "ewe_check_clock_after": check_clock_after,
         }
-        del self.globals["lipsum"]
+        del self.globals["lipsum"]  # makes texts of any length
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Parse a template, and add the checks of the budget as filters: jinja2 calls this.
@@ -255,10 +255,11 @@ class Environment(ImmutableSandboxedEnvironment):
         """
         check_clock()
         arguments = (*args, *kwargs.values())
-        if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text
+        if isinstance(getattr(__obj, "__self__", None), TEXTS):  # a method of a text, such as find()
             check_search_texts(arguments)
         if isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs):
-            size_of(arguments)  # the macro gets them as a tuple and a dictionary
+            # The macro gets them in a tuple and a dictionary, and size_of() must have checked each container
+            size_of(arguments)
         result = super().call(__context, __obj, *args, **kwargs)
         # concat() has already counted the output of a macro or block.
         return result if isinstance(__obj, Macro | BlockReference) else check_size(result)
@@ -327,6 +328,7 @@ def checked_filter_value(name: str, value: Any, arguments: Iterable[Any]) -> Any
         check_can_be_shown(argument)  # map(x) shows x in an error if there is no filter x
     check_search_texts(arguments)
     if name in SELECTING_FILTERS:
+        # They may skip many items, and yield none: check the clock at each item
         return check_each_round(value) if value else value
     if name not in ALL_ITEMS_FILTERS:
         return value

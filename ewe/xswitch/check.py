@@ -178,7 +178,7 @@ RULES: tuple[Rule, ...] = (
 def try_rule(command: Sequence[str], rule: Rule, scripts: str, suffix: str) -> str:
     """Start an engine, and return how it breaks a rule; "" if it keeps the rule.
 
-    scripts, suffix: see Rule.
+    scripts: the directory of the test scripts. suffix: of their names (".py").
     """
     try:
         with Driver(command) as engine:
@@ -197,8 +197,7 @@ def last_error_line(engine: Driver) -> str:
     descriptor = engine.errors.fileno()
     end = os.fstat(descriptor).st_size
     errors = os.pread(descriptor, MAX_ERROR_BYTES, max(0, end - MAX_ERROR_BYTES))
-    # NULs stand for the errors of earlier requests: see Driver.ask()
-    lines = errors.lstrip(b"\0").decode(errors="replace").strip().splitlines()
+    lines = errors.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 

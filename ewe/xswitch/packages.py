@@ -60,6 +60,7 @@ MAX_VARIABLES = 100
 CHUNK_BYTES = 1 << 20
 KEEP_S = 600.0  # seconds in which a replaced version stays for the requests that run in it
 KEEP_VERSIONS = 2  # that stay for longer: the one that serves, and the one before it
+NEW_PREFIX = ".new-"  # begins the name of the directory into which a version is being unpacked
 WRITABLE = 0o022  # by group or others
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 ENCRYPTED = 1  # the bit of an entry's flags
@@ -311,7 +312,7 @@ class Packages:
                 return version
             file.seek(0)
             os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
-            new = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(target))
+            new = tempfile.mkdtemp(prefix=NEW_PREFIX, dir=os.path.dirname(target))
             try:
                 unpack(file, new)
                 if unchanging(os.fstat(file.fileno())) != unchanging(status):
@@ -327,13 +328,13 @@ class Packages:
         link_path = os.path.join(self.scripts, name)
         if os.path.lexists(link_path) and name not in self.links():
             raise BadPackage(f"{link_path} is there already, and is no link to a package")
-        self.touch(name)
+        self.touch(name)  # the end of the former version
         new = os.path.join(self.versions, f".link-{name}")
         with suppress(FileNotFoundError):
             os.unlink(new)
         os.symlink(os.path.join(VERSIONS, name, version), new)
         os.rename(new, link_path)
-        self.touch(name)
+        self.touch(name)  # the beginning of this one
 
     def touch(self, name: str) -> None:
         """Note in the time of the version that serves that it begins or ends now."""
@@ -358,13 +359,22 @@ class Packages:
         return versions
 
     def remove_old(self) -> None:
-        """Remove versions that have served neither now, nor as the last before, nor within KEEP_S."""
+        """Remove versions that have served neither now, nor as the last before, nor within KEEP_S.
+
+        Also remove the directories of installations that were killed: the caller holds the lock, and none is under
+        way.
+        """
         serving = self.links()
         before = time.time() - KEEP_S
         for package in os.scandir(self.versions):
             if not package.is_dir(follow_symlinks=False):
                 continue
-            times = {entry.path: entry.stat().st_mtime for entry in os.scandir(package.path)}
+            times: dict[str, float] = {}
+            for entry in list(os.scandir(package.path)):
+                if entry.name.startswith(NEW_PREFIX):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    times[entry.path] = entry.stat().st_mtime
             times.pop(os.path.join(package.path, serving.get(package.name, "")), None)
             others = sorted(times, key=lambda path: times[path], reverse=True)
             for path in others[KEEP_VERSIONS - 1 :]:
@@ -417,7 +427,7 @@ def files_below(directory: str) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Synchronize, as suexecme orders; print a line for each change. arguments: see Packages."""
+    """Synchronize, as suexecme orders; print a line for each change. arguments: those of Packages()."""
     os.umask(0o022)
     directory, scripts = arguments
     for line in Packages(directory, scripts).synchronize():

@@ -146,7 +146,7 @@ class Supervisor:
         """Open the sockets. Raises StartError, ConfigError.
 
         reload: reads the settings again. parent: a pid; the supervisor stops when that process ends; 0 for none.
-        log_file: the file that receives standard error, see redirect_standard_error(). trace: where the main
+        log_file: the file that receives standard error, or "-", "off" or "syslog:...". trace: where the main
         process writes events; None: nowhere.
         """
         self.uid, self.gid = main_process_ids(settings)
@@ -443,6 +443,7 @@ def main_process_ids(settings: Settings) -> tuple[int, int]:
     """Return uid and gid of the main process: the configured ones, or this process's own if it is not root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
+    # Engines run as this account, not the main process: here only check, before the start, that it may be used
     account_for("script-user", settings.runs_scripts)
     entry = account_for("user", settings.user)
     return entry.pw_uid, entry.pw_gid

@@ -326,6 +326,18 @@ def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: Dae
     lines.finished_workers.clear()
 
 
+def test_a_process_that_must_wait_for_its_start_delays_no_other(
+    lines: DaemonOfLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(lines, "start_process", started.append)
+    lines.pending_starts.extend([(101.0, 1), (100.0, 2)])
+    lines.enforce_deadlines(100.0)
+    assert started == [2] and list(lines.pending_starts) == [(101.0, 1)]
+    lines.enforce_deadlines(101.0)
+    assert started == [2, 1] and not lines.pending_starts
+
+
 class FakeProcess(StatementProcess):
     """A statement process that takes orders and carries none out."""
 

@@ -591,6 +591,17 @@ def test_a_304_may_name_further_fields_in_vary(place: Place, clock: Callable[[fl
     assert place.ask("GET /", "Accept-Language: de", "Accept: a/b")[1] == b"b"
 
 
+def test_a_304_may_say_by_which_field_the_program_chooses(place: Place) -> None:
+    """The copy is then for the requests with the value of the one that was validated, and for no others."""
+    place.says = page("max-age=60", ("ETag", '"1"'))
+    place.ask()
+    place.says = Response(304, (("ETag", '"1"'), ("Vary", "Accept-Language")))
+    assert place.ask("GET /", "Cache-Control: no-cache") == ("hit; fwd=request; fwd-status=304", b"a")
+    place.says = page("max-age=60", ("Vary", "Accept-Language"), body=b"auf Deutsch")
+    assert place.ask("GET /", "Accept-Language: de") == ("fwd=vary-miss; stored", b"auf Deutsch")
+    assert place.ask() == ("hit; ttl=60", b"a")
+
+
 def test_a_response_that_is_always_validated(place: Place) -> None:
     place.says = page("no-cache", ("ETag", '"1"'))
     place.ask()

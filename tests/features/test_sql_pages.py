@@ -215,6 +215,27 @@ def test_the_file_name_of_an_export_is_encoded(tmp_path: Path, monkeypatch: pyte
     assert response.get("content-disposition") == f"attachment; filename*=UTF-8''{name}"
 
 
+def test_an_export_has_no_rows_of_a_query_that_its_page_would_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(*_: object) -> bytes:
+        return b"title\r\n"
+
+    monkeypatch.setattr(Asked, "ask", ask)
+    page = "-- database: books\n-- parameter: q text\n-- query: found\n-- if: q\nSELECT title FROM books"
+    (tmp_path / "found.sql.html").write_text(page)
+    config = Config(documentroot=str(tmp_path))
+    pages = SQLPages(config, Asked(), Static(config))
+    for query in (None, "q="):
+        request = Request("GET", "/", (1, 1), path="/found.sql.csv", query=query)
+        with pytest.raises(HTTPError, match="without the parameter q") as refused:
+            run(pages.respond(request, MemoryStream([])))
+        assert refused.value.status == 404
+    asked = Request("GET", "/", (1, 1), path="/found.sql.csv", query="q=a")
+    response = run(pages.respond(asked, MemoryStream([])))
+    assert response is not None and response.body == b"title\r\n"
+
+
 @pytest.mark.parametrize(
     ("redirect", "query", "location"),
     [

@@ -13,7 +13,7 @@ import pytest
 from ewe.gateway import spawn
 
 pytestmark = pytest.mark.starts_processes
-WAYS = [spawn.start, spawn.start_without]
+WAYS = [spawn.start, spawn.start_by_subprocess]
 SHELL = "/bin/sh"
 
 

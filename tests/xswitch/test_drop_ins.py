@@ -247,6 +247,21 @@ def test_the_line_about_a_package_has_the_version_of_its_settings(
         assert capsys.readouterr().out.endswith(f" (1.{number})\n")
 
 
+def test_a_killed_installation_leaves_no_files_and_costs_no_version(tmp_path: Path) -> None:
+    """suexecme kills one that takes too long. Its directory is newer than that of the version before."""
+    own = Packages(str(tmp_path), str(tmp_path / "cgi-bin"))
+    for number in (1, 2):
+        (tmp_path / "shop.zip").write_bytes(package_of(files_of(number)))
+        own.synchronize()
+    unpacked = tmp_path / "cgi-bin" / packages.VERSIONS / "shop"
+    versions = sorted(os.listdir(unpacked))
+    for version in versions:
+        os.utime(unpacked / version, (0, 0))
+    (unpacked / f"{packages.NEW_PREFIX}killed").mkdir()
+    own.synchronize()
+    assert len(versions) == 2 and sorted(os.listdir(unpacked)) == versions
+
+
 def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path: Path) -> None:
     """The second round finds the package of the first. A package that reads itself may grow without a limit."""
     (tmp_path / "a.py").write_text("1")

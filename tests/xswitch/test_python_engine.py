@@ -908,6 +908,14 @@ def unread_bytes(sock: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
+def test_the_errors_of_a_run_are_found_after_those_of_many_others(python: Driver, tmp_path: Path) -> None:
+    """An engine writes all of them to one file, behind those of its earlier runs."""
+    loud = script(tmp_path / "loud.py", "import sys\nsys.stderr.write('x' * 600_000)\nsys.exit('the end')\n")
+    for _ in range(3):
+        errors = python.ask(loud).errors
+        assert len(errors) == 600_008 and errors.endswith(b"xthe end\n")
+
+
 def test_errors_are_told_as_python_tells_them(python: Driver, tmp_path: Path) -> None:
     wrong = script(tmp_path / "wrong.py", "def f():\n    return 1 / 0\nf()\n")
     answer = python.ask(wrong)

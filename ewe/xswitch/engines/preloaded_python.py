@@ -46,6 +46,7 @@ def main():
             importlib.import_module(name)
         except ImportError as reason:
             print(f"{name} cannot be loaded beforehand: {reason}", file=sys.stderr)
+    # The engine's own set has the modules of this parent, too. A script must not find those in sys.modules
     engine.START_MODULES = START_MODULES
     engine.state.note_initial_state()
     suexecme = os.getppid()

@@ -166,14 +166,18 @@ def rehearse():
 
 
 def run_zygote(profile):
-    """Be the zygote of a script: load the modules that it needs, then fork for each of its requests."""
+    """Be the zygote of a script: load the modules that it needs, then fork for each of its requests.
+
+    A child finds sys.modules and the search paths as in a new interpreter. Its script imports the loaded modules
+    from the store. profile: the ImportProfile of the script.
+    """
     sys.argv = [*prepare_for(profile.request_lines, body=False)]
     store = zygote.load(profile, START_MODULES)
     state.unload_all_but(START_MODULES)
-    for path_list, items_before in state.PATH_LISTS:
+    for path_list, items_before in state.PATH_LISTS:  # sys.path, and the lists of import hooks
         path_list[:] = items_before
     sys.path_importer_cache.clear()  # the script's directory may have other files at the next request
-    os.write(CONTROL_DESCRIPTOR, preload.READY)
+    os.write(CONTROL_DESCRIPTOR, preload.READY)  # the process that has forked this one may now send requests
     fork.serve(lambda lines, _: answer(lines, store=store), rehearse)
 
 

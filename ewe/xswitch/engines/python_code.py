@@ -72,6 +72,7 @@ class ModuleLoader(machinery.SourceFileLoader):
         Also record the module in `loaded_own_modules`.
         """
         loaded_own_modules.append((fullname, self.path))
+        # ScriptAnalysis may have read the signature for this request
         current_signature = request_signatures.pop(self.path, None) or file_signature(self.path)
         cached_signature, code = cached_codes.get(self.path, (None, None))
         if cached_signature != current_signature:

@@ -189,7 +189,10 @@ class ScriptAnalysis:
         return not top or any(top in names for _, names in self.modules_beside.values())
 
     def note_library_module(self, module, names):
-        """Note a module that is not beside the script. Return whether it is a harmless one of Python's library."""
+        """Note a module that is not beside the script. Return whether it is a harmless one of Python's library.
+
+        names: those of `from module import names`, which may be submodules; empty for `import module`.
+        """
         top = module.partition(".")[0]
         if top not in sys.stdlib_module_names:
             return False
@@ -221,12 +224,14 @@ class ScriptAnalysis:
                     return False
                 continue
             _module, *names = path.split(".")
+            # Does it lead to an object of the library that the own module has imported? A whole module as a value
+            # does. The name of such an object in any of the files may, and so may __dict__ and the like
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)
                 or any(map(is_dunder, names))
             ):
-                return False  # it leads to an object that one of the user's own modules has imported
+                return False
         return True
 
     def note_own_module(self, directories, module, names, to_read):

@@ -313,13 +313,15 @@ def read_report(profile):
 def profile_with_zygote(script, lines, arguments):
     """Return the profile of a script if its zygote may answer this request, else None.
 
-    The zygote ends if it cannot answer this request, or if one of its files has changed. A variable with
-    another value is noted in `changed_variables`: no module that reads it is preloaded from then on.
+    The zygote ends if it cannot answer this request, or if one of its files has changed. It answers requests with
+    the same arguments, and the same values of constant_variables() and of the variables that its modules have read.
+    If one of the latter has another value, it is noted in `changed_variables`: no module that reads it is preloaded
+    from then on.
     """
     profile = profiles.get(script)
     if profile is None or not profile.zygote_pid:
         return None
-    if profile.read_variables is None and not has_become_ready(profile):
+    if profile.read_variables is None and not has_become_ready(profile):  # it still loads the modules
         return None
     try:
         is_unchanged = profile.signature == file_signature(script) and profile.has_unchanged_files()

@@ -72,7 +72,11 @@ class SourceVisitor(ast.NodeVisitor):
     """
 
     def __init__(self, source):
-        """Read source. Raises the errors of ast.parse()."""
+        """Read source, and fill the attributes that the class describes. Raises the errors of ast.parse().
+
+        The names come first: those that the file imports, and those of its functions and classes. visit() needs
+        both to recognize the uses.
+        """
         tree = ast.parse(source)
         self.always_forks = False
         self.imports = []

@@ -140,7 +140,7 @@ def note_reaped(pid):
 
 
 def end_all():
-    """End the spare, and wait until it and all its predecessors have ended."""
+    """End the spare, and wait until it and the children that were stopped or killed before it have ended."""
     kill_stopped_child()
     if spare_pid:
         os.kill(spare_pid, SIGKILL)

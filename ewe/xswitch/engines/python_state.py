@@ -492,11 +492,14 @@ def unload_all_but(names):
     unloaded_modules.update(modules)  # keeps them alive: functions of a module may still be in use
     modules.clear()
     modules.update(known_modules)
-    gc.callbacks.clear()
+    gc.callbacks.clear()  # note_age() serves only an engine that runs several scripts
 
 
 def release_objects(marker):
-    """Release the script's objects at the end of its process. Finalizers may still write output."""
+    """Release the script's objects at the end of its process. Finalizers may still write output.
+
+    marker: see collect_cycles(); None if the script defines no finalizer.
+    """
     gc.disable()
     gc.set_debug(0)
     for name, _ in loaded_own_modules:

@@ -260,13 +260,14 @@ class ModuleStore:
     """Hands out preloaded modules, to the script's own `import`. It is the first entry of sys.meta_path."""
 
     def __init__(self, modules, imports_of):
-        """modules: name -> module. imports_of: see CheckedImports."""
+        """modules: name -> module. imports_of: top-level name -> top-level names of what it imports."""
         self.modules = modules
         self.imports_of = imports_of
         self.found_in = {}  # top-level name -> the entry of sys.path where it was found; None: it has no file
         self.specs = {}  # name of a module that is being imported -> the module, its own spec
         for name, module in modules.items():
             if "." not in name:
+                # "": within the interpreter, or a package without __init__.py. None: not installed
                 file = installed_file(module)
                 directory = os.path.dirname(file) if file else None
                 if directory and hasattr(module, "__path__"):  # its file is directory/name/__init__.py

@@ -131,7 +131,7 @@ class UserCgroups:
         return not self.base or not os.path.exists(self.path(uid))
 
     def remove_all(self) -> None:
-        """Remove the cgroups of all users without processes."""
+        """Remove the cgroups of users. The kernel refuses to remove one with processes in it."""
         with suppress(OSError):  # there is no base, or the administrator has removed it
             for name in os.listdir(self.base):
                 if name.startswith("user-"):

@@ -84,13 +84,13 @@ class LeftoverProcesses:
         reap: reaps the children that have ended.
         """
         deadline = time.monotonic() + seconds
-        self.seek(None)
+        self.seek(None)  # those of all users
         while self.is_seeking() and time.monotonic() < deadline:
             reap()
             self.walk()
             if self.is_seeking():
                 time.sleep(PAUSE_SECONDS)
-        return len(self.disabled_pids)
+        return len(self.disabled_pids)  # a walk that finds no leftover process empties this set
 
 
 def disable_process(pid: int) -> None:

@@ -131,7 +131,7 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
 def arrange_mounts(homes: Sequence[str], visible: Iterable[str]) -> None:
     """Leave the common mount namespace, and hide directories in the new one. Raises OSError.
 
-    homes, visible: see make_namespace().
+    homes: directories to hide, beside TEMPORARY. visible: files and directories that stay visible.
     """
     raise_if_failed(libc.unshare(CLONE_NEWNS), "unshare")
     mount("none", "/", "", MS_REC | MS_SLAVE)  # mounts here do not appear outside

@@ -37,13 +37,14 @@ class PreloadedParent:
     def __init__(self, kind: EngineKind) -> None:
         """Start the parent. Raises OSError."""
         self.kind = kind
-        # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
         interpreter, *arguments = kind.command
         engine_file = kind.command[-1]
+        # The parent in Perl cannot enter a mount namespace: Perl has no name for setns(2).
         self.enters_namespaces = engine_file.endswith(".py")
         self.channel, child_end = channel.pair()
         self.channel.settimeout(ANSWER_SECONDS)
         _, extension = os.path.splitext(engine_file)
+        # The program of the parent loads the engine's file and the modules of `preload`
         command = [interpreter, *PROGRAMS[extension], *arguments, *(kind.preload or ())]
         # The parent keeps suexecme's uid: name and home are only for its environment.
         own_account = Account("nobody", os.geteuid(), os.getegid(), groups=(), home="/")
@@ -64,7 +65,10 @@ class PreloadedParent:
         cgroup: str = "",
         namespace: str = "",
     ) -> int:
-        """Start an engine; return its pid, 0 if there is none. cgroup, namespace: see become().
+        """Start an engine; return its pid, 0 if there is none.
+
+        descriptors: data socket, pipe for errors, control socket. cgroup, namespace: the files by which the engine
+        enters them; "": none.
 
         A parent that does not answer within ANSWER_SECONDS is killed: it must not start an engine later.
         """

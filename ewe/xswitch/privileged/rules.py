@@ -71,7 +71,7 @@ def examine(path: str, settings: Settings) -> ExaminedScript:
         try:
             return examine_once(path, settings)
         except (Replaced, FileNotFoundError, NotADirectoryError):
-            pass
+            pass  # it was there when this examination began
     raise Refusal("it is replaced again and again while it is examined", 503)
 
 

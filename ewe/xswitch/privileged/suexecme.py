@@ -291,7 +291,7 @@ class Suexecme:
     def start_for(self, account: Account, language: str, kind: EngineKind, descriptors: list[int]) -> int:
         """Start an engine in the cgroup and the namespace of its account; return its pid. Raises Refusal, OSError.
 
-        descriptors: see start().
+        descriptors: the engine's sockets and its end of the pipe for errors.
         """
         user_limits = self.own_limits(account)
         limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
@@ -320,8 +320,9 @@ class Suexecme:
     ) -> int:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
-        account: the user whom the engine becomes. limits, cgroup, namespace: see become(). descriptors: those of
-        the order `start`, in the sequence that the top of this file gives.
+        account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
+        process enters them; "": none. descriptors: data socket, pipe for errors and control socket; or, for
+        FastCGI, listening socket and pipe for errors.
         """
         data_or_listener, errors, *control = descriptors
         # Number in the engine's process -> descriptor of this process

@@ -291,7 +291,7 @@ class Engine:
 
     def announce_close(self) -> None:
         """Tell suexecme and the scheduler that the engine is closed."""
-        if self.pid:
+        if self.pid:  # if suexecme has not answered yet, EngineStarter kills the process when the pid comes
             self.context.kill_engine(self.pid)
         if self.context.trace is not None:
             self.context.trace.engine_ended(self)

@@ -119,7 +119,8 @@ class EngineStarter:
         """Return the main process's end of a FastCGI engine, and the descriptors for the engine's process.
 
         The engine gets a listening socket, to which the main process connects. The socket's name is in a directory
-        that only the main process's user may enter. It is removed at once: no other process can connect.
+        that only the main process's user may enter. It is removed at once: no other process can connect. If the
+        engine runs several requests at once, a descriptor of the socket's file stays, for further connections.
         """
         listener = socket.socket(socket.AF_UNIX)
         data = socket.socket(socket.AF_UNIX)

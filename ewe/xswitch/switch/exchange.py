@@ -155,7 +155,7 @@ class Exchange:
         self.is_far = False  # the request goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
-        # Variables of the script that X-Switch sets: see identify.own_variables()
+        # Variables that X-Switch or the script's package sets, such as HOME; they replace those of the web server
         self.own_variables: dict[bytes, bytes] = {}
         self.key = ("", "")  # user and language: which engines can run it
         self.queued_at = 0.0  # the monotonic time at which the exchange last went to the scheduler

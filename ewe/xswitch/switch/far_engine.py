@@ -89,7 +89,7 @@ class FarConnection(FastCGIEngine):
         self.engine = engine
         self.name = engine.key[0]  # in the trace
         self.tls = data
-        self.has_answered = False  # a question
+        self.has_answered = False  # whether it has answered a question of the watch
         self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
         self.connects_until = time.monotonic() + CONNECT_S
         self.loop.remove_reader(data)
@@ -339,7 +339,7 @@ class FarEngine:
             watch.close()
 
     def close(self) -> None:
-        """Close all connections that run no request; the running requests end normally.
+        """Close all connections that run no request, the watch included; the running requests end normally.
 
         The caller has removed this object from the scheduler, which therefore assigns no more requests to it.
         """

@@ -101,7 +101,11 @@ class Identifier:
         self.orders.ask(self.user_of(path), {"order": "identify", "path": path}, answered)
 
     def cache_answer(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
-        """Return suexecme's answer for a path, and cache it. A temporary failure (503) is not cached."""
+        """Return suexecme's answer for a path, and cache it.
+
+        A refusal that may soon be wrong is not cached: a temporary failure (503), or one whose script may be in a
+        package that is being unpacked (`home`).
+        """
         expires_at = time.monotonic() + CACHE_SECONDS
         if "refused" in message:
             refused = RefusedScript(

@@ -168,7 +168,8 @@ class Switch:
     ) -> Exchange:
         """Return a new exchange that has got the pieces of its body. It is DONE if the body is refused.
 
-        body: see begin(). The rest of the body comes later, by Exchange.body_arrived().
+        body: the pieces that have arrived with the beginning of the request; b"" at the end: no more follow. Later
+        pieces come by Exchange.body_arrived().
         """
         exchange = self.exchange_class(client, self.context, params, script)
         if exchange.body_left < 0:
@@ -349,8 +350,10 @@ class Switch:
         from a program that asks for the status over X-Switch's own socket. A request without it comes from a web
         server's client, who cannot set it (status.py).
 
-        The numbers are sent at once, the status once suexecme has measured the engines. body: see begin(). Its
-        content has no effect. A body of a wrong length is refused, as for a script, unless the answer came first.
+        The numbers are sent at once, the status once suexecme has measured the engines.
+
+        body: the pieces that have arrived. Their content has no effect. A body of a wrong length is refused, as for
+        a script, unless the answer came first.
         """
         exchange = self.exchange_with_body(client, params, XSWITCH_STATUS_PATH, body)
         if exchange.state is DONE:

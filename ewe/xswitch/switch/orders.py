@@ -89,7 +89,8 @@ class Orders:
     ) -> None:
         """Send an order in its user's turn, or refuse it if too many orders of the user wait.
 
-        on_answer, descriptors_to_pass, is_wanted: see Order.
+        on_answer: called with the answer. descriptors_to_pass: those that suexecme gets, closed here afterwards.
+        is_wanted: returns False once the order may be dropped without an answer.
         """
         queue = self.queues.setdefault(user, deque())
         order = Order(

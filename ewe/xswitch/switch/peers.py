@@ -27,7 +27,7 @@ class Peers:
         self.context = context
         self.connected = connected
         self.certificates: tuple[str, ...] = ()
-        self.door: TlsDoor | None = None
+        self.door: TlsDoor | None = None  # accepts the connections at a tls: address; None without TLS
         self.engines: dict[str, FarEngine] = context.scheduler.far_engines
         self.leaving: list[FarEngine] = []  # engines of former settings, which still run requests
         self.change_settings(context.settings)

@@ -48,7 +48,7 @@ def local_seconds() -> float:
 
 
 def slot_of(seconds: float) -> int:
-    """Return the slot of the day, 0 to SLOTS - 1. seconds: see local_seconds()."""
+    """Return the slot of the day, 0 to SLOTS - 1. seconds: of local time (local_seconds())."""
     return int(seconds // SLOT_SECONDS) % SLOTS
 
 
@@ -65,8 +65,8 @@ class Primer:
     ) -> None:
         """Read the profile, and let the scheduler keep as many idle engines as the profile expects to be busy.
 
-        file: the path of the profile; "": priming is off, and the other methods do nothing. start: see Start.
-        clock: instead of local_seconds().
+        file: the path of the profile; "": priming is off, and the other methods do nothing. start: starts an
+        engine (Start). clock: instead of local_seconds().
         """
         self.file = file
         self.scheduler = scheduler
@@ -144,7 +144,7 @@ class Primer:
         self.starting[key] = self.starting.get(key, 0) + 1
 
         def on_decided(may_still_run: bool) -> None:
-            """Note that the start is decided. may_still_run: see Start."""
+            """Note that the start is decided. may_still_run: False if the script must not run for this key."""
             self.starting[key] -= 1
             if not self.starting[key]:
                 del self.starting[key]

@@ -41,7 +41,7 @@ class ProtocolEngine(Engine):
     def __init__(
         self, context: Context, key: Key, data: socket.socket, control: socket.socket, errors: int
     ) -> None:
-        """control: the main process's end of the control socket. data, errors: see Engine."""
+        """data, control: the main process's ends of the two sockets. errors: the pipe from standard error."""
         super().__init__(context, key, data, errors)
         control.setblocking(False)
         self.control = control
@@ -174,6 +174,7 @@ class ProtocolEngine(Engine):
         if self.exit_status is None:
             self.fail("it closed its output without its mark")
         elif self.exit_status >= 0 and exchange.output_bytes:
+            # The engine has ended as a CGI script does, and its output is complete. No output is a failure
             self.take_exchange()
             self.close()
             exchange.complete(b"", self.exit_status)

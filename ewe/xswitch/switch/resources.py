@@ -131,8 +131,8 @@ class Resources:
     def update(self) -> None:
         """Begin another second: read the resources, and log when memory becomes short, or is no longer short.
 
-        The promises of memory (see the top of this file) become those of the second before, and the sizes of later
-        ones decrease.
+        A promise is the memory that an engine which was just started will take. The promises become those of the
+        second before, and the sizes of later ones decrease (see the top of this file).
         """
         self.reading = self.read()
         self.promised, self.promised_before = 0, self.promised

@@ -28,7 +28,7 @@ def without_own_field(withheld: bytes, data: bytes, last: bool = False, is_far: 
     """Return a response's beginning without fields X-Switch; None while its head is not complete. Raises LongHead.
 
     withheld: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
-    is_far: the response is that of another X-Switch.
+    is_far: the response is that of another X-Switch. The field by which that refuses a request stays, for ewe.
     """
     search_from = max(len(withheld) - 2, 0)  # the empty line at the end may begin in the withheld bytes
     data = withheld + data

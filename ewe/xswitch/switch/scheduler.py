@@ -370,7 +370,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.engines_of_user[user] -= 1
         if not self.engines_of_user[user]:
             del self.engines_of_user[user]
-        if self.draining.pop(engine, None) is None:
+        if self.draining.pop(engine, None) is None:  # a draining engine counts for its key no more
             self.uncount_key(key)
 
     def uncount_key(self, key: Key) -> None:

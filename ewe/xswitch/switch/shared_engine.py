@@ -43,12 +43,16 @@ class EngineConnection(FastCGIEngine):
         self.has_body = False  # of the running request
 
     def send_request(self, exchange: Exchange) -> None:
-        """Write the head, with the end of an empty body: Jetty closes the connection if it answers without that."""
+        """Send the head of a request, and the part of its body that has arrived.
+
+        If the request has no body, send the end of the body at once: it may not have arrived yet, and Jetty closes
+        the connection if it answers before that end.
+        """
         self.has_body = exchange.params.get(b"CONTENT_LENGTH", b"") not in (b"", b"0")
         if self.has_body:
             super().send_request(exchange)
         else:
-            exchange.take_body()
+            exchange.take_body()  # at most the end of the body, which is sent here
             head = self.requester.begin(exchange.environment().items(), keep=True)
             self.outbox.send(head + self.requester.input(b""))
 
@@ -155,8 +159,8 @@ class SharedEngine(Engine):
     ) -> None:
         """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
 
-        max_connections: the largest number of EngineConnections, and so of requests at once. data, errors: see
-        Engine.
+        max_connections: the largest number of EngineConnections, and so of requests at once. data: a connection
+        that carries no requests. errors: the descriptor of the pipe from the engine's standard error.
         """
         super().__init__(context, key, data, errors)
         self.socket_path = socket_path
@@ -203,6 +207,7 @@ class SharedEngine(Engine):
         data = socket.socket(socket.AF_UNIX)
         try:
             data.setblocking(False)
+            # The socket's own name is removed. Linux finds the socket by this name of the descriptor
             data.connect(f"/proc/self/fd/{self.socket_path}")
         except OSError:
             data.close()

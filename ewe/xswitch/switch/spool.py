@@ -73,7 +73,8 @@ class SpoolingOutbox(Outbox):
     def queue_data(self, data: bytes) -> None:
         """Keep data that the socket has no room for: in memory up to FULL_BYTES, then in the file.
 
-        Call on_full() if the file may not grow further (SpoolSpace.allows), or cannot because the disk is full.
+        Call on_full() if the file may not grow further (SpoolSpace.allows), or cannot because the disk is full:
+        then `unspooled` has the rest.
         """
         if not self.file_end and not self.unspooled:
             room_bytes = max(0, FULL_BYTES - len(self.pending))

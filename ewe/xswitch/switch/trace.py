@@ -83,10 +83,13 @@ class TracedExchange(Exchange):
             self.trace.write("x-queued", self.name, self.services.scheduler.waiting)
 
     def begin(self) -> None:
-        """Name the request in the trace, and write that it has arrived. Its script's owner is known now."""
+        """Name the request in the trace, and write that it has arrived. Its script's owner is known now.
+
+        The line has the name of ewe's connection, too: it joins the events of both servers for one request.
+        """
         self.name = self.trace.new_connection()
         asked_by = self.params.get(ASKED_BY, b"")
-        server = asked_by.decode() if CONNECTION.fullmatch(asked_by) else NONE
+        server = asked_by.decode() if CONNECTION.fullmatch(asked_by) else NONE  # another web server may ask
         user, language = map(word, self.key)
         self.trace.write("x-request", self.name, f"{server} {user} {language} {self.script}")
 

@@ -79,7 +79,8 @@ class WebServerConnection:
     def on_data(self) -> None:
         """Read records, or the end of the input. Most web servers end it to report that their client has left."""
         if self.outbox.pending and self.state is OPEN and self.exchange is None and self.outbox.is_full():
-            self.pause_reading()  # until resume_writing()
+            # The web server takes no responses: leave its next request unread until resume_writing()
+            self.pause_reading()
             return
         try:
             data = self.socket.recv(RECEIVE_BYTES)
@@ -90,7 +91,8 @@ class WebServerConnection:
         if data:
             self.handle_records(data)
         elif self.exchange is None and self.outbox.pending:
-            self.pause_reading()  # the web server will still read the rest of the response
+            # The input has ended after a whole request: the web server will still read the rest of the response
+            self.pause_reading()
             self.leave()
         else:
             self.client_left()

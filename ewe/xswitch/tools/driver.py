@@ -96,12 +96,14 @@ class Driver:
             **(environment or {}),
         }
         pairs = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        # The engine's standard error is a copy of this descriptor, and both have one position in the file. Without
+        # the new position the errors would stand behind those of all earlier requests
+        os.lseek(self.errors.fileno(), 0, os.SEEK_SET)
         self.errors.truncate(0)
         self.control.sendall(request_lines(os.fsencode(file), map(os.fsencode, arguments), pairs))
         output, status = self.converse(body, time.monotonic() + seconds)
         self.is_ending |= status is None
-        # After truncate() the engine goes on writing at its former position: NULs fill the bytes before it
-        errors = os.pread(self.errors.fileno(), MAX_ERROR_BYTES, 0).lstrip(b"\0")
+        errors = os.pread(self.errors.fileno(), MAX_ERROR_BYTES, 0)
         return ScriptResult(output, errors, status)
 
     def converse(self, body: bytes, deadline: float) -> tuple[bytes, int | None]:
