@@ -327,9 +327,10 @@ class Points(ast.NodeTransformer):
     def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
     ) -> int:
-        """Add a point to SOURCE_POINTS; return its number. more: the other fields of SourcePoint.
+        """Add a point to SOURCE_POINTS; return its number.
 
-        The default of `text` is the source of the node.
+        kind, name, verb, writes: the fields of SourcePoint, whose docstring lists the kinds. more: its other
+        fields. The default of `text` is the source of the node.
         """
         text = more.pop("text", "") or ast.unparse(node)
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
@@ -358,7 +359,10 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Turn `a[i]` into `_ewe_at(1, a)[i]`, for a read, a write and a `del`."""
+        """Turn `a[i]` into `_ewe_at(1, a)[i]`, for a read, a write and a `del`.
+
+        The name of the point is "[]" for each `i`: the explorer takes all items of a container as one variable.
+        """
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
         number = self.add_point(node, "item", "[]", verb, writes)

@@ -355,7 +355,7 @@ class Condition(Primitive):
         return waiter.notified or timeout is None
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until predicate() is true, at most `timeout` seconds in all; return its last result."""
+        """Wait until predicate() is true, at most `timeout` seconds of Run.now in all; return its last result."""
         end = None if timeout is None or not ACTIVE_RUNS else ACTIVE_RUNS[-1].now + timeout
         result = predicate()
         while not result:

@@ -333,12 +333,12 @@ def silent_socket(run: Run, wait: BlockedLane) -> str:
         text += ": the bytes that it has sent fill the buffer, and no thread reads them any more."
     else:
         text += ": no bytes come, and no thread closes the other end."
-    peer = target.partner
-    if peer is not None and peer.is_in_backlog:
+    other_end = target.partner
+    if other_end is not None and other_end.is_in_backlog:
         return f"{text} No thread has accepted this connection. {others_of(run, wait)}".rstrip()
-    used = steps_on(run, peer)
-    if used:
-        return f"{text} {last_use(run, used[-1], wait, 'used the other end')}"
+    uses = steps_on(run, other_end)
+    if uses:
+        return f"{text} {last_use(run, uses[-1], wait, 'used the other end')}"
     return f"{text} No thread uses the other end. {others_of(run, wait)}".rstrip()
 
 
