@@ -207,6 +207,7 @@ def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, setting: s
         "saturation",
         users=CLIENTS,
         keep_alive=False,
+        # Each of the 30 clients gets an answer every three seconds in SLOWEST_ROW, also if the lab is quick
         seconds=6.0 if (setting, size) == SLOWEST_ROW else lab.quick_or_full(0.6, 3),
         warm_up=lab.quick_or_full(0.1, 0.5),
         path=path,
