@@ -303,10 +303,14 @@ def work_of(spans: dict[str, list[Any]], number: int, kind: str, text: str) -> W
 
 
 def outline(heights: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the points of a LaneArea. heights: of each column, in pixels."""
+    """Return the points of a LaneArea. heights: of each column, in pixels.
+
+    The first point is the left end of the area, with height 0. Each other one is the right end of a stretch of
+    equal columns, with their height: [5, 5, 2] becomes (0, 0), (2 columns, 5), (3 columns, 2).
+    """
     points = [(0.0, 0.0)]
     for column, high in enumerate(heights, 1):
-        if points[-1][1] == high:  # the same height goes on: the new point replaces the last one
+        if points[-1][1] == high:  # the stretch goes on: the new point replaces the last one
             points.pop()
         points.append((float(column * COLUMN_PX), high))
     return points

@@ -296,10 +296,10 @@ class SceneChooser:
     """The scenes that the page offers, and the stage of the one that is shown. stage: None without a scene."""
 
     def __init__(self, director: Director, scene: WatchScene | None = None) -> None:
-        """Offer the scenes; start one at once if it is given. Raises StartFailure."""
+        """Give the director the scenes that the page lists; start one if it is given. Raises StartFailure."""
         self.director = director
         self.lock = threading.Lock()
-        self.before: list[Choice] = []
+        self.choices_before_scene: list[Choice] = []  # the models to show again after the scene
         found = [find_scene(name) for name in scene_files()]
         director.scenes = [
             {"name": each.name, "title": each.title, "text": each.text, "lacks": lacks_users(each, director)}
@@ -317,7 +317,7 @@ class SceneChooser:
         scene = find_scene(name)
         with self.alone():
             if self.stage is None:
-                self.before = [model.choice for model in self.director.models]
+                self.choices_before_scene = [model.choice for model in self.director.models]
             try:
                 self.stage = Stage(self.director, scene)
             except Failure:
@@ -337,7 +337,7 @@ class SceneChooser:
         """End the scene, and show the models that were shown before it."""
         self.stage = None
         self.director.tell_scene({})
-        self.director.show(self.before)
+        self.director.show(self.choices_before_scene)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
