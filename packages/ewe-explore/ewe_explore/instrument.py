@@ -21,8 +21,9 @@ schedule under 3.13, and a step has the name that the student wrote. (sys.settra
 more switches inside one expression, but the instructions differ between versions of Python.)
 
 Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
-is therefore around the last argument, so that a switch between the arguments and the call is possible. The second
-point of a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
+is therefore around the last argument, so that a switch between the arguments and the call is possible. The same
+holds for the index in `a[i]`. The second point of a `+=` needs the object of the first one, which leaves it on a
+stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
 """
@@ -359,16 +360,50 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Turn `a[i]` into `_ewe_at(1, a)[i]`, for a read, a write and a `del`.
+        """Add the point of `a[i]`, for a read, a write and a `del`: at the container, or at the index.
 
-        The name of the point is "[]" for each `i`: the explorer takes all items of a container as one variable.
+        a[i]               _ewe_at(1, a)[i]
+        a[self.i]          _ewe_hold(1, a)[_ewe_at(2, self.i)]          _ewe_at(2) gets `a` from Lane.pending
+
+        The name of the point is "[]" for each index: the explorer takes all items of a container as one variable.
         """
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
+        records_after_index = self.is_index_with_steps(node.slice)
         number = self.add_point(node, "item", "[]", verb, writes)
-        node.value = self.wrap(AT_NAME, number, self.visit(node.value), node)
+        if records_after_index:
+            self.add_point(node, "item", "[]", verb, writes, is_second=True)
+        function = HOLD_NAME if records_after_index else AT_NAME
+        node.value = self.wrap(function, number, self.visit(node.value), node)
         node.slice = self.visit(node.slice)
+        if records_after_index:
+            node.slice = self.wrap_index(number + 1, node.slice)
         return node
+
+    def has_steps(self, node: ast.expr) -> bool:
+        """Return whether other lanes may run while an expression is evaluated: it has points or calls functions."""
+        return any(
+            isinstance(each, ast.Attribute | ast.Subscript | ast.Call | ast.Starred)
+            or (isinstance(each, ast.Name) and each.id in self.names)
+            for each in ast.walk(node)
+        )
+
+    def is_index_with_steps(self, index: ast.expr) -> bool:
+        """Return whether the point of an access goes to its index. A slice within a tuple is no expression."""
+        has_slices = isinstance(index, ast.Tuple) and any(isinstance(each, ast.Slice) for each in index.elts)
+        return self.has_steps(index) and not has_slices
+
+    def wrap_index(self, number: int, index: ast.expr) -> ast.expr:
+        """Return an index whose last part, in the order of evaluation, is in the call `_ewe_at(number, part)`."""
+        if not isinstance(index, ast.Slice):
+            return self.wrap(AT_NAME, number, index, index)
+        if index.step is not None:
+            index.step = self.wrap(AT_NAME, number, index.step, index.step)
+        elif index.upper is not None:
+            index.upper = self.wrap(AT_NAME, number, index.upper, index.upper)
+        elif index.lower is not None:
+            index.lower = self.wrap(AT_NAME, number, index.lower, index.lower)
+        return index
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Turn the read of a shared variable `n` into `_ewe_at(1) or n`. _ewe_at(1) returns None."""
@@ -426,8 +461,12 @@ class Points(ast.NodeTransformer):
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
         writes = function.attr not in READING_METHODS
         reads_contents = function.attr in METHODS_OF_CONTENTS
-        simple = ast.Constant if reads_contents else ast.Constant | ast.Name
-        has_simple_arguments = all(isinstance(each, simple) for each in node.args) and not node.keywords
+        # The contents of a container are read by a point, too, so its name is no simple argument then
+        has_simple_arguments = not node.keywords and all(
+            isinstance(each, ast.Constant)
+            or (isinstance(each, ast.Name) and each.id not in self.names and not reads_contents)
+            for each in node.args
+        )
         last = node.args[-1] if node.args and not node.keywords else None
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = (
@@ -630,6 +669,7 @@ class Points(ast.NodeTransformer):
         name += value      _at(2); name += _at(1, value)       the point of the write gets its number first
         a.b += value       _at(1, a).b += _at(2, value)        _at(2) gets `a` from Lane.pending
         a[i] += value      _at(1, a)[i] += _at(2, value)       the same
+        a[b.i] += value    _hold(1, a)[_at(2, b.i)] += _at(3, value)     each _at() gets `a` from Lane.pending
         """
         target = node.target
         value = self.visit(node.value)
@@ -645,13 +685,22 @@ class Points(ast.NodeTransformer):
             return [ast.copy_location(point_of_read, node), node]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
-        # The write needs the number after that of the read: by it, at() finds the stored object
-        number = self.add_point(target, kind, name, "reads", False, stores_object=True)
+        reads_after_index = isinstance(target, ast.Subscript) and self.is_index_with_steps(target.slice)
+        # Each point that finds a stored object needs the number after that of the point which has stored it
+        first = len(SOURCE_POINTS)
+        if reads_after_index:
+            self.add_point(target, kind, name, "reads", False)
+        read = self.add_point(
+            target, kind, name, "reads", False, is_second=reads_after_index, stores_object=True
+        )
         self.add_point(target, kind, name, "writes", True, is_second=True)
-        target.value = self.wrap(AT_NAME, number, self.visit(target.value), target)
+        function = HOLD_NAME if reads_after_index else AT_NAME
+        target.value = self.wrap(function, first, self.visit(target.value), target)
         if isinstance(target, ast.Subscript):
             target.slice = self.visit(target.slice)
-        node.value = self.wrap(AT_NAME, number + 1, value, value)
+            if reads_after_index:
+                target.slice = self.wrap_index(read, target.slice)
+        node.value = self.wrap(AT_NAME, read + 1, value, value)
         return node
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:

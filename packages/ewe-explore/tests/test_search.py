@@ -393,6 +393,31 @@ def test_each_way_to_read_a_container_is_a_step(tmp_path: Path, read: str) -> No
     assert result.failure is not None and "first == second" in result.failure.problem.headline
 
 
+# Each needs the number of items. Another thread removes an item and reduces the number, under a lock.
+INDEXED = (
+    "items[box.count - 1]", "items[box.count - 1] = 3", "del items[box.count - 1]", "table[box.count] += 1",
+    "assert items[box.count - 1:]", "assert items[:: -(n := box.count)] == [n]", "items[(lambda: box.count)() - 1]",
+    "items[number - 1]", "seen.append(number); assert seen != [0, 2]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("use", INDEXED)
+def test_another_thread_may_run_between_an_index_and_its_use(tmp_path: Path, use: str) -> None:
+    text = (
+        "import threading\nclass Box:\n    count = 2\nbox, lock = Box(), threading.Lock()\n"
+        "number, items, table, seen = 2, [1, 2], {1: 0, 2: 0}, []\n"
+        "def pop():\n    global number\n    with lock:\n"
+        "        box.count -= 1\n        number -= 1\n        items.pop()\n        table.popitem()\n"
+        "        seen.append(0)\n"
+        f"def use():\n    {use}\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (use, pop)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "index.py", text), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
 def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text("number = 0\n")
     text = (
