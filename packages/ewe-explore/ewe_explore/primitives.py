@@ -356,7 +356,9 @@ class Condition(Primitive):
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         """Wait until predicate() is true, at most `timeout` seconds of Run.now in all; return its last result."""
-        end = None if timeout is None or not ACTIVE_RUNS else ACTIVE_RUNS[-1].now + timeout
+        if not ACTIVE_RUNS:  # no other lane can change the result
+            return predicate()
+        end = None if timeout is None else ACTIVE_RUNS[-1].now + timeout
         result = predicate()
         while not result:
             left = None if end is None else end - ACTIVE_RUNS[-1].now

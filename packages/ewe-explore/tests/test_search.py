@@ -15,6 +15,7 @@ from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
+from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
@@ -360,6 +361,12 @@ def test_always_outside_of_an_exploration() -> None:
     always(lambda: True)
     with pytest.raises(AssertionError, match="the invariant is broken"):
         always(lambda: False)
+
+
+def test_a_condition_outside_of_an_exploration_waits_for_nothing() -> None:
+    condition = Condition()
+    with condition:
+        assert condition.wait() and condition.wait_for(iter([0]).__next__, timeout=1) == 0
 
 
 def test_schedules_are_written_and_read() -> None:
