@@ -159,7 +159,7 @@ def at(number: int, value: Any = None) -> Any:
         if run.detailed and source_point.variable is not None:
             frame = sys._getframe(1)
             source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
-    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
+    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "is_stand_in", False) is True:
         if kind != "attribute" or not is_attribute_of_program(target, source_point.name, run):
             return value  # the object cannot change, or its own methods have points
         attribute = source_point.name
@@ -425,7 +425,9 @@ class Points(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
             text = ast.unparse(node)
             writes = node.func.id == "next"  # next() takes an item out of an iterator
-            node.args = [self.content(each, "calls", text=text, writes=writes) for each in node.args]
+            node.args = [
+                self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args
+            ]
             node.keywords = [self.visit(each) for each in node.keywords]
             return node
         self.generic_visit(node)
@@ -478,7 +480,8 @@ class Points(ast.NodeTransformer):
         value = self.visit(function.value)
         function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
         node.args = [
-            self.content(each, "reads") if reads_contents else self.visit(each) for each in node.args
+            self.with_content_point(each, "reads") if reads_contents else self.visit(each)
+            for each in node.args
         ]
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
@@ -487,7 +490,7 @@ class Points(ast.NodeTransformer):
 
     # Tests, loops and operators: they read the contents of containers
 
-    def content(
+    def with_content_point(
         self, node: ast.expr, verb: str = "tests", *, text: str = "", writes: bool = False
     ) -> ast.expr:
         """Return an expression with a point. The point takes effect only if the value is a container.
@@ -503,100 +506,112 @@ class Points(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Add a point to `not a`, which reads the container `a`."""
         node.operand = (
-            self.content(node.operand) if isinstance(node.op, ast.Not) else self.visit(node.operand)
+            self.with_content_point(node.operand)
+            if isinstance(node.op, ast.Not)
+            else self.visit(node.operand)
         )
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Add points to `a + b`."""
-        node.left, node.right = self.content(node.left, "reads"), self.content(node.right, "reads")
+        node.left, node.right = (
+            self.with_content_point(node.left, "reads"),
+            self.with_content_point(node.right, "reads"),
+        )
         return node
 
     def visit_Starred(self, node: ast.Starred) -> ast.expr:
         """Add a point to `[*a]` and `f(*a)`."""
-        node.value = self.content(node.value, "unpacks") if is_read(node) else self.visit(node.value)
+        node.value = (
+            self.with_content_point(node.value, "unpacks") if is_read(node) else self.visit(node.value)
+        )
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
         """Add a point to `{**a}`."""
         values = zip(node.keys, node.values, strict=True)
         node.values = [
-            self.content(value, "unpacks") if key is None else self.visit(value) for key, value in values
+            self.with_content_point(value, "unpacks") if key is None else self.visit(value)
+            for key, value in values
         ]
         node.keys = [key if key is None else self.visit(key) for key in node.keys]
         return node
 
     def visit_keyword(self, node: ast.keyword) -> ast.keyword:
         """Add a point to `f(**a)`."""
-        node.value = self.content(node.value, "unpacks") if node.arg is None else self.visit(node.value)
+        node.value = (
+            self.with_content_point(node.value, "unpacks") if node.arg is None else self.visit(node.value)
+        )
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
         """Add a point to `f"{a}"`."""
-        node.value = self.content(node.value, "reads")
+        node.value = self.with_content_point(node.value, "reads")
         node.format_spec = self.visit(node.format_spec) if node.format_spec is not None else None
         return node
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
         """Add a point to `yield from a`."""
-        node.value = self.content(node.value, "goes through")
+        node.value = self.with_content_point(node.value, "goes through")
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Add points to `for x in a if b`, within brackets."""
         node.target = self.visit(node.target)
-        node.iter = self.content(node.iter, "goes through")
-        node.ifs = [self.content(each) for each in node.ifs]
+        node.iter = self.with_content_point(node.iter, "goes through")
+        node.ifs = [self.with_content_point(each) for each in node.ifs]
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.stmt:
         """Add a point if `match a` reads a container."""
-        node.subject = self.content(node.subject)
+        node.subject = self.with_content_point(node.subject)
         node.cases = [self.visit(each) for each in node.cases]
         return node
 
     def visit_If(self, node: ast.If) -> ast.stmt:
         """Add a point if the test reads a container, and the points of both branches."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_While(self, node: ast.While) -> ast.stmt:
         """Add a point if the test reads a container, and the points of the loop."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """Add a point if the test reads a container, and the points of the message."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         if node.msg is not None:
             node.msg = self.visit(node.msg)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Add a point if the test of `a if test else b` reads a container."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.visit(node.body)
         node.orelse = self.visit(node.orelse)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        node.values = [self.content(each) for each in node.values]
+        node.values = [self.with_content_point(each) for each in node.values]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Add points to comparisons: `x in a` and `a == b` read the containers `a` and `b`, `a is b` does not."""
         first, *_ = node.ops
         of_contents = not isinstance(first, ast.Is | ast.IsNot | ast.In | ast.NotIn)
-        node.left = self.content(node.left, "compares") if of_contents else self.visit(node.left)
+        node.left = self.with_content_point(node.left, "compares") if of_contents else self.visit(node.left)
         comparators = []
         for op, each in zip(node.ops, node.comparators, strict=True):
             verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
             comparators.append(
-                self.visit(each) if isinstance(op, ast.Is | ast.IsNot) else self.content(each, verb)
+                self.visit(each)
+                if isinstance(op, ast.Is | ast.IsNot)
+                else self.with_content_point(each, verb)
             )
         node.comparators = comparators
         return node
@@ -605,7 +620,7 @@ class Points(ast.NodeTransformer):
         """Add a point to `for x in a`: the loop reads the container `a`."""
         numbers = self.bound_names(node.target)
         node.target = self.visit(node.target)
-        node.iter = self.content(node.iter, "goes through")
+        node.iter = self.with_content_point(node.iter, "goes through")
         for number in numbers:
             node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
@@ -637,7 +652,7 @@ class Points(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
         unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        value = self.content(node.value, "unpacks") if unpacks else self.visit(node.value)
+        value = self.with_content_point(node.value, "unpacks") if unpacks else self.visit(node.value)
         node.value = self.stored(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node

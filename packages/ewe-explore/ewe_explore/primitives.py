@@ -40,7 +40,7 @@ from ewe_explore.scheduler import (
 class Primitive:
     """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
-    controlled = True  # its methods have their own points
+    is_stand_in = True  # for a class of the standard library; its methods have their own points
     line_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
     creation_number = 0  # 1 for the first object that this line has created
     fixed_name = ""  # a fixed name, which replaces the name from the source line
