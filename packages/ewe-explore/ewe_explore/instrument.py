@@ -157,6 +157,7 @@ def at(number: int, value: Any = None) -> Any:
         target = source_point.variable
         attribute = source_point.name
         if run.detailed and source_point.variable is not None:
+            # The caller is the changed program, or stepped() in place of it
             frame = sys._getframe(1)
             source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
     elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "is_stand_in", False) is True:
@@ -528,7 +529,7 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
-        """Add a point to `{**a}`."""
+        """Turn `{**a}` into `{**_ewe_at(1, a)}`: in the syntax tree, a value without a key is unpacked."""
         values = zip(node.keys, node.values, strict=True)
         node.values = [
             self.with_content_point(value, "unpacks") if key is None else self.visit(value)

@@ -254,7 +254,8 @@ def daemon(
     """Run a daemon for the database; yield its address and its pid.
 
     lines: further settings of the daemon. name: of the database in requests. write: whether requests may change it.
-    listen: addresses beside its Unix socket. key: of the database, which TCP needs.
+    pinned: the daemon runs on the core of the servers under test, else on all cores. listen: addresses beside its
+    Unix socket. key: of the database, which TCP needs.
     """
     directory = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     directory.chmod(0o755)
