@@ -23,7 +23,7 @@ from ewe_explore.notifies import cleared_set, missed_notify, steps_on
 from ewe_explore.primitives import Barrier, Condition, Event, Semaphore
 from ewe_explore.queues import Queue
 from ewe_explore.scheduler import RECENT_STEPS, BlockedLane, Lane, Run, Step, name_of_object
-from ewe_explore.wording import at_line, listed
+from ewe_explore.wording import at_line, listed, whole_name
 
 MAX_REASONS = 5  # the most sentences about waits
 MAX_NAMES = 3  # the most threads that one sentence names
@@ -45,14 +45,13 @@ def reasons_of_deadlock(run: Run, waits: list[BlockedLane]) -> list[str]:
 
 def distinct(run: Run, waits: list[BlockedLane]) -> list[str]:
     """Return the reasons of these waits. Lanes that wait for the same reason share one sentence."""
-    groups: dict[
-        str, tuple[str, list[str]]
-    ] = {}  # the reason without the lane's name -> the reason, all names
+    # The line of the wait and the reason without the lane's name -> the reason, the names of all its lanes
+    groups: dict[str, tuple[str, list[str]]] = {}
     for wait in waits:
         text = lonely(run, wait)
         name = run.lanes[wait.lane].name
         if text:
-            groups.setdefault(f"{wait.line} {text.replace(name, '')}", (text, []))[1].append(name)
+            groups.setdefault(f"{wait.line} {whole_name(name).sub('', text)}", (text, []))[1].append(name)
     found = []
     for text, names in groups.values():
         rest = names[1:]
