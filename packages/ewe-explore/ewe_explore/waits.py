@@ -9,7 +9,7 @@ Both come from the run at its failure. After the failure, the scheduler ends eve
 about the end of a thread before the failure. The step "ends" of a thread does.
 
     waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
-      └────── else ──────▶ lonely(): one sentence for each waiting thread, by the kind of the object
+      └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
 
 Read next: notifies.py, which explains waits on conditions and for events.
 """
@@ -36,19 +36,19 @@ def reasons_of_deadlock(run: Run, waits: list[BlockedLane]) -> list[str]:
     if len(lanes) > 1:
         return found
     if lanes:  # a lane waits for its own lock: another lane may have to release it
-        return found + distinct(run, others)
+        return found + shared_reasons(run, others)
     # A daemon may wait without end, unless the end of the program depends on it
     needed = {awaited(wait) for wait in waits}
     reported = [wait for wait in waits if not run.lanes[wait.lane].daemon or wait.lane in needed] or waits
-    return distinct(run, reported) + unstarted(run)
+    return shared_reasons(run, reported) + unstarted(run)
 
 
-def distinct(run: Run, waits: list[BlockedLane]) -> list[str]:
+def shared_reasons(run: Run, waits: list[BlockedLane]) -> list[str]:
     """Return the reasons of these waits. Lanes that wait for the same reason share one sentence."""
     # The line of the wait and the reason without the lane's name -> the reason, the names of all its lanes
     groups: dict[str, tuple[str, list[str]]] = {}
     for wait in waits:
-        text = lonely(run, wait)
+        text = reason_of_one(run, wait)
         name = run.lanes[wait.lane].name
         if text:
             groups.setdefault(f"{wait.line} {whole_name(name).sub('', text)}", (text, []))[1].append(name)
@@ -120,7 +120,7 @@ def advice_for_circle(waits: list[BlockedLane]) -> str:
     return f"No thread in this circle can go on. {advice}"
 
 
-def lonely(run: Run, wait: BlockedLane) -> str:
+def reason_of_one(run: Run, wait: BlockedLane) -> str:
     """Describe why a lane waits without end although there is no circle; "" for a join.
 
     A lane that joins a thread waits because this thread waits, and that wait has its own sentence.
