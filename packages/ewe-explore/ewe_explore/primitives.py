@@ -488,6 +488,7 @@ class Event(Primitive):
         run = self.point("waits for")
         if run is None or self.flag:
             return self.flag
+        # Not the flag: a clear() may follow the set() before this lane gets its turn
         earlier = self.set_count
         return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, "sees")
 

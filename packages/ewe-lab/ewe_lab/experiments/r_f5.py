@@ -69,7 +69,10 @@ def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link: str) -> Iterator[Cell]:
-    """Measure all ways on a database, in turns at each number of clients; yield the cells."""
+    """Measure all ways on a database, in turns at each number of clients; yield the cells.
+
+    The lab's repeats share the requests of a client, see measure(). A way that cannot run here has no cells.
+    """
     counts = QUICK_CLIENT_COUNTS if lab.quick else CLIENT_COUNTS
     name = column_of(database.name, link)
     cells = {

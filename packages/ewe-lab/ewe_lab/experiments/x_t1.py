@@ -178,7 +178,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
 
 
 def variables(script: str, path: str) -> dict[str, str]:
-    """Return the CGI variables for runs 3 and 4: those that ewe sends to X-Switch in run 1.
+    """Return the CGI variables for runs 3 and 4 (see above): those that ewe sends to X-Switch in run 1.
 
     The script and the engine then have the same work in all three runs. The ports are examples.
     """

@@ -47,7 +47,8 @@ from ewe_watch.live.director import ActionError, Choice, Director, can_be_measur
 LIMIT_S = 30.0  # the longest wait for `until`, at normal speed
 LOOK_S = 0.05
 USERS = "users"
-CONDITION = re.compile(r"([1-4]): ([a-z -]+?) (=|>=|<=) (\d+|users)")
+# `1: held silent = 5`: the number of the model, from 1; the measure; the sign; the value
+CONDITION = re.compile(r"(?P<model>[1-4]): (?P<measure>[a-z -]+?) (?P<sign>=|>=|<=) (?P<value>\d+|users)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
 KEYS = {"say", "at-once", "send", "count", "let-go", "until", "shows"}
 
@@ -171,13 +172,14 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
 
 
 def condition(number: int, text: str, models: int) -> SceneCondition:
-    """Return the condition of a text. number: of its step. Raises ValueError."""
+    """Return the condition of a text. number: of its step. models: how many the scene has. Raises ValueError."""
     found = CONDITION.fullmatch(text)
-    if found is None or int(found[1]) > models:
+    if found is None or int(found["model"]) > models:
         raise ValueError(f'step {number}: {text!r} is not a condition such as "1: held silent = 5"')
-    if not can_be_measured(found[2]):
-        raise ValueError(f"step {number}: {found[2]!r} cannot be measured")
-    return SceneCondition(text, int(found[1]) - 1, found[2], found[3], found[4])
+    measure = found["measure"]
+    if not can_be_measured(measure):
+        raise ValueError(f"step {number}: {measure!r} cannot be measured")
+    return SceneCondition(text, int(found["model"]) - 1, measure, found["sign"], found["value"])
 
 
 def lacks_users(scene: WatchScene, director: Director) -> str:
