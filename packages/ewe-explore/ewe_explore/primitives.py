@@ -331,6 +331,7 @@ class Condition(Primitive):
             raise RuntimeError("an invariant cannot wait for a condition")
         if not self.lock.is_mine():
             raise RuntimeError("cannot wait on un-acquired lock")
+        # A program that tests whether the lock is held may see it held until here
         if run.releases_decide:
             run.point(self.lock.step(run, "is about to release"))
         waiter = Waiter(run.current)

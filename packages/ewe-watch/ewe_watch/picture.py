@@ -223,7 +223,11 @@ class TraceDrawing:
         return LaneSpan(lane["began"] * self.px_per_micro, ended * self.px_per_micro, "free", "")
 
     def drawn(self, work: Iterable[Work]) -> list[LaneSpan]:
-        """Return the spans to draw: the narrow ones by column, then the wide ones."""
+        """Return the spans to draw: the wide ones as they are, after one for each column of narrow ones.
+
+        The narrow spans of a column would be too many to draw. The span in their place has the kind that took most
+        of the time, and is as high as the part of the column that all of them fill.
+        """
         wide: list[LaneSpan] = []
         columns: dict[int, Counter[str]] = defaultdict(Counter)
         for each in work:

@@ -226,7 +226,7 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
 
 
 def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
-    """Make the five runs, and return them in their order."""
+    """Make the five runs of the module's docstring, each of `count` requests; return them in their order."""
     with on_core(load_core()):  # the pinger runs in this process
         before = {layer: cpu_seconds_of(pids) for layer, pids in servers.pids_by_layer.items()}
         duration = pinger.ping(servers.full, count)
@@ -239,6 +239,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
                 },
             )
         ]
+        # Runs 2, 3 and 4: the layers that remain are one process tree each
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
             duration = pinger.ping(ask, count)

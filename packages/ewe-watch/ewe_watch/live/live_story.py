@@ -354,7 +354,7 @@ class LiveStory(TraceStory):
         if len(self.workers) > MOST_WORKERS:
             self.workers = {worker: number for number, worker in enumerate(self.row_workers)}
             self.accepting_workers &= self.workers.keys()
-            self.accepting &= {worker.partition("/")[0] for worker in self.workers}
+            self.accepting_processes &= {worker.partition("/")[0] for worker in self.workers}
 
     def keep_requests(self) -> None:
         """Keep only the current requests of open connections, and give the connections their new indexes."""
