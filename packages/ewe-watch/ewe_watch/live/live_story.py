@@ -272,7 +272,8 @@ class LiveStory(TraceStory):
         connection = self.occupied.get(worker)
         if connection is None and worker in self.shown_zombies:
             return [name, worker, ZOMBIE, self.at(self.shown_zombies[worker]), "", ZOMBIE, ""]
-        if connection is None and self.calls:  # a server without a trace: the kernel says what its threads do
+        # A server without a trace: the kernel knows the system call of each thread
+        if connection is None and self.calls:
             return [name, worker, "", 0, self.calls.get(worker, "ended"), "", ""]
         if connection is None:
             # Without events of its life, a worker of a model with one connection each has ended with that
