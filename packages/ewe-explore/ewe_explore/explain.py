@@ -14,14 +14,13 @@ Read next: waits.py, which explains waits without end; timeline.py and page.py, 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from ewe_explore.primitives import Condition
 from ewe_explore.scheduler import Run, Step, name_of_object
 from ewe_explore.search import shared_keys
 from ewe_explore.waits import has_ended, reasons_of_deadlock, reasons_of_loop
-from ewe_explore.wording import at_line, phrase
+from ewe_explore.wording import at_line, phrase, whole_name
 
 UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
 LOOP_STEPS = 200  # of an endless loop: the story shows the variables of its last steps
@@ -98,7 +97,7 @@ def lanes_to_fold(run: Run, events: list[TimelineEvent], texts: list[str]) -> li
         if event.kind == "stop" and event.other != event.lane:
             kept |= {event.lane, event.other}
     text = " ".join(texts)
-    kept |= {lane for lane in used if re.search(rf"(?<!\w){re.escape(run.lanes[lane].name)}(?!\w)", text)}
+    kept |= {lane for lane in used if whole_name(run.lanes[lane].name).search(text)}
     for wait in run.problem.waits:
         if len(kept) < MAX_LANES:
             kept.add(wait.lane)

@@ -21,8 +21,9 @@ schedule under 3.13, and a step has the name that the student wrote. (sys.settra
 more switches inside one expression, but the instructions differ between versions of Python.)
 
 Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
-is therefore around the last argument, so that a switch between the arguments and the call is possible. The second
-point of a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
+is therefore around the last argument, so that a switch between the arguments and the call is possible. The same
+holds for the index in `a[i]`. The second point of a `+=` needs the object of the first one, which leaves it on a
+stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
 """
@@ -156,9 +157,10 @@ def at(number: int, value: Any = None) -> Any:
         target = source_point.variable
         attribute = source_point.name
         if run.detailed and source_point.variable is not None:
+            # The caller is the changed program, or stepped() in place of it
             frame = sys._getframe(1)
             source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
-    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "controlled", False) is True:
+    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "is_stand_in", False) is True:
         if kind != "attribute" or not is_attribute_of_program(target, source_point.name, run):
             return value  # the object cannot change, or its own methods have points
         attribute = source_point.name
@@ -327,9 +329,10 @@ class Points(ast.NodeTransformer):
     def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
     ) -> int:
-        """Add a point to SOURCE_POINTS; return its number. more: the other fields of SourcePoint.
+        """Add a point to SOURCE_POINTS; return its number.
 
-        The default of `text` is the source of the node.
+        kind, name, verb, writes: the fields of SourcePoint, whose docstring lists the kinds. more: its other
+        fields. The default of `text` is the source of the node.
         """
         text = more.pop("text", "") or ast.unparse(node)
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
@@ -358,13 +361,50 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Turn `a[i]` into `_ewe_at(1, a)[i]`, for a read, a write and a `del`."""
+        """Add the point of `a[i]`, for a read, a write and a `del`: at the container, or at the index.
+
+        a[i]               _ewe_at(1, a)[i]
+        a[self.i]          _ewe_hold(1, a)[_ewe_at(2, self.i)]          _ewe_at(2) gets `a` from Lane.pending
+
+        The name of the point is "[]" for each index: the explorer takes all items of a container as one variable.
+        """
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
+        records_after_index = self.is_index_with_steps(node.slice)
         number = self.add_point(node, "item", "[]", verb, writes)
-        node.value = self.wrap(AT_NAME, number, self.visit(node.value), node)
+        if records_after_index:
+            self.add_point(node, "item", "[]", verb, writes, is_second=True)
+        function = HOLD_NAME if records_after_index else AT_NAME
+        node.value = self.wrap(function, number, self.visit(node.value), node)
         node.slice = self.visit(node.slice)
+        if records_after_index:
+            node.slice = self.wrap_index(number + 1, node.slice)
         return node
+
+    def has_steps(self, node: ast.expr) -> bool:
+        """Return whether other lanes may run while an expression is evaluated: it has points or calls functions."""
+        return any(
+            isinstance(each, ast.Attribute | ast.Subscript | ast.Call | ast.Starred)
+            or (isinstance(each, ast.Name) and each.id in self.names)
+            for each in ast.walk(node)
+        )
+
+    def is_index_with_steps(self, index: ast.expr) -> bool:
+        """Return whether the point of an access goes to its index. A slice within a tuple is no expression."""
+        has_slices = isinstance(index, ast.Tuple) and any(isinstance(each, ast.Slice) for each in index.elts)
+        return self.has_steps(index) and not has_slices
+
+    def wrap_index(self, number: int, index: ast.expr) -> ast.expr:
+        """Return an index whose last part, in the order of evaluation, is in the call `_ewe_at(number, part)`."""
+        if not isinstance(index, ast.Slice):
+            return self.wrap(AT_NAME, number, index, index)
+        if index.step is not None:
+            index.step = self.wrap(AT_NAME, number, index.step, index.step)
+        elif index.upper is not None:
+            index.upper = self.wrap(AT_NAME, number, index.upper, index.upper)
+        elif index.lower is not None:
+            index.lower = self.wrap(AT_NAME, number, index.lower, index.lower)
+        return index
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Turn the read of a shared variable `n` into `_ewe_at(1) or n`. _ewe_at(1) returns None."""
@@ -386,7 +426,9 @@ class Points(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
             text = ast.unparse(node)
             writes = node.func.id == "next"  # next() takes an item out of an iterator
-            node.args = [self.content(each, "calls", text=text, writes=writes) for each in node.args]
+            node.args = [
+                self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args
+            ]
             node.keywords = [self.visit(each) for each in node.keywords]
             return node
         self.generic_visit(node)
@@ -422,8 +464,12 @@ class Points(ast.NodeTransformer):
         text = ast.unparse(function) + ("(…)" if node.args or node.keywords else "()")
         writes = function.attr not in READING_METHODS
         reads_contents = function.attr in METHODS_OF_CONTENTS
-        simple = ast.Constant if reads_contents else ast.Constant | ast.Name
-        has_simple_arguments = all(isinstance(each, simple) for each in node.args) and not node.keywords
+        # The contents of a container are read by a point, too, so its name is no simple argument then
+        has_simple_arguments = not node.keywords and all(
+            isinstance(each, ast.Constant)
+            or (isinstance(each, ast.Name) and each.id not in self.names and not reads_contents)
+            for each in node.args
+        )
         last = node.args[-1] if node.args and not node.keywords else None
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = (
@@ -435,7 +481,8 @@ class Points(ast.NodeTransformer):
         value = self.visit(function.value)
         function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
         node.args = [
-            self.content(each, "reads") if reads_contents else self.visit(each) for each in node.args
+            self.with_content_point(each, "reads") if reads_contents else self.visit(each)
+            for each in node.args
         ]
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
@@ -444,7 +491,7 @@ class Points(ast.NodeTransformer):
 
     # Tests, loops and operators: they read the contents of containers
 
-    def content(
+    def with_content_point(
         self, node: ast.expr, verb: str = "tests", *, text: str = "", writes: bool = False
     ) -> ast.expr:
         """Return an expression with a point. The point takes effect only if the value is a container.
@@ -460,100 +507,112 @@ class Points(ast.NodeTransformer):
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """Add a point to `not a`, which reads the container `a`."""
         node.operand = (
-            self.content(node.operand) if isinstance(node.op, ast.Not) else self.visit(node.operand)
+            self.with_content_point(node.operand)
+            if isinstance(node.op, ast.Not)
+            else self.visit(node.operand)
         )
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Add points to `a + b`."""
-        node.left, node.right = self.content(node.left, "reads"), self.content(node.right, "reads")
+        node.left, node.right = (
+            self.with_content_point(node.left, "reads"),
+            self.with_content_point(node.right, "reads"),
+        )
         return node
 
     def visit_Starred(self, node: ast.Starred) -> ast.expr:
         """Add a point to `[*a]` and `f(*a)`."""
-        node.value = self.content(node.value, "unpacks") if is_read(node) else self.visit(node.value)
+        node.value = (
+            self.with_content_point(node.value, "unpacks") if is_read(node) else self.visit(node.value)
+        )
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.expr:
-        """Add a point to `{**a}`."""
+        """Turn `{**a}` into `{**_ewe_at(1, a)}`: in the syntax tree, a value without a key is unpacked."""
         values = zip(node.keys, node.values, strict=True)
         node.values = [
-            self.content(value, "unpacks") if key is None else self.visit(value) for key, value in values
+            self.with_content_point(value, "unpacks") if key is None else self.visit(value)
+            for key, value in values
         ]
         node.keys = [key if key is None else self.visit(key) for key in node.keys]
         return node
 
     def visit_keyword(self, node: ast.keyword) -> ast.keyword:
         """Add a point to `f(**a)`."""
-        node.value = self.content(node.value, "unpacks") if node.arg is None else self.visit(node.value)
+        node.value = (
+            self.with_content_point(node.value, "unpacks") if node.arg is None else self.visit(node.value)
+        )
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
         """Add a point to `f"{a}"`."""
-        node.value = self.content(node.value, "reads")
+        node.value = self.with_content_point(node.value, "reads")
         node.format_spec = self.visit(node.format_spec) if node.format_spec is not None else None
         return node
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
         """Add a point to `yield from a`."""
-        node.value = self.content(node.value, "goes through")
+        node.value = self.with_content_point(node.value, "goes through")
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Add points to `for x in a if b`, within brackets."""
         node.target = self.visit(node.target)
-        node.iter = self.content(node.iter, "goes through")
-        node.ifs = [self.content(each) for each in node.ifs]
+        node.iter = self.with_content_point(node.iter, "goes through")
+        node.ifs = [self.with_content_point(each) for each in node.ifs]
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.stmt:
         """Add a point if `match a` reads a container."""
-        node.subject = self.content(node.subject)
+        node.subject = self.with_content_point(node.subject)
         node.cases = [self.visit(each) for each in node.cases]
         return node
 
     def visit_If(self, node: ast.If) -> ast.stmt:
         """Add a point if the test reads a container, and the points of both branches."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_While(self, node: ast.While) -> ast.stmt:
         """Add a point if the test reads a container, and the points of the loop."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """Add a point if the test reads a container, and the points of the message."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         if node.msg is not None:
             node.msg = self.visit(node.msg)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """Add a point if the test of `a if test else b` reads a container."""
-        node.test = self.content(node.test)
+        node.test = self.with_content_point(node.test)
         node.body = self.visit(node.body)
         node.orelse = self.visit(node.orelse)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        node.values = [self.content(each) for each in node.values]
+        node.values = [self.with_content_point(each) for each in node.values]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Add points to comparisons: `x in a` and `a == b` read the containers `a` and `b`, `a is b` does not."""
         first, *_ = node.ops
         of_contents = not isinstance(first, ast.Is | ast.IsNot | ast.In | ast.NotIn)
-        node.left = self.content(node.left, "compares") if of_contents else self.visit(node.left)
+        node.left = self.with_content_point(node.left, "compares") if of_contents else self.visit(node.left)
         comparators = []
         for op, each in zip(node.ops, node.comparators, strict=True):
             verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
             comparators.append(
-                self.visit(each) if isinstance(op, ast.Is | ast.IsNot) else self.content(each, verb)
+                self.visit(each)
+                if isinstance(op, ast.Is | ast.IsNot)
+                else self.with_content_point(each, verb)
             )
         node.comparators = comparators
         return node
@@ -562,7 +621,7 @@ class Points(ast.NodeTransformer):
         """Add a point to `for x in a`: the loop reads the container `a`."""
         numbers = self.bound_names(node.target)
         node.target = self.visit(node.target)
-        node.iter = self.content(node.iter, "goes through")
+        node.iter = self.with_content_point(node.iter, "goes through")
         for number in numbers:
             node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
@@ -594,7 +653,7 @@ class Points(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
         unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        value = self.content(node.value, "unpacks") if unpacks else self.visit(node.value)
+        value = self.with_content_point(node.value, "unpacks") if unpacks else self.visit(node.value)
         node.value = self.stored(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
@@ -626,6 +685,7 @@ class Points(ast.NodeTransformer):
         name += value      _at(2); name += _at(1, value)       the point of the write gets its number first
         a.b += value       _at(1, a).b += _at(2, value)        _at(2) gets `a` from Lane.pending
         a[i] += value      _at(1, a)[i] += _at(2, value)       the same
+        a[b.i] += value    _hold(1, a)[_at(2, b.i)] += _at(3, value)     each _at() gets `a` from Lane.pending
         """
         target = node.target
         value = self.visit(node.value)
@@ -641,13 +701,22 @@ class Points(ast.NodeTransformer):
             return [ast.copy_location(point_of_read, node), node]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
-        # The write needs the number after that of the read: by it, at() finds the stored object
-        number = self.add_point(target, kind, name, "reads", False, stores_object=True)
+        reads_after_index = isinstance(target, ast.Subscript) and self.is_index_with_steps(target.slice)
+        # Each point that finds a stored object needs the number after that of the point which has stored it
+        first = len(SOURCE_POINTS)
+        if reads_after_index:
+            self.add_point(target, kind, name, "reads", False)
+        read = self.add_point(
+            target, kind, name, "reads", False, is_second=reads_after_index, stores_object=True
+        )
         self.add_point(target, kind, name, "writes", True, is_second=True)
-        target.value = self.wrap(AT_NAME, number, self.visit(target.value), target)
+        function = HOLD_NAME if reads_after_index else AT_NAME
+        target.value = self.wrap(function, first, self.visit(target.value), target)
         if isinstance(target, ast.Subscript):
             target.slice = self.visit(target.slice)
-        node.value = self.wrap(AT_NAME, number + 1, value, value)
+            if reads_after_index:
+                target.slice = self.wrap_index(read, target.slice)
+        node.value = self.wrap(AT_NAME, read + 1, value, value)
         return node
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:

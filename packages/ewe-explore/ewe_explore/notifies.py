@@ -27,7 +27,7 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
             "Call notify() with each change that a waiting thread tests. "
             "Call notify_all() if every waiting thread must see the change, as at a close."
         )
-    calls = [step for step in executed(run, wait.target) if step.verb.startswith("notifies")]
+    calls = [step for step in steps_on(run, wait.target) if step.verb.startswith("notifies")]
     others = [step for step in calls if step.execution_index > began]
     if others:
         last = others[-1]
@@ -63,7 +63,7 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
 
 def waits_again(run: Run, wait: BlockedLane, began: int) -> str:
     """Describe how a lane that an earlier notify has woken tests and waits again; "" if it does not."""
-    steps = [step for step in executed(run, wait.target) if step.execution_index < began]
+    steps = [step for step in steps_on(run, wait.target) if step.execution_index < began]
     woken = [step for step in steps if step.lane == wait.lane and step.verb == "goes on after"]
     notifies = [step for step in steps if step.verb.startswith("notifies") and step.note != LOST_NOTIFY]
     tested = tested_values(run, wait, began)
@@ -143,7 +143,7 @@ def is_announced(run: Run, change: Step, condition: Condition) -> bool:
     locked = time_of_lock(run, change.lane, condition, change.execution_index)
     return any(
         step.lane == change.lane and step.verb.startswith("notifies") and step.execution_index > locked
-        for step in executed(run, condition)
+        for step in steps_on(run, condition)
     )
 
 
@@ -153,7 +153,7 @@ def time_of_lock(run: Run, lane: int, condition: Condition, moment: int) -> int:
     moment and the result: an execution_index.
     """
     steps = sorted(
-        (*executed(run, condition), *executed(run, condition.lock)), key=lambda step: step.execution_index
+        (*steps_on(run, condition), *steps_on(run, condition.lock)), key=lambda step: step.execution_index
     )
     held = moment
     for step in steps:
@@ -172,7 +172,7 @@ def cleared_set(run: Run, wait: BlockedLane) -> str:
     A set() ends each wait in progress. The last set() therefore came before this wait, and a clear() in between.
     """
     name = run.lanes[wait.lane].name
-    steps = executed(run, wait.target)
+    steps = steps_on(run, wait.target)
     waits = f"{name} waits for {wait.name}{at_line(wait.line)}"
     last_set = max((index for index, step in enumerate(steps) if step.verb == "sets"), default=-1)
     if last_set < 0:
@@ -200,11 +200,11 @@ def cleared_set(run: Run, wait: BlockedLane) -> str:
 
 def begin_of(run: Run, wait: BlockedLane) -> int:
     """Return the moment at which a lane began to wait, as an execution_index."""
-    steps = executed(run, wait.target)
+    steps = steps_on(run, wait.target)
     return max(step.execution_index for step in steps if step.lane == wait.lane and step.verb == wait.verb)
 
 
-def executed(run: Run, target: object) -> list[Step]:
+def steps_on(run: Run, target: object) -> list[Step]:
     """Return the steps on an object, in the order of their execution."""
     steps = [step for step in run.steps if step.target is target and step.execution_index >= 0]
     return sorted(steps, key=lambda step: step.execution_index)

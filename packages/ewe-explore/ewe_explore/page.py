@@ -122,6 +122,7 @@ def rows(story: Story) -> Iterator[TimelineRow]:
     """Yield the rows of the table below the picture."""
     number = 0
     for event in story.events:
+        # The failure, and a gap where rows are left out, are no steps: they have no number in the picture
         if event.kind in ("fail", "gap"):
             yield TimelineRow(event.kind, event.text)
             continue

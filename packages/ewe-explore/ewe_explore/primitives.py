@@ -40,7 +40,7 @@ from ewe_explore.scheduler import (
 class Primitive:
     """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
-    controlled = True  # its methods have their own points
+    is_stand_in = True  # for a class of the standard library; its methods have their own points
     line_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
     creation_number = 0  # 1 for the first object that this line has created
     fixed_name = ""  # a fixed name, which replaces the name from the source line
@@ -331,6 +331,7 @@ class Condition(Primitive):
             raise RuntimeError("an invariant cannot wait for a condition")
         if not self.lock.is_mine():
             raise RuntimeError("cannot wait on un-acquired lock")
+        # A program that tests whether the lock is held may see it held until here
         if run.releases_decide:
             run.point(self.lock.step(run, "is about to release"))
         waiter = Waiter(run.current)
@@ -355,8 +356,10 @@ class Condition(Primitive):
         return waiter.notified or timeout is None
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until predicate() is true, at most `timeout` seconds in all; return its last result."""
-        end = None if timeout is None or not ACTIVE_RUNS else ACTIVE_RUNS[-1].now + timeout
+        """Wait until predicate() is true, at most `timeout` seconds of Run.now in all; return its last result."""
+        if not ACTIVE_RUNS:  # no other lane can change the result
+            return predicate()
+        end = None if timeout is None else ACTIVE_RUNS[-1].now + timeout
         result = predicate()
         while not result:
             left = None if end is None else end - ACTIVE_RUNS[-1].now
@@ -486,6 +489,7 @@ class Event(Primitive):
         run = self.point("waits for")
         if run is None or self.flag:
             return self.flag
+        # Not the flag: a clear() may follow the set() before this lane gets its turn
         earlier = self.set_count
         return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, "sees")
 

@@ -157,7 +157,10 @@ def schedule_text(schedule: Schedule) -> str:
 
 
 def read_schedule(text: str) -> Schedule:
-    """Parse a schedule. Raises ValueError with one line."""
+    """Parse a schedule. `17:2,31:0` becomes ((17, 2), (31, 0)): at decision 17, lane 2 runs next.
+
+    Raises ValueError with one line.
+    """
     if text.strip() in ("", "none"):
         return ()
     found: list[tuple[int, int]] = []

@@ -610,9 +610,10 @@ class Run:
                 self.finish(None)
                 return None
             lanes = self.runnable()
-            # If all lanes wait, an early wake-up alone must not hide a deadlock
+            # An early wake-up is a spurious one or an early timeout, which options allow. It alone is no reason to
+            # go on: otherwise these options would hide each deadlock
             if any(self.can_run_without_early_wake_up(lane) for lane in lanes):
-                return lanes[0] if len(lanes) == 1 else self.decide(lanes, None)
+                return lanes[0] if len(lanes) == 1 else self.decide(lanes, current=None)
             deadlines = [lane.deadline for lane in self.lanes if not lane.done and lane.deadline is not None]
             if not deadlines:
                 self.finish(self.deadlock_problem())

@@ -134,13 +134,13 @@ class Level:
 
 
 class Search:
-    """Tries schedules one at a time. levels[d]: the schedules with d deviations."""
+    """Tries schedules one at a time. levels[d]: the schedules with d deviations from the default decisions."""
 
     def __init__(self, start: Start, options: Options, seed: int) -> None:
         self.start = start
         self.options = options
         self.random = random.Random(seed)
-        self.levels: list[Level] = [Level(deque([()]))]
+        self.levels: list[Level] = [Level(deque([()]))]  # at first only the empty schedule
         self.shared_lines: SharedLines = set()
         self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
@@ -167,11 +167,15 @@ class Search:
         return all(not level.waiting and not level.dropped for level in self.levels)
 
     def run_level(self, schedule: Schedule) -> Run:
-        """Try a schedule, and add its extensions by one deviation to the next level."""
+        """Try a schedule, and add its extensions by one deviation to the next level.
+
+        A deviation is a decision that is not the default one. Its pair has the number of the decision first.
+        """
         run = self.execute(Replay(schedule))
         depth = len(schedule)
         self.levels[depth].tried += 1
-        # If the last deviation did not happen, this run was the same as one of the level below
+        # If the program is not deterministic, the lane of a deviation may be unable to run. The run has then
+        # followed a schedule of a lower level, which has the extensions
         if tuple(run.deviations) == schedule and run.problem is None:
             if len(self.levels) == depth + 1:
                 self.levels.append(Level())

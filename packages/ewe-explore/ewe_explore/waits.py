@@ -9,7 +9,7 @@ Both come from the run at its failure. After the failure, the scheduler ends eve
 about the end of a thread before the failure. The step "ends" of a thread does.
 
     waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
-      └────── else ──────▶ lonely(): one sentence for each waiting thread, by the kind of the object
+      └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
 
 Read next: notifies.py, which explains waits on conditions and for events.
 """
@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ewe_explore.network import Selection, Socket
-from ewe_explore.notifies import cleared_set, executed, missed_notify
+from ewe_explore.notifies import cleared_set, missed_notify, steps_on
 from ewe_explore.primitives import Barrier, Condition, Event, Semaphore
 from ewe_explore.queues import Queue
 from ewe_explore.scheduler import RECENT_STEPS, BlockedLane, Lane, Run, Step, name_of_object
-from ewe_explore.wording import at_line, listed
+from ewe_explore.wording import at_line, listed, whole_name
 
 MAX_REASONS = 5  # the most sentences about waits
 MAX_NAMES = 3  # the most threads that one sentence names
@@ -36,23 +36,22 @@ def reasons_of_deadlock(run: Run, waits: list[BlockedLane]) -> list[str]:
     if len(lanes) > 1:
         return found
     if lanes:  # a lane waits for its own lock: another lane may have to release it
-        return found + distinct(run, others)
+        return found + shared_reasons(run, others)
     # A daemon may wait without end, unless the end of the program depends on it
     needed = {awaited(wait) for wait in waits}
     reported = [wait for wait in waits if not run.lanes[wait.lane].daemon or wait.lane in needed] or waits
-    return distinct(run, reported) + unstarted(run)
+    return shared_reasons(run, reported) + unstarted(run)
 
 
-def distinct(run: Run, waits: list[BlockedLane]) -> list[str]:
+def shared_reasons(run: Run, waits: list[BlockedLane]) -> list[str]:
     """Return the reasons of these waits. Lanes that wait for the same reason share one sentence."""
-    groups: dict[
-        str, tuple[str, list[str]]
-    ] = {}  # the reason without the lane's name -> the reason, all names
+    # The line of the wait and the reason without the lane's name -> the reason, the names of all its lanes
+    groups: dict[str, tuple[str, list[str]]] = {}
     for wait in waits:
-        text = lonely(run, wait)
+        text = reason_of_one(run, wait)
         name = run.lanes[wait.lane].name
         if text:
-            groups.setdefault(f"{wait.line} {text.replace(name, '')}", (text, []))[1].append(name)
+            groups.setdefault(f"{wait.line} {whole_name(name).sub('', text)}", (text, []))[1].append(name)
     found = []
     for text, names in groups.values():
         rest = names[1:]
@@ -121,7 +120,7 @@ def advice_for_circle(waits: list[BlockedLane]) -> str:
     return f"No thread in this circle can go on. {advice}"
 
 
-def lonely(run: Run, wait: BlockedLane) -> str:
+def reason_of_one(run: Run, wait: BlockedLane) -> str:
     """Describe why a lane waits without end although there is no circle; "" for a join.
 
     A lane that joins a thread waits because this thread waits, and that wait has its own sentence.
@@ -133,7 +132,7 @@ def lonely(run: Run, wait: BlockedLane) -> str:
     for kind, describe in REASONS:
         if isinstance(wait.target, kind):
             return describe(run, wait)
-    text = f"{begin(run, wait)}, and no other thread can end this wait any more."
+    text = f"{wait_clause(run, wait)}, and no other thread can end this wait any more."
     return f"{text} {others_of(run, wait)}".rstrip()
 
 
@@ -172,23 +171,23 @@ def unstarted(run: Run) -> list[str]:
     ]
 
 
-def counts(run: Run, target: object, verb: str) -> dict[int, list[Step]]:
+def steps_of_verb(run: Run, target: object, verb: str) -> dict[int, list[Step]]:
     """Return the steps of a verb that succeeded, by lane. An attempt that led to a wait is hidden."""
     found: dict[int, list[Step]] = {}
-    for step in executed(run, target):
+    for step in steps_on(run, target):
         if step.verb == verb and not step.hidden and not step.failed:
             found.setdefault(step.lane, []).append(step)
     return found
 
 
 def latest(found: dict[int, list[Step]]) -> Step | None:
-    """Return the last one of the steps of counts(); None without any."""
+    """Return the last one of the steps of steps_of_verb(); None without any."""
     steps = [step for each in found.values() for step in each]
     return max(steps, key=lambda step: step.execution_index, default=None)
 
 
-def begin(run: Run, wait: BlockedLane) -> str:
-    """Return the begin of a sentence: the lane, its wait, and the line."""
+def wait_clause(run: Run, wait: BlockedLane) -> str:
+    """Return a clause without its full stop: `worker 1 waits for room in q [line 5]`."""
     return f"{run.lanes[wait.lane].name} {wait.verb} {wait.name}{at_line(wait.line)}"
 
 
@@ -204,7 +203,7 @@ def kept_lock(run: Run, wait: BlockedLane, holder: int) -> str:
     """Describe why a lock stays with its holder. The wait may be the end of a wait on a condition."""
     name, other = run.lanes[wait.lane].name, run.lanes[holder].name
     lock = wait.target.lock if isinstance(wait.target, Condition) else wait.target
-    taken = latest({holder: counts(run, lock, "acquires").get(holder, [])})
+    taken = latest({holder: steps_of_verb(run, lock, "acquires").get(holder, [])})
     line = at_line(taken.line) if taken is not None else ""
     if wait.notified is not None:
         notifier = run.lanes[wait.notified.lane].name
@@ -230,11 +229,10 @@ def kept_lock(run: Run, wait: BlockedLane, holder: int) -> str:
 
 def empty_semaphore(run: Run, wait: BlockedLane) -> str:
     """Describe where the places of a semaphore have gone."""
-    taken, released = counts(run, wait.target, "acquires"), counts(run, wait.target, "releases")
+    taken, released = steps_of_verb(run, wait.target, "acquires"), steps_of_verb(run, wait.target, "releases")
     last = latest(released)
-    text = (
-        f"{begin(run, wait)}, and no thread {'ever releases it' if last is None else 'releases it any more'}."
-    )
+    use = "ever releases it" if last is None else "releases it any more"
+    text = f"{wait_clause(run, wait)}, and no thread {use}."
     if last is not None and any(len(each) > len(taken.get(lane, [])) for lane, each in released.items()):
         # A signal: one lane releases it, and another one acquires it
         user = latest(taken)
@@ -254,20 +252,20 @@ def empty_semaphore(run: Run, wait: BlockedLane) -> str:
 
 def unserved_queue(run: Run, wait: BlockedLane) -> str:
     """Describe why a get(), a put() or a join() of a queue never ends."""
-    puts, gets = counts(run, wait.target, "puts into"), counts(run, wait.target, "gets from")
+    puts, gets = steps_of_verb(run, wait.target, "puts into"), steps_of_verb(run, wait.target, "gets from")
     if wait.verb.startswith("waits for the last"):
         return undone_items(run, wait, gets)
     last_put, last_get = latest(puts), latest(gets)
     if wait.verb.startswith("waits for room"):
         if last_get is None:
-            return f"{begin(run, wait)}, which is full, and no thread ever gets an item out of it."
+            return f"{wait_clause(run, wait)}, which is full, and no thread ever gets an item out of it."
         return (
-            f"{begin(run, wait)}, which is full, and no other thread gets an item out of it any more. "
+            f"{wait_clause(run, wait)}, which is full, and no other thread gets an item out of it any more. "
             f"{last_use(run, last_get, wait, 'got an item')}"
         )
     if last_put is None:
-        return f"{begin(run, wait)}, and no thread ever puts an item into it."
-    text = f"{begin(run, wait)}, and no other thread puts an item into it any more. "
+        return f"{wait_clause(run, wait)}, and no thread ever puts an item into it."
+    text = f"{wait_clause(run, wait)}, and no other thread puts an item into it any more. "
     text += last_use(run, last_put, wait, "put an item into it")
     if last_get is not None:
         text += f" {capital(who(run, last_get, wait))} got the last one{at_line(last_get.line)}."
@@ -287,9 +285,11 @@ def last_use(run: Run, step: Step, wait: BlockedLane, verb: str) -> str:
 
 def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> str:
     """Describe which items of a queue lack a task_done()."""
-    done = counts(run, wait.target, "marks an item done in")
+    done = steps_of_verb(run, wait.target, "marks an item done in")
     count = wait.target.unfinished_tasks
-    text = f"{begin(run, wait)}: {count} item{'s lack their' if count != 1 else ' lacks its'} task_done()."
+    text = (
+        f"{wait_clause(run, wait)}: {count} item{'s lack their' if count != 1 else ' lacks its'} task_done()."
+    )
     if not gets:
         return f"{text} No thread ever gets an item out of it."
     guilty = [lane for lane, each in gets.items() if len(each) > len(done.get(lane, []))]
@@ -315,14 +315,14 @@ def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     )
     away = [lane.number for lane in run.lanes[1:] if lane.number not in here]
     have = "has" if came == 1 else "have"
-    text = f"{begin(run, wait)}, which needs {barrier.parties} threads: only {came} {have} come."
+    text = f"{wait_clause(run, wait)}, which needs {barrier.parties} threads: only {came} {have} come."
     states = [f"{run.lanes[lane].name} {state(run, lane)}" for lane in away[:MAX_NAMES]]
     return f"{text} {'; '.join(states)}." if states else text
 
 
 def silent_socket(run: Run, wait: BlockedLane) -> str:
     """Describe why no bytes, no room and no connection come to a socket."""
-    target, text = wait.target, begin(run, wait)
+    target, text = wait.target, wait_clause(run, wait)
     if wait.verb.startswith("waits for a connection"):
         return f"{text}, and no other thread connects to it any more. {others_of(run, wait)}".rstrip()
     if wait.verb.startswith("waits for room in the backlog"):
@@ -332,20 +332,20 @@ def silent_socket(run: Run, wait: BlockedLane) -> str:
         text += ": the bytes that it has sent fill the buffer, and no thread reads them any more."
     else:
         text += ": no bytes come, and no thread closes the other end."
-    peer = target.partner
-    if peer is not None and peer.is_in_backlog:
+    other_end = target.partner
+    if other_end is not None and other_end.is_in_backlog:
         return f"{text} No thread has accepted this connection. {others_of(run, wait)}".rstrip()
-    used = executed(run, peer)
-    if used:
-        return f"{text} {last_use(run, used[-1], wait, 'used the other end')}"
+    uses = steps_on(run, other_end)
+    if uses:
+        return f"{text} {last_use(run, uses[-1], wait, 'used the other end')}"
     return f"{text} No thread uses the other end. {others_of(run, wait)}".rstrip()
 
 
 def silent_selection(run: Run, wait: BlockedLane) -> str:
     """Describe why select(), poll() or epoll never returns."""
     return (
-        f"{begin(run, wait)}: none of its sockets gets bytes, a connection or an end, and no other thread can "
-        f"cause one any more. {others_of(run, wait)}"
+        f"{wait_clause(run, wait)}: none of its sockets gets bytes, a connection or an end, and no other thread "
+        f"can cause one any more. {others_of(run, wait)}"
     ).rstrip()
 
 

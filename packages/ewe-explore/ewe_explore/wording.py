@@ -5,6 +5,8 @@ Read next: waits.py and explain.py, which write sentences with them.
 
 from __future__ import annotations
 
+import re
+
 from ewe_explore.scheduler import Step, name_of_object
 
 
@@ -31,6 +33,11 @@ def plain(value: str) -> str:
 def at_line(line: int) -> str:
     """Return a line number for a message: ` [line 12]`; "" outside the student's file."""
     return f" [line {line}]" if line else ""
+
+
+def whole_name(name: str) -> re.Pattern[str]:
+    """Return the pattern of a thread's name in a text: `work 1`, but not the begin of `work 12`."""
+    return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
 
 
 def listed(names: list[str], most: int = 3) -> str:

@@ -15,6 +15,7 @@ from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
+from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
 from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
@@ -362,6 +363,12 @@ def test_always_outside_of_an_exploration() -> None:
         always(lambda: False)
 
 
+def test_a_condition_outside_of_an_exploration_waits_for_nothing() -> None:
+    condition = Condition()
+    with condition:
+        assert condition.wait() and condition.wait_for(iter([0]).__next__, timeout=1) == 0
+
+
 def test_schedules_are_written_and_read() -> None:
     for schedule in ((), ((17, 2),), ((3, 1), (31, 0))):
         assert read_schedule(schedule_text(schedule)) == schedule
@@ -391,6 +398,31 @@ def test_each_way_to_read_a_container_is_a_step(tmp_path: Path, read: str) -> No
     )
     result = explore(program(tmp_path / "read.py", text), runs=60)
     assert result.failure is not None and "first == second" in result.failure.problem.headline
+
+
+# Each needs the number of items. Another thread removes an item and reduces the number, under a lock.
+INDEXED = (
+    "items[box.count - 1]", "items[box.count - 1] = 3", "del items[box.count - 1]", "table[box.count] += 1",
+    "assert items[box.count - 1:]", "assert items[:: -(n := box.count)] == [n]", "items[(lambda: box.count)() - 1]",
+    "items[number - 1]", "seen.append(number); assert seen != [0, 2]",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("use", INDEXED)
+def test_another_thread_may_run_between_an_index_and_its_use(tmp_path: Path, use: str) -> None:
+    text = (
+        "import threading\nclass Box:\n    count = 2\nbox, lock = Box(), threading.Lock()\n"
+        "number, items, table, seen = 2, [1, 2], {1: 0, 2: 0}, []\n"
+        "def pop():\n    global number\n    with lock:\n"
+        "        box.count -= 1\n        number -= 1\n        items.pop()\n        table.popitem()\n"
+        "        seen.append(0)\n"
+        f"def use():\n    {use}\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (use, pop)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "index.py", text), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
 def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:

@@ -167,6 +167,18 @@ def test_an_object_that_a_thread_publishes_before_it_is_complete(tmp_path: Path)
     assert "first writes cls.instance [line 13] before the switch, and has not gone on since" in found, found
 
 
+def test_threads_that_wait_for_one_reason_share_its_sentence(tmp_path: Path) -> None:
+    """Also work 1, whose name is the begin of that of work 12, which the sentence names."""
+    text = (
+        "import queue, threading\nitems = queue.Queue()\n"
+        "def work(number):\n    if number == 12:\n        items.put(0)\n    items.get()\n"
+        "def scenario():\n    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 13)]\n"
+    )
+    reasons = why(tmp_path / "work.py", text + START)
+    assert reasons.count("work 12 put an item into it last [line 5]") == 1, reasons
+    assert "work 2, work 3, work 4 and 7 other threads wait for the same reason" in reasons
+
+
 def test_a_holder_that_leaves_without_a_release_because_of_a_switch(tmp_path: Path) -> None:
     text = """
 import threading

@@ -123,7 +123,8 @@ class Renewer:
             if length > until - self.clock():
                 too_long.append((each.id, length))
                 continue
-            if not self.is_quiet(until - length):
+            # The experiment must begin `length` seconds before the end
+            if not self.wait_for_quiet(until - length):
                 say(
                     "the machine is not quiet: nothing more is measured (--anyway measures beside other programs)"
                 )
@@ -143,8 +144,11 @@ class Renewer:
             say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {in_minutes(length)}")
         return status
 
-    def is_quiet(self, until: float) -> bool:
-        """Wait until other programs leave the cores alone, until `until` at most; return whether they do."""
+    def wait_for_quiet(self, until: float) -> bool:
+        """Wait until other programs leave the cores alone, until `until` at most; return whether they do.
+
+        until: by self.clock. At once True with --anyway.
+        """
         if self.renewal.anyway:
             return True
         if math.isinf(self.renewal.seconds):  # no time was given, so `until` never comes

@@ -262,8 +262,13 @@ ROWS = (
 
 
 def settings(sizes: Sequence[int], rows: Sequence[str]) -> list[SpeedSetting]:
-    """Return the settings of some kinds of rows, in the order of ROWS. sizes: of the files, for the rows `size`."""
-    size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]  # of all rows that do not vary it
+    """Return the settings of some kinds of rows, in the order of ROWS.
+
+    sizes: of the files, for the rows `size`. rows: the wanted kinds. ASKED has the kinds that differ by the
+    request, COMPARISONS those with a program.
+    """
+    # Of all rows that do not vary it: the size of the targets, 1024 bytes, if it is measured
+    size = TARGETS_AT.size if TARGETS_AT.size in sizes else sizes[0]
     found: dict[str, list[SpeedSetting]] = {
         "size": [SpeedSetting(each) for each in sizes],
         "close": [SpeedSetting(size, keep_alive=False)],

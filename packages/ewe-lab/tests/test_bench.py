@@ -501,7 +501,7 @@ def test_another_server_that_is_here_serves_the_site(lab: LabBench, name: str) -
     assert os.listdir(lab.directory) == ["site"]
 
 
-SECURE = [each for each in OTHER_SERVERS if other_servers.OTHER_SERVERS[str(each.values[0])].tls]
+SECURE = [each for each in OTHER_SERVERS if other_servers.OTHER_SERVERS[str(each.values[0])].tls_file]
 
 
 @pytest.mark.starts_processes

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from lab_bench import quick_lab
@@ -165,10 +166,9 @@ def running_ways(
     yield {EMBEDDED: (server, "/1"), CGI_DAEMON: (server, "/7")}, {IN_PROCESS: "it does not start"}
 
 
-@pytest.mark.starts_processes
-def test_every_number_of_clients_is_measured_for_every_way(
-    monkeypatch: pytest.MonkeyPatch, few_rows: None
-) -> None:
+@pytest.fixture
+def asked_ways(monkeypatch: pytest.MonkeyPatch, few_rows: None) -> list[tuple[str, int]]:
+    """Have R-F5 measure two ways at full speed, with answers at once; return the list of what it asks."""
     asked: list[tuple[str, int]] = []
 
     def counted(lab: object, server: object, path: str, clients: int, requests: int, digest: str) -> Sample:
@@ -180,10 +180,35 @@ def test_every_number_of_clients_is_measured_for_every_way(
     monkeypatch.setattr(r_f5, "ping", counted)
     monkeypatch.setattr(r_f5, "LINKS", {"full speed": ""})
     monkeypatch.setattr(databases, "why_missing", lambda name: "" if name == SQLITE else "no such thing")
+    return asked
+
+
+@pytest.mark.starts_processes
+def test_a_way_that_does_not_answer_the_first_request_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, asked_ways: list[tuple[str, int]]
+) -> None:
+    answer = r_f5.ping
+
+    def refused(lab: Any, server: Any, path: str, *how: Any) -> Sample:
+        if path == "/1":
+            raise LabError("no request was answered as it should be: 4 status")
+        return answer(lab, server, path, *how)
+
+    monkeypatch.setattr(r_f5, "ping", refused)
+    with quick_lab() as lab:
+        cells = list(r_f5.run(lab))
+    failures = [each.failure for each in cells if each.server == r_f5.FIRST]
+    assert failures == ["no request was answered as it should be: 4 status"] * len(r_f5.QUICK_CLIENT_COUNTS)
+    assert all(each.samples for each in cells if each.server == r_f5.SECOND) and len(asked_ways) > 1
+
+
+@pytest.mark.starts_processes
+def test_every_number_of_clients_is_measured_for_every_way(asked_ways: list[tuple[str, int]]) -> None:
+    asked = asked_ways
     with quick_lab() as lab:
         cells = list(r_f5.run(lab))
         assert f"{POSTGRESQL} is left out: no such thing" in lab.notes
-    assert asked[:2] == [("/1", r_f5.WARM_UP_REQUESTS), ("/7", r_f5.WARM_UP_REQUESTS)]
+    assert asked[:2] == [("/1", r_f5.WARM_UP_CLIENTS), ("/7", r_f5.WARM_UP_CLIENTS)]
     assert sorted(asked[2:]) == sorted(itertools.product(("/1", "/7"), r_f5.QUICK_CLIENT_COUNTS))
     assert {each.failure for each in cells if each.server == r_f5.THIRD} == {"it does not start"}
     assert [each.x for each in cells if each.server == r_f5.FIRST] == list(r_f5.QUICK_CLIENT_COUNTS)

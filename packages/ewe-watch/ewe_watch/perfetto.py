@@ -38,11 +38,8 @@ from ewe_watch.story import (
 AnySpan = TypeVar("AnySpan", Span, BehindSpan)
 LIFE = "life"  # the category of a life
 
-STATE_WORDS = {
-    BACKLOG: "in the backlog",
-    QUEUED: "in the queue",
-    PARKED: "parked",
-}  # the states without a worker
+# The states of a connection without a worker, in words
+WORKERLESS_STATES = {BACKLOG: "in the backlog", QUEUED: "in the queue", PARKED: "parked"}
 # Perfetto's processes for the engines and for the connections to databases: larger than any pid of Linux
 BEHIND = {ENGINE: (1 << 23, "X-Switch's engines"), DATABASE: ((1 << 23) + 1, "connections to databases")}
 
@@ -185,7 +182,8 @@ def flow(
 def of_span(story: TraceStory, span: Span, server: int, number: int) -> Iterator[dict[str, Any]]:
     """Yield the events of one span: a complete one for a worker's span, a pair for one in the queue or parked.
 
-    server: the process to show the queue in. number: unique for the span.
+    server: the process to show the queue in. number: unique for the span. A span of another state without a worker
+    yields nothing.
     """
     what = {"connection": span.connection, "want": span.want}
     if span.request != NO_REQUEST:
@@ -196,7 +194,7 @@ def of_span(story: TraceStory, span: Span, server: int, number: int) -> Iterator
             "ph": "X", "name": title(story, span), "cat": span.state, "pid": process, "tid": thread,
             "ts": micros(span.begin), "dur": micros(span.end) - micros(span.begin), "args": what,
         }  # fmt: skip
-    elif span.state in STATE_WORDS:
+    elif span.state in WORKERLESS_STATES:
         pair = {"cat": span.state, "id": number, "name": title(story, span), "pid": server, "tid": server}
         yield {"ph": "b", "ts": micros(span.begin), "args": what} | pair
         yield {"ph": "e", "ts": micros(span.end)} | pair
@@ -210,8 +208,8 @@ def title(story: TraceStory, span: Span) -> str:
         return line or connection
     if span.state == SENDS:
         return f"sends {line}".strip()
-    if span.state in STATE_WORDS:
-        return f"{connection} is {STATE_WORDS[span.state]}"
+    if span.state in WORKERLESS_STATES:
+        return f"{connection} is {WORKERLESS_STATES[span.state]}"
     return f"waits: {span.want}, {connection}"  # the state WAITS
 
 

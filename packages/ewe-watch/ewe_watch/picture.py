@@ -223,7 +223,11 @@ class TraceDrawing:
         return LaneSpan(lane["began"] * self.px_per_micro, ended * self.px_per_micro, "free", "")
 
     def drawn(self, work: Iterable[Work]) -> list[LaneSpan]:
-        """Return the spans to draw: the narrow ones by column, then the wide ones."""
+        """Return the spans to draw: the wide ones as they are, after one for each column of narrow ones.
+
+        The narrow spans of a column would be too many to draw. The span in their place has the kind that took most
+        of the time, and is as high as the part of the column that all of them fill.
+        """
         wide: list[LaneSpan] = []
         columns: dict[int, Counter[str]] = defaultdict(Counter)
         for each in work:
@@ -303,10 +307,14 @@ def work_of(spans: dict[str, list[Any]], number: int, kind: str, text: str) -> W
 
 
 def outline(heights: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the points of a LaneArea. heights: of each column, in pixels."""
+    """Return the points of a LaneArea. heights: of each column, in pixels.
+
+    The first point is the left end of the area, with height 0. Each other one is the right end of a stretch of
+    equal columns, with their height: [5, 5, 2] becomes (0, 0), (2 columns, 5), (3 columns, 2).
+    """
     points = [(0.0, 0.0)]
     for column, high in enumerate(heights, 1):
-        if points[-1][1] == high:  # the same height goes on: the new point replaces the last one
+        if points[-1][1] == high:  # the stretch goes on: the new point replaces the last one
             points.pop()
         points.append((float(column * COLUMN_PX), high))
     return points

@@ -172,7 +172,7 @@ class TraceStory:
         self.worker_words: dict[
             str, str
         ] = {}  # worker -> the word that names it in the short form of EWE_TRACE
-        self.accepting: set[str] = set()  # the processes that have given connections their names
+        self.accepting_processes: set[str] = set()  # the processes that have given connections their names
         self.accepting_workers: set[str] = set()  # the workers that have accepted a connection
         self.queued = 0  # connections in this state now
         self.parked = 0  # connections in this state now
@@ -183,7 +183,11 @@ class TraceStory:
         self.behind = BehindStory(self.request_now, self.worker_of)
 
     def feed(self, event: TraceEvent) -> None:
-        """Add the next event. An event that the story does not know is ignored."""
+        """Add the next event. An event that the story does not know is ignored.
+
+        Each kind has its method in OF_CONNECTION or OF_SERVER. An event may name a connection whose first event is
+        lost. The name of a connection begins with the pid of the process that has accepted it.
+        """
         if not self.events:
             self.began = self.ended = event.seconds
         self.events += 1
@@ -195,7 +199,7 @@ class TraceStory:
             if connection is None:
                 connection = TracedConnection(event.connection, event.seconds)
                 self.connections[event.connection] = connection
-                self.accepting.add(event.connection.partition(".")[0])
+                self.accepting_processes.add(event.connection.partition(".")[0])
             if event.kind in OF_CONNECTION:
                 OF_CONNECTION[event.kind](self, event, connection)
         elif event.kind in OF_SERVER:
@@ -465,7 +469,7 @@ class TraceStory:
         found = self.connections.get(connection)
         if found is not None and found.address in self.client_names:
             return self.client_names[found.address]
-        return connection if len(self.accepting) > 1 else connection.partition(".")[2]
+        return connection if len(self.accepting_processes) > 1 else connection.partition(".")[2]
 
     def model_text(self) -> str:
         """Return the name and description of the model, or "" if the trace does not name it."""

@@ -39,7 +39,12 @@ def samples_of(table: ExperimentTable) -> list[Sample]:
 
 
 def disturbed_samples(table: ExperimentTable) -> dict[int, float]:
-    """Return how many cores other programs had during each disturbed measurement, by the id() of its sample."""
+    """Return how many cores other programs had during each disturbed measurement, by the id() of its sample.
+
+    A sample of an earlier report has no `foreign_cores`. The two old clocks (see above) then say how many cores
+    other programs had. Together they may claim more CPU time than these programs had while the table was measured.
+    In that case each claim is reduced by the same factor.
+    """
     samples = samples_of(table)
     found = {id(sample): sample.foreign_cores or 0.0 for sample in samples if is_disturbed(sample)}
     by_old_clocks = {
@@ -54,8 +59,9 @@ def disturbed_samples(table: ExperimentTable) -> dict[int, float]:
         claimed_s = sum(
             by_old_clocks[id(each)] * each.seconds for each in samples if id(each) in by_old_clocks
         )
-        share = min(table.foreign * table.cores * table.seconds / claimed_s, 1.0)
-        by_old_clocks = {key: cores * share for key, cores in by_old_clocks.items()}
+        foreign_s = table.foreign * table.cores * table.seconds
+        factor = min(foreign_s / claimed_s, 1.0)
+        by_old_clocks = {key: cores * factor for key, cores in by_old_clocks.items()}
     return found | {key: cores for key, cores in by_old_clocks.items() if cores > MAX_FOREIGN_SHARE}
 
 

@@ -64,14 +64,18 @@ class ProcessTreeClock:
         """Return the CPU seconds that the process tree used on the cores since the last call.
 
         `own` of a living process is counted as it grows. When a process has ended and its parent has waited for it,
-        all that it ever used appears in the parent's `waited` at once. The part of it that it had used by the last
-        call was counted then, and is taken off.
+        the kernel adds all that the process ever used to the parent's `waited` at once. Earlier calls have counted
+        a part of that, the last reading of the process, so this call subtracts it.
+
+        everyone: all processes of the machine. cores: those whose time counts. A living process counts if it was
+        last seen on one of them. For a process that has ended, the core is not known, and it counts always.
         """
         family = self.family(list(everyone))
         readings = {
             key: CpuReading(own_cpu_seconds(process), process.waited) for key, process in family.items()
         }
-        # Once is enough: at another reading the process may have no child
+        # Only a process with a child shows that it never waits for children. It may have none at a later reading,
+        # so it stays in the set as long as it lives
         self.forgetful = (self.forgetful & set(family)) | {
             (process.pid, process.started) for process in forgetful_processes(family.values())
         }
@@ -79,7 +83,8 @@ class ProcessTreeClock:
         for key, reading in readings.items():
             before = self.members.get(key)
             is_on_cores = family[key].core in cores
-            if before is None:  # a process that is new in the tree
+            # It has started since the last call. (The caller ignores the result of the first call)
+            if before is None:
                 used += (reading.own + reading.waited) if is_on_cores else 0.0
                 continue
             used += max(reading.own - before.own, 0.0) if is_on_cores else 0.0

@@ -367,7 +367,10 @@ def load(path: Path) -> Results:
 
 
 def restore_samples(cells: Sequence[Cell]) -> None:
-    """Give each line of a setting the samples of the first cell, where the file has them once (kept_reports.py)."""
+    """Give a cell that is a line of a printed table the samples of the first cell of its server and setting.
+
+    A small report has them only there: kept_reports.without_repeated_samples() has left them out of the others.
+    """
     first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
     for cell in cells:
         if cell.line and not cell.samples and not cell.failure:

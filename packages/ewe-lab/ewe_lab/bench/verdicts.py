@@ -490,8 +490,10 @@ def figure_range(cell: Cell, name: str) -> FigureRange | None:
     if value is None:
         return None
     repeats = [found for sample in cell.samples if (found := figure(sample, name)) is not None]
+    # Two figures that differ by less than this factor are level: after several repeats 5 %, after one 20 %
     margin = 1 + (CLOSE_SHARE if len(repeats) > 1 else CHANCE_SHARE)
-    half = math.sqrt(margin)  # each of two figures has half of the margin: half * half is the whole factor
+    # Each of the two figures has half of the margin: half * half is the whole factor
+    half = math.sqrt(margin)
     return FigureRange(cell.server, value, min(*repeats, value / half), max(*repeats, value * half))
 
 

@@ -30,6 +30,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 answers = 0
                 for _ in range(REQUEST_COUNT // CONNECTIONS_AT_ONCE):
                     with connections(server.url, CONNECTIONS_AT_ONCE, COMPLETE_HEAD) as opened:
+                        # Until all have an answer, or for 5 s none has got one
                         answers += count_answered(opened, quiet=5)
                 yield from count_zombies(server, tested.name, answers, lab.quick_or_full(2, 5))
         except LabError as reason:
@@ -39,13 +40,13 @@ def run(lab: Bench) -> Iterator[Cell]:
 def count_zombies(server: RunningServer, name: str, answers: int, seconds: float) -> Iterator[Cell]:
     """Count the zombies of a server again and again for `seconds`; yield a cell for each count.
 
-    name: of the server. answers: that it gave before.
+    name: of the server. answers: how many of the REQUEST_COUNT requests it has answered before.
     """
     began = time.monotonic()
     while (at := time.monotonic() - began) < seconds:
         zombies = sum(each.parent == server.pid and each.state == "Z" for each in processes())
         sample = Sample(
-            "sockets",
+            tool="sockets",
             seconds=0.0,
             requests=REQUEST_COUNT,
             replies=answers,

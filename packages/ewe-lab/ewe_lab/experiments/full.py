@@ -27,6 +27,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     root = lab.site([])
     quick_servers = [tested for tested in SERVERS if tested.name in MODELS_OF_EWE or tested is NGINX]
     for tested in lab.servers(quick_servers if lab.quick else SERVERS):
+        # A server that closes a connection counts no error: the client opens another one, as a browser does
         load = Load("closed", users=CLIENTS, seconds=lab.quick_or_full(1.5, 4), warm_up=0, reopens=True)
         measure = partial(measure_once, lab, tested, load, root=root)
         cell = measure_repeatedly(lab, Cell(tested.name, value="extra.longest", unit="s"), measure)

@@ -95,12 +95,13 @@ def note(lab: Bench, text: str) -> None:
 
 
 def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving]:
-    """Return the gateways of ewe that can run here; add a note for each of the others."""
+    """Return how to serve each gateway of ewe that can run here, and files; add a note for each other gateway."""
     found: dict[str, Serving] = {}
     for kind in KINDS:
         gateway = GATEWAY.get(kind, "")
         lacking = gateways.why_missing(gateway, CgiProgram(programs, PROGRAM)) if gateway else ""
         if lacking:
+            # Instead of ewe's name of the gateway, "libcgi is left out: ...", the note has the paper's
             note(lab, f"{kind} is left out: {lacking.partition(': ')[2]}")
         else:
             found[kind] = partial(run_ewe, lab, programs, gateway, ServerUnderTest(kind, model=model))
@@ -207,6 +208,7 @@ def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, setting: s
         "saturation",
         users=CLIENTS,
         keep_alive=False,
+        # Each of the 30 clients gets an answer every three seconds in SLOWEST_ROW, also if the lab is quick
         seconds=6.0 if (setting, size) == SLOWEST_ROW else lab.quick_or_full(0.6, 3),
         warm_up=lab.quick_or_full(0.1, 0.5),
         path=path,

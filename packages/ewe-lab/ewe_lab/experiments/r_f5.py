@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench
+from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
@@ -31,7 +31,7 @@ QUICK_CLIENT_COUNTS = (1, 4, 16)
 REQUESTS_PER_CLIENT = (4, 100)  # of each client, in all rounds together; quick and full
 LINKS = {"full speed": "", "10 Mbit/s": "10mbit"}
 # Clients that send one request each before the measurement, so that connections are open
-WARM_UP_REQUESTS = 4
+WARM_UP_CLIENTS = 4
 MIN_TIME_RATIO = 0.95  # a smaller difference of two times than 5 % may be chance
 REMARKS = (
     "Each client sends its requests one after the other, each over a new connection. Response time runs from the "
@@ -69,24 +69,42 @@ def measure_database(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -
 
 
 def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link: str) -> Iterator[Cell]:
-    """Measure all ways on a database, in turns at each number of clients; yield the cells."""
+    """Measure all ways on a database, in turns at each number of clients; yield the cells.
+
+    The lab's repeats share the requests of a client, see measure(). A way that cannot run here has no cells.
+    """
     counts = QUICK_CLIENT_COUNTS if lab.quick else CLIENT_COUNTS
     name = column_of(database.name, link)
     cells = {
         way: {count: Cell(row, name, count, value="extra.response", unit="ms") for count in counts}
         for way, row in ROWS.items()
     }
-    with start_ways(lab, database, daemon, ROWS) as (ways, failed):
-        for way, reason in failed.items():
+    with start_ways(lab, database, daemon, ROWS) as (started, failed):
+        ways, silent = warm_up(lab, started, database.digest)
+        for way, reason in (failed | silent).items():
             for cell in cells[way].values():
                 cell.failure = reason
-        for server, path in ways.values():
-            ping(lab, server, path, WARM_UP_REQUESTS, 1, database.digest)
         for turn in range(lab.repeats):
             for count in counts:
                 measure(lab, ways, cells, count, turn, database.digest)
     for way in ROWS:
         yield from (cell for cell in cells[way].values() if cell.samples or cell.failure)
+
+
+def warm_up(lab: Bench, ways: Started, page: str) -> tuple[Started, dict[str, str]]:
+    """Ask each way before the measurement; return those that answer, and the reasons for which the others do not.
+
+    page: the digest of a right answer.
+    """
+    warm: dict[str, tuple[RunningServer, str]] = {}
+    silent: dict[str, str] = {}
+    for way, (server, path) in ways.items():
+        try:
+            ping(lab, server, path, WARM_UP_CLIENTS, 1, page)
+            warm[way] = server, path
+        except LabError as reason:
+            silent[way] = str(reason)
+    return warm, silent
 
 
 def measure(

@@ -151,35 +151,35 @@ def ends_of(clients: list[socket.socket]) -> list[float]:
 
 
 def check(table: ExperimentTable) -> Finding:
-    """Return the finding on the claim.
+    """Return the finding on the claim: it holds if all of its four parts hold, and in part if some do.
 
-    The claim has four parts: the mean of sizes that differ much, without and with ageing, that of equal ones, and
-    the large file.
-
-    Where sizes differ much, sff without ageing halves the mean, and sff with ageing has less than half of this
-    gain. Where they are equal, sff changes the mean by less than a factor of 2. Before the large file come no small
-    one by fifo, AGEING small ones by sff with ageing, and all of them without.
+    1. If the sizes differ most, sff without ageing at least halves the mean response time of fifo.
+    2. In the same case, sff with ageing reaches less than half of this gain.
+    3. If all files have the same size, sff and fifo have means within a factor of MAX_ALIKE_RATIO.
+    4. The pool serves this many small files before the large one: none by fifo, AGEING by sff with ageing, and all
+       by sff without ageing.
     """
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
     }
     largest_factor = TIMES[-1]
     try:
-        fifo, aged, pure = (found[name, MEAN, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
-        alike = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
-        first, bounded, last = (found[name, BEFORE, largest_factor] for name in (FIFO, AGEING_SFF, PURE_SFF))
+        policies = (FIFO, AGEING_SFF, PURE_SFF)
+        fifo_ms, aged_ms, pure_ms = (found[name, MEAN, largest_factor] for name in policies)
+        equal_ratio = found[PURE_SFF, MEAN, 1] / found[FIFO, MEAN, 1]
+        before_fifo, before_aged, before_pure = (found[name, BEFORE, largest_factor] for name in policies)
     except KeyError:
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
     parts = (
-        pure <= fifo / 2,
-        fifo - aged < (fifo - pure) / 2,
-        1 / MAX_ALIKE_RATIO < alike < MAX_ALIKE_RATIO,
-        first == 0 and bounded == AGEING and last == SMALL_ONES,
+        pure_ms <= fifo_ms / 2,
+        fifo_ms - aged_ms < (fifo_ms - pure_ms) / 2,
+        1 / MAX_ALIKE_RATIO < equal_ratio < MAX_ALIKE_RATIO,
+        before_fifo == 0 and before_aged == AGEING and before_pure == SMALL_ONES,
     )
     verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
     return Finding(
         verdict,
-        f"With a file {largest_factor:,} times as large: {fifo:.1f} ms by fifo, {aged:.1f} ms by sff with "
-        f"ageing, {pure:.1f} ms without; alike, sff takes {alike:.2f} times as long as fifo. Before the large file "
-        f"came {first:.0f}, {bounded:.0f} and {last:.0f} of {SMALL_ONES} small ones.",
+        f"With a file {largest_factor:,} times as large: {fifo_ms:.1f} ms by fifo, {aged_ms:.1f} ms by sff with "
+        f"ageing, {pure_ms:.1f} ms without; alike, sff takes {equal_ratio:.2f} times as long as fifo. Before the "
+        f"large file came {before_fifo:.0f}, {before_aged:.0f} and {before_pure:.0f} of {SMALL_ONES} small ones.",
     )

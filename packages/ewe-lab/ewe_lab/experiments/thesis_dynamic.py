@@ -137,7 +137,8 @@ def sweep_clients(
 ) -> Iterator[Cell]:
     """Measure a running way with every number of clients, one after another; yield a cell for each number.
 
-    column: KEEP_ALIVE, or the column without kept connections. A test over TLS uses the cipher of 2011 ("parity").
+    column: KEEP_ALIVE, or the column without kept connections. A test with figures for plain HTTP (`test.plain`)
+    runs over TLS, here with the cipher of 2011 ("parity").
     """
     counts = test.quick if lab.quick else test.clients
     # A set: numbers above the most that the way can serve become the same number

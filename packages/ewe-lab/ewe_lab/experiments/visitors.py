@@ -103,12 +103,16 @@ class Stack:
         )  # fmt: skip
 
     def load(self, capacity: float) -> tuple[Load, Sample]:
-        """Run the load in three phases; return the load and the sample."""
+        """Run the load in three phases; return the load and the sample. Raises LabError.
+
+        capacity: visitors a second. `extra` of the sample gets the CPU time of each of PARTS in ms for a page. Its
+        "cpu" is that of all parts in the phase at capacity, in percent of a core.
+        """
         load = self.load_in_phases(capacity)
         self.lab.probe(self.server, load)
-        before = self.spent()
+        before = self.cpu_seconds_by_part()
         sample = self.lab.load(ServerWithDatabase(self.server, self.database), load)
-        for part, seconds in self.spent().items():
+        for part, seconds in self.cpu_seconds_by_part().items():
             if sample.replies:
                 sample.extra[part] = (seconds - before[part]) / sample.replies * 1e3
         capacity_phase = sample.phases[CAPACITY_PHASE]
@@ -116,7 +120,7 @@ class Stack:
             sample.extra["cpu"] = capacity_phase.usage.cpu / capacity_phase.seconds * 100
         return load, sample
 
-    def spent(self) -> dict[str, float]:
+    def cpu_seconds_by_part(self) -> dict[str, float]:
         """Return the CPU seconds that each of PARTS has used so far."""
         # Programs run in descendants of the web server, in processes beside it, or (mod_php) in the server itself
         below_server = sum(

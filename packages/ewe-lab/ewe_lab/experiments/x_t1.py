@@ -178,7 +178,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
 
 
 def variables(script: str, path: str) -> dict[str, str]:
-    """Return the CGI variables for runs 3 and 4: those that ewe sends to X-Switch in run 1.
+    """Return the CGI variables for runs 3 and 4 (see above): those that ewe sends to X-Switch in run 1.
 
     The script and the engine then have the same work in all three runs. The ports are examples.
     """
@@ -226,7 +226,7 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
 
 
 def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) -> tuple[AllRequestsRun, ...]:
-    """Make the five runs, and return them in their order."""
+    """Make the five runs of the module's docstring, each of `count` requests; return them in their order."""
     with on_core(load_core()):  # the pinger runs in this process
         before = {layer: cpu_seconds_of(pids) for layer, pids in servers.pids_by_layer.items()}
         duration = pinger.ping(servers.full, count)
@@ -239,6 +239,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
                 },
             )
         ]
+        # Runs 2, 3 and 4: the layers that remain are one process tree each
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
             duration = pinger.ping(ask, count)

@@ -106,7 +106,8 @@ def serve_fastcgi(socks: Sockets) -> bool:
     responder = Responder()
     while data := socks[0].recv(PIECE_BYTES):
         for event in responder.feed(data):
-            if not isinstance(event, Began):  # the end of the request's input
+            # After Began comes the end of the request's input, since ask_fastcgi() sends no body
+            if not isinstance(event, Began):
                 socks[0].sendall(responder.output(ANSWER) + responder.end())
                 return True
     return False

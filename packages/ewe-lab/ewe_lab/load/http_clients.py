@@ -107,11 +107,12 @@ def timings_in(head: bytes) -> Iterator[tuple[str, float]]:
 def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResult:
     """Run all clients to their end; return the measurement. Raises OSError if the host is unknown.
 
-    requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any.
+    requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any. The requests are
+    of HTTP/1.0, so the server closes each connection after its answer.
     """
     parts = urlsplit(url)
     target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    found = PingResult()
+    found = PingResult()  # each PingedAnswer adds its bytes and timings, the rest is added below
     first, *_ = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
     _, _, _, _, address = first
     measured = ClosedLoop(
@@ -127,7 +128,7 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
     ).run()
     found.seconds, found.client = measured.seconds, measured.own_cpu_s
     found.connect = measured.connects_s
-    # times_s begin before connecting
+    # A time of times_s includes that of the connection
     found.response = [
         took - connect for took, connect in zip(measured.times_s, measured.connects_s, strict=True)
     ]

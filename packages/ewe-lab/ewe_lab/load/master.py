@@ -123,13 +123,12 @@ class LoadWorkers:
     def sample(self) -> Sample:
         """Return the sample. Raises LoadFailed if a worker sent no counts."""
         try:
-            found = merge_counts(list(self.counts_by_worker.values()), self.load.shape == "arrivals").sample(
-                "locust"
-            )
+            is_scheduled = self.load.shape == "arrivals"
+            found = merge_counts(list(self.counts_by_worker.values()), is_scheduled).sample("locust")
             dropped = sum(int(part["dropped"]) for part in self.counts_by_worker.values())
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise LoadFailed("a load worker sent counts that cannot be read") from None
-        found.running = []  # the mean of the first answers is that of one client, see merged.py
+        found.running = []  # the mean of the first answers has a meaning for the clients of one worker only
         if dropped:
             found.notes.append(
                 f"{dropped} sessions were not begun: a worker had as many under way as it can hold"

@@ -19,7 +19,11 @@ COUNTS = ("requests", "sessions", "replies", "late", "connections", "received")
 
 
 def pack_counts(recorder: Recorder) -> dict[str, Any]:
-    """Return the counts of a recorder that has ended, as plain data. Requests under way count as never answered."""
+    """Return the counts of a recorder that has ended, as plain data. Requests under way count as never answered.
+
+    length: seconds of the window. client: the share of a core that the worker used. seconds, each: the counts and
+    the times of each second of the window, after its number.
+    """
     recorder.count_under_way_as_unanswered()
     return {
         "length": recorder.end - recorder.begin,

@@ -68,9 +68,13 @@ def why_no_keys(cpuinfo: str) -> str:
 
 
 class ProtectedLibrary:
-    """protection.c, loaded. Its functions hold the interpreter's lock, so that no thread meets a closed heap."""
+    """The compiled protection.c. Its functions close the interpreter's heap while they run.
+
+    ctypes.PyDLL keeps the interpreter's lock (GIL) during a call, so no other thread touches the closed heap.
+    """
 
     def __init__(self, path: str) -> None:
+        """Load the library at `path`, and declare the types that ctypes does not assume: it assumes int."""
         self.functions = ctypes.PyDLL(path)
         self.functions.add_piece.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         self.functions.piece.argtypes = (ctypes.c_int, ctypes.c_void_p)

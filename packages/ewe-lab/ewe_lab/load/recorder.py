@@ -223,7 +223,8 @@ class Recorder:
         for number, histogram in self.times_by_second.items():
             second = self.seconds[number]
             p50, p99 = histogram.percentiles(SHARES["p50"], SHARES["p99"])
-            # A chart shows each second beside the others, so one time beyond a percentile is enough there.
+            # A chart shows each second beside the others, so one time beyond a percentile is enough there: p50
+            # needs 2 times, p99 needs 100
             second.p50 = p50 if histogram.count >= times_needed("p50", 1) else None
             second.p99 = p99 if histogram.count >= times_needed("p99", 1) else None
         found = Sample(
@@ -246,6 +247,6 @@ class Recorder:
             second.at = number
         for phase in found.phases:
             phase.timeline.clear()  # the seconds are in the whole
-        if self.late:
+        if self.late:  # these answers are not among the replies
             found.extra["late"] = float(self.late)
         return found

@@ -88,7 +88,7 @@ def measure_with_wrk(
     """Run wrk twice, to warm up and to measure; return the sample of the second run. Raises LabError.
 
     wrk counts answers: no figure has a request whose connection the server closed, or one without an answer at the
-    end.
+    end. The kinds of errors are those of results.ERRORS: `res` is a reset, `ct` a timeout of the client.
     """
 
     def measure(seconds: float) -> Sample:
@@ -107,7 +107,8 @@ def measure_with_wrk(
         errors = {"res": 0, "ct": 0, "status": 0, "other": 0}
         for name, count in report.errors.items():
             errors[WRK_ERRORS.get(name, "other")] += count
-        if load.status >= 400:  # wrk counts the expected answers as errors, and only the others are
+        # If the load expects an error status, wrk's "non-2xx" are the right answers, and all others are errors
+        if load.status >= 400:
             errors["status"] = report.requests - errors["status"]
         errors = {name: count for name, count in errors.items() if count}
         return Sample(
@@ -127,6 +128,7 @@ def measure_with_wrk(
         time.sleep(CLOSING_S)
     observer.begin()
     found = measure(load.seconds)
+    # The server's CPU time for closing the connections is measured, too
     time.sleep(CLOSING_S)
     observer.end()
     return found

@@ -191,7 +191,10 @@ class Session:
         return self.receive(deadline)
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """Return the next message, until a time of time.monotonic(). Raises LabError, also for `failed`."""
+        """Return the next message, until a time of time.monotonic(). Lines of a login shell before it are skipped.
+
+        Raises LabError, also if the message is the agent's own error, {"failed": TEXT}.
+        """
         while True:
             line, newline, rest = self.data.partition(b"\n")
             if not newline:

@@ -267,7 +267,7 @@ def untested_lines() -> Iterator[str]:
 
 
 def finding_text(kept: KeptFindings, id: str) -> str:
-    """Return the finding of the last run, with its date and machine."""
+    """Return the finding, the change since the document, the date and the machine as one text; "" if not run."""
     found = kept.findings.get(id)
     if found is None:
         return ""

@@ -53,7 +53,12 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
 
 
 def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells; the lines of a setting lose the samples that its first cell has. load() restores them."""
+    """Return the cells without the samples that they share with an earlier cell.
+
+    A printed table may have several lines for one server and setting, such as its rate and its errors. Each is a
+    cell with a `line`, and all of them have the same samples. The file has these once, in the first cell, and
+    results.load() gives them to the others again.
+    """
     first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
     kept_cells = []
     for cell in cells:

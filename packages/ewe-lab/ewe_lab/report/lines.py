@@ -22,6 +22,7 @@ from ewe_lab.report import fit, phases
 PLOT_HEIGHT_PX = 230  # of a plot
 MIN_SHOWN_REST_S = 0.5  # seconds: an incomplete last second is shown only if it is longer than this
 PANEL_HEIGHT_PX = 84  # height of a panel of a timeline
+PANEL_LEFT_PX, PANEL_RIGHT_PX = 60, WIDTH - 70  # the x of a panel's edges
 # Of a line's name, at the right of the plot: the greatest width, and the height
 NAME_WIDTH_PX, NAME_HEIGHT_PX = 116, 12.5
 Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
@@ -241,7 +242,7 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     y = draw_phases(picture, starts, seconds, 18)
     for panel in PANELS:
         y = draw_panel(picture, panel, seconds, y, starts)
-    marks = scale_for([second.at for second in seconds] or [1], 60, WIDTH - 70)
+    marks = scale_for([second.at for second in seconds] or [1], PANEL_LEFT_PX, PANEL_RIGHT_PX)
     # draw_panel() has left a gap of 14
     draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
@@ -250,10 +251,13 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
 
 
 def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second], y: float) -> float:
-    """Write the number of each phase above its part of the plot; return where the first panel begins."""
+    """Write the number of each phase above its part of the panels; return the y of the first panel.
+
+    starts: seconds from the begin of the timeline to the begin of each phase. y: of the upper edge of the texts.
+    """
     if not starts or not seconds:
         return y
-    axis = scale_for([second.at for second in seconds], 60, WIDTH - 70)
+    axis = scale_for([second.at for second in seconds], PANEL_LEFT_PX, PANEL_RIGHT_PX)
     ends = [*starts[1:], seconds[-1].at]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
         middle, room = (axis(start) + axis(end)) / 2, axis(end) - axis(start)
@@ -289,7 +293,7 @@ def draw_panel(
             found.append((name, points, series))
     if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course
         return y
-    left, right, top, bottom = 60, WIDTH - 70, y + 22, y + PANEL_HEIGHT_PX
+    left, right, top, bottom = PANEL_LEFT_PX, PANEL_RIGHT_PX, y + 22, y + PANEL_HEIGHT_PX
     x_axis = scale_for([second.at for second in seconds] or [1], left, right)
     y_axis = scale_for([value for _, points, _ in found for _, value in points], bottom, top)
     picture.write(2, y + 13, panel.title, kind="dim")

@@ -28,19 +28,19 @@ CLIENT_LIMITED_NOTE = "* client-limited: the load generator used more than 70 % 
 
 
 def text(table: ExperimentTable, experiment: Experiment | None) -> str:
-    """Return a table with its findings. Times under "due" count from when a request was due."""
+    """Return a table with its findings. Times under "due" count from when a request was due.
+
+    experiment: None if the lab has none of this id.
+    """
     title = table.title or (experiment.title if experiment else "")
     out = [f"{table.id}  {title}".rstrip()]  # the lines
     if table.skipped:
         return "\n".join([*out, f"  not run: {table.skipped}"])
-    quiet = (
-        {column for chart in experiment.charts if chart.quiet for column in chart.columns}
-        if experiment
-        else ()
-    )
-    by_group = list(
-        verdicts.distinct_groups([cell for cell in table.cells if cell.column not in quiet]).items()
-    )
+    charts = experiment.charts if experiment else ()
+    # A terminal does not list the cells of a quiet chart
+    unlisted = {column for chart in charts if chart.quiet for column in chart.columns}
+    listed = [cell for cell in table.cells if cell.column not in unlisted]
+    by_group = list(verdicts.distinct_groups(listed).items())
     if len(by_group) > MAX_GROUPS:
         out += ["", f"The last {MAX_GROUPS} of {len(by_group)} settings; the report has them all."]
     for (column, x), cells in by_group[-MAX_GROUPS:]:

@@ -86,13 +86,14 @@ class RunningDaemon:
 
 
 def why_missing(name: str) -> str:
-    """Return the reason if a database cannot be opened here, else ""."""
+    """Return the command that installs what a database needs here and does not find; "" if it has everything."""
     if name == SQLITE:
         return ""
     if not programs():
         return "apt install postgresql"
     if find_spec("psycopg") is None:
         return "pip install 'ewe-server[database]'"
+    # PostgreSQL refuses to run as root: setpriv starts it as ACCOUNT
     return "" if os.geteuid() or find_tool("setpriv") else "apt install util-linux"
 
 
@@ -253,7 +254,8 @@ def daemon(
     """Run a daemon for the database; yield its address and its pid.
 
     lines: further settings of the daemon. name: of the database in requests. write: whether requests may change it.
-    listen: addresses beside its Unix socket. key: of the database, which TCP needs.
+    pinned: the daemon runs on the core of the servers under test, else on all cores. listen: addresses beside its
+    Unix socket. key: of the database, which TCP needs.
     """
     directory = Path(tempfile.mkdtemp(prefix="dbd-", dir=lab.directory))
     directory.chmod(0o755)

@@ -38,7 +38,7 @@ class OtherServer:
     program: str = ""
     module: str = ""
     file: str = ""  # another required file, such as a module of Apache
-    tls: str = ""  # the file that HTTPS requires; "": no HTTPS
+    tls_file: str = ""  # a file that exists if the server has HTTPS here; "": no HTTPS
     max_connections: int = 1_000_000
     number: Callable[[], str] | None = None  # returns the version, if `program -v` prints another program's
     warms_in: float = 0.0  # seconds under load until its virtual machine has compiled the code
@@ -57,10 +57,10 @@ class OtherServer:
 
     def why_missing_for_tls(self) -> str:
         """Return the reason if the server cannot use HTTPS here, else ""."""
-        if not self.tls:
+        if not self.tls_file:
             return f"the lab starts {self.name} without TLS only"
-        if not os.path.exists(self.tls):
-            return f"{self.name} needs {self.tls} for TLS"
+        if not os.path.exists(self.tls_file):
+            return f"{self.name} needs {self.tls_file} for TLS"
         return ""
 
     def version(self) -> str:
@@ -192,7 +192,7 @@ def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
         webservers.apache(mpm),
         "apache2",
         file=module,
-        tls=ssl,
+        tls_file=ssl,
         max_connections=maximum,
     )
 
@@ -213,7 +213,7 @@ OTHER_SERVERS = {
             "nginx-light",
             webservers.nginx,
             "nginx",
-            tls="/",  # no further file: `/` exists
+            tls_file="/",  # no further file: `/` exists
             caches="open files, a second",
         ),
         other_apache("event", "Apache httpd, event MPM", 4000),
@@ -225,9 +225,11 @@ OTHER_SERVERS = {
             "lighttpd lighttpd-mod-openssl",
             webservers.lighttpd,
             "lighttpd",
-            tls=f"{LIGHTTPD_MODULES}/mod_openssl.so",
+            tls_file=f"{LIGHTTPD_MODULES}/mod_openssl.so",
         ),
-        OtherServer("h2o", "h2o, one thread", "h2o", webservers.h2o, "h2o", tls="/", caches="open files"),
+        OtherServer(
+            "h2o", "h2o, one thread", "h2o", webservers.h2o, "h2o", tls_file="/", caches="open files"
+        ),
         OtherServer("caddy", "Caddy file server", "caddy", webservers.caddy, "caddy"),
         OtherServer(
             "tomcat",
@@ -266,9 +268,14 @@ OTHER_SERVERS = {
         OtherServer("granian", "granian, one worker", "granian", pythons.granian, module="granian"),
         *(
             OtherServer(
-                f"floor-{kind}", about, "", pythons.floor(kind), tls=tls, number=platform.python_version
+                f"floor-{kind}",
+                about,
+                "",
+                pythons.floor(kind),
+                tls_file=tls_file,
+                number=platform.python_version,
             )
-            for kind, about, tls in (
+            for kind, about, tls_file in (
                 ("loop", "the least event loop in Python", "/"),
                 ("parse", "the least event loop in Python that parses", ""),
                 ("thread", "the least thread for each connection in Python", ""),

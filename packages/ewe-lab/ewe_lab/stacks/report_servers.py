@@ -24,7 +24,7 @@ from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, reports, webservers
 from ewe_lab.stacks.databases import DATABASE_NAME, SQLITE, LabDatabase
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
-from ewe_lab.stacks.webservers import KEPT_CONNECTIONS, BackendProgram, Setup
+from ewe_lab.stacks.webservers import BackendProgram, Setup
 
 TEMPLATE = """\
 <table>
@@ -62,7 +62,7 @@ def own_directory(lab: Bench) -> Path:
 
 @contextmanager
 def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
-    """Run nginx, and php-fpm on the same core; yield the server and the path of the report."""
+    """Run nginx, and php-fpm on the same core; yield the server and the path of the URL with the report."""
     directory = own_directory(lab)
     script, socket, core = directory / "report.php", directory / "socket", server_core()
     reports.write_page(script, database)
@@ -74,8 +74,8 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, 
         )
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
         os.chmod(socket, 0o666)  # nginx's worker may run under another account
-        behind = BackendProgram(script, f"unix:{socket}", "fastcgi", keeps=KEPT_CONNECTIONS > 0)
-        setup = Setup(directory, free_port(), directory, behind=behind)
+        behind = BackendProgram(script, f"unix:{socket}", gateway="fastcgi", keeps=True)
+        setup = Setup(directory, free_port(), root=directory, behind=behind)
         command = [*lab.command_prefix, *webservers.nginx(setup)]
         web = stack.enter_context(running(command, output, core, cwd=directory, env=environment()))
         wait_for_port(web, setup.port, output, "nginx")

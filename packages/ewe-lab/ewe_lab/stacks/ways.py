@@ -361,7 +361,7 @@ def backend(
         )
     elif stack.by == "xswitch":
         command = backends.xswitch_command(socket, programs)
-    else:
+    else:  # "fastcgi": the lab's own program
         command = backends.responder_command(socket, stack.children, stack.length)
     with running(command, output, server_core(), cwd=directory, env=env) as started:
         if stack.tcp:

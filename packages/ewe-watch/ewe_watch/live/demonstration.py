@@ -48,9 +48,8 @@ while time.monotonic() < end and not os.path.exists(gate):
     time.sleep({look})
 print("Content-Type: text/plain\\n\\nThe program has ended.")
 """
-STATEMENTS = (
-    10  # of the page that counts, one after the other: the daemon cancels a statement after ten seconds
-)
+# Of the page that counts, one after the other: the daemon cancels a statement after ten seconds
+STATEMENTS = 10
 COUNT = """-- database: demo
 -- title: Counted
 -- parameter: n integer = 1000
@@ -101,19 +100,23 @@ def wait_at(gate: Path, milliseconds: int) -> None:
 
 
 def make_site(directory: Path, python: str) -> None:
-    """Write the files and the program of the demonstration into a directory. Raises OSError."""
+    """Write the files of the module's docstring, and an empty database, into a directory. Raises OSError.
+
+    python: the interpreter of the program `slow`.
+    """
     root, programs = directory / "htdocs", directory / "cgi-bin"
     root.mkdir()
     programs.mkdir()
-    for name in ("index.html", "page"):  # the second one for servers in other languages
+    # ewe answers /page by Gates. A server in another language sends the file
+    for name in ("index.html", "page"):
         (root / name).write_bytes(BODY)
     with (root / "large.bin").open("wb") as file:
         file.truncate(LARGE_BYTES)
     statements = (COUNT_ONCE.format(number=number) for number in range(1, STATEMENTS + 1))
     (root / "count.sql.html").write_text("".join([COUNT, *statements]), encoding="utf-8")
-    sqlite3.connect(directory / "demo.db").close()
+    sqlite3.connect(directory / "demo.db").close()  # no table: the statements count without one
     text = PROGRAM.format(python=python, directory=str(directory), most=MOST_MS, look=LOOK_S)
-    for name in ("slow", "slow.py"):
+    for name in ("slow", "slow.py"):  # X-Switch chooses an engine by the ending
         program = programs / name
         program.write_text(text, encoding="utf-8")
         program.chmod(0o755)

@@ -154,7 +154,11 @@ class ShownModel:
         }
 
     def changes(self) -> dict[str, Any]:
-        """Return the changes since the last call."""
+        """Return the changes since the last call, and figures of now, as an object for JSON.
+
+        now: milliseconds since the start of the model. alive: whether its first process runs. backlog: connections
+        that the server has not accepted. left: those that their client has closed, and the server has not.
+        """
         return {
             "now": round((time.monotonic() - self.zero) * 1000, 1),
             "alive": self.process.alive(),

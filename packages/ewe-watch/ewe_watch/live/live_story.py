@@ -263,21 +263,27 @@ class LiveStory(TraceStory):
         ]
 
     def row_now(self, row: int, worker: str) -> list[Any]:
-        """Return a worker and what it does now: [name, detail, state, since, what it waits for, label, request]."""
+        """Return the row of a worker for JSON: [name, PID/TID, state, since, note, label, request].
+
+        state: of the worker's connection, ZOMBIE, or "". since: when the state began (ms; 0 without one). note: the
+        awaited thing of the connection; without one, the activity of the worker. label, request: of the connection.
+        """
         name = self.worker_name(row, worker)
         connection = self.occupied.get(worker)
         if connection is None and worker in self.shown_zombies:
             return [name, worker, ZOMBIE, self.at(self.shown_zombies[worker]), "", ZOMBIE, ""]
+        # A server without a trace: the kernel knows the system call of each thread
         if connection is None and self.calls:
             return [name, worker, "", 0, self.calls.get(worker, "ended"), "", ""]
         if connection is None:
+            # Without events of its life, a worker of a model with one connection each has ended with that
             has_ended = worker in self.lives.ended or (
                 worker not in self.lives.began
                 and worker in self.ended_at
                 and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
             )
-            state = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
-            return [name, worker, "", 0, state, "", ""]
+            note = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
+            return [name, worker, "", 0, note, "", ""]
         return [
             name, worker, connection.state, self.at(connection.since), connection.want,
             self.name_of(connection.name), self.line(connection.request),
@@ -349,7 +355,7 @@ class LiveStory(TraceStory):
         if len(self.workers) > MOST_WORKERS:
             self.workers = {worker: number for number, worker in enumerate(self.row_workers)}
             self.accepting_workers &= self.workers.keys()
-            self.accepting &= {worker.partition("/")[0] for worker in self.workers}
+            self.accepting_processes &= {worker.partition("/")[0] for worker in self.workers}
 
     def keep_requests(self) -> None:
         """Keep only the current requests of open connections, and give the connections their new indexes."""

@@ -91,7 +91,7 @@ class ModelProcess(ServerProcess):
         self.pipe = directory / f"trace-{number}"
         self.log = directory / f"log-{number}"
         self.rest = b""  # the beginning of a line whose end has not come yet
-        self.reader = self.keeper = -1
+        self.reader = self.keeper = -1  # the descriptors of the pipe; the keeper holds it open for writing
         try:
             self.open_pipe()
             self.process = self.start(directory)

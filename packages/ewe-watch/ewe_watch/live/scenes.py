@@ -47,7 +47,8 @@ from ewe_watch.live.director import ActionError, Choice, Director, can_be_measur
 LIMIT_S = 30.0  # the longest wait for `until`, at normal speed
 LOOK_S = 0.05
 USERS = "users"
-CONDITION = re.compile(r"([1-4]): ([a-z -]+?) (=|>=|<=) (\d+|users)")
+# `1: held silent = 5`: the number of the model, from 1; the measure; the sign; the value
+CONDITION = re.compile(r"(?P<model>[1-4]): (?P<measure>[a-z -]+?) (?P<sign>=|>=|<=) (?P<value>\d+|users)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
 KEYS = {"say", "at-once", "send", "count", "let-go", "until", "shows"}
 
@@ -171,13 +172,14 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
 
 
 def condition(number: int, text: str, models: int) -> SceneCondition:
-    """Return the condition of a text. number: of its step. Raises ValueError."""
+    """Return the condition of a text. number: of its step. models: how many the scene has. Raises ValueError."""
     found = CONDITION.fullmatch(text)
-    if found is None or int(found[1]) > models:
+    if found is None or int(found["model"]) > models:
         raise ValueError(f'step {number}: {text!r} is not a condition such as "1: held silent = 5"')
-    if not can_be_measured(found[2]):
-        raise ValueError(f"step {number}: {found[2]!r} cannot be measured")
-    return SceneCondition(text, int(found[1]) - 1, found[2], found[3], found[4])
+    measure = found["measure"]
+    if not can_be_measured(measure):
+        raise ValueError(f"step {number}: {measure!r} cannot be measured")
+    return SceneCondition(text, int(found["model"]) - 1, measure, found["sign"], found["value"])
 
 
 def lacks_users(scene: WatchScene, director: Director) -> str:
@@ -296,10 +298,10 @@ class SceneChooser:
     """The scenes that the page offers, and the stage of the one that is shown. stage: None without a scene."""
 
     def __init__(self, director: Director, scene: WatchScene | None = None) -> None:
-        """Offer the scenes; start one at once if it is given. Raises StartFailure."""
+        """Give the director the scenes that the page lists; start one if it is given. Raises StartFailure."""
         self.director = director
         self.lock = threading.Lock()
-        self.before: list[Choice] = []
+        self.choices_before_scene: list[Choice] = []  # the models to show again after the scene
         found = [find_scene(name) for name in scene_files()]
         director.scenes = [
             {"name": each.name, "title": each.title, "text": each.text, "lacks": lacks_users(each, director)}
@@ -317,7 +319,7 @@ class SceneChooser:
         scene = find_scene(name)
         with self.alone():
             if self.stage is None:
-                self.before = [model.choice for model in self.director.models]
+                self.choices_before_scene = [model.choice for model in self.director.models]
             try:
                 self.stage = Stage(self.director, scene)
             except Failure:
@@ -337,7 +339,7 @@ class SceneChooser:
         """End the scene, and show the models that were shown before it."""
         self.stage = None
         self.director.tell_scene({})
-        self.director.show(self.before)
+        self.director.show(self.choices_before_scene)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
