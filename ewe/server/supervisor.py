@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from ewe.server.sources import Sources
     from ewe.server.worker_table import State
 
-ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
+ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2)
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
 HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 

@@ -21,7 +21,7 @@ from ewe.server.growing import HOLD_S, START_S
 from ewe.server.new_worker import NewWorker
 from ewe.server.reports import Reports
 from ewe.server.supervisor import Supervisor
-from ewe.server.worker import ABORTED, FAILED, STOPPED, UNUSABLE
+from ewe.server.worker import ABORTED, FAILED, HANDLED, STOPPED, UNUSABLE
 from ewe.server.worker_table import TABLE, Event, IllegalEvent, State, WorkerProcess
 from ewe.server.worker_table import XSWITCH as X
 
@@ -234,6 +234,20 @@ def test_a_worker_that_cannot_start_says_why(
     monkeypatch.setattr(NewWorker, "run", lambda *_: 1 // 0)
     assert supervisor.new_worker(0, 1) == FAILED
     assert log[0] == "worker 1 cannot start" and log[-1].startswith("| ZeroDivisionError: ")
+
+
+@pytest.mark.starts_processes
+def test_a_rotation_of_the_logs_ends_no_import() -> None:
+    """The worker reopens its logs after the import: until then USR1 is blocked, and waits."""
+    if (pid := os.fork()) == 0:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+            worker: Any = object.__new__(NewWorker)
+            worker.factory = SimpleNamespace(load=lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            os._exit(17 if worker.load_program() == "" and signal.SIGUSR1 in signal.sigpending() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
 
 
 def test_the_seat_of_xswitch_is_not_freed(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
