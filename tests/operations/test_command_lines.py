@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from support.rooms import SOURCES
@@ -154,6 +155,31 @@ def test_an_interrupt_of_a_command_that_is_no_server(
     monkeypatch.setattr(inside, interrupt)
     assert COMMANDS[command](arguments) == INTERRUPTED
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["ewe-dbd", "ewe-xswitch"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--log", "none/x.log"], "cannot write none/x.log: No such file or directory (--log)"),
+        (["--log", "syslog:none"], "--log syslog:none: expected syslog: or syslog:FACILITY"),
+        (["--trace", "none/x.trace"], "cannot write 'none/x.trace': No such file or directory (trace)"),
+    ],
+)
+def test_a_log_or_trace_that_cannot_be_opened_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[databases.demo]\nsource = "demo.db"\n' if command == "ewe-dbd" else "")
+    assert COMMANDS[command](["--listen", "unix:x.sock", "--config", str(settings), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith(f"{command}: ") and words in line
 
 
 def test_no_command_has_another_parser() -> None:
