@@ -11,18 +11,23 @@ import pytest
 from support.rooms import SOURCES
 
 from ewe import cli
+from ewe.config import __main__ as settings_page
 from ewe.config.command import INTERRUPTED, UsageError, entry_point, interrupt_stops
 from ewe.config.command_parser import CommandParser
 from ewe.config.messages import ConfigError, Failure
 from ewe.database import cli as database
 from ewe.database.protocol import DatabaseError
+from ewe.libcgi import samples
 from ewe.streams.listener import StartError
 from ewe.xswitch import check
 from ewe.xswitch import cli as xswitch
+from ewe.xswitch import settings_page as xswitch_settings_page
 from ewe_classroom.course import cli as course
 from ewe_classroom.grader import cli as grader
 from ewe_explore import cli as explorer
 from ewe_lab import cli as lab
+from ewe_lab import speed
+from ewe_lab.experiments import __main__ as experiments_page
 from ewe_watch import cli as watch
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -34,7 +39,12 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "ewe-lab": lab.main,
     "ewe-watch": watch.main,
     "ewe-xswitch": xswitch.main,
-    "ewe.xswitch.check": check.main,
+    "ewe-lab speed": speed.main,
+    "python -m ewe.config": settings_page.main,
+    "python -m ewe.libcgi.samples": samples.main,
+    "python -m ewe.xswitch.check": check.main,
+    "python -m ewe.xswitch.settings_page": xswitch_settings_page.main,
+    "python -m ewe_lab.experiments": experiments_page.main,
 }
 
 
@@ -52,6 +62,15 @@ def test_help_has_no_colors(
     assert not code
     text = capsys.readouterr().out
     assert "usage: " in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_option_is_one_line_with_the_name_of_the_command(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert COMMANDS[command](["--no-such-option"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{command}: ")
 
 
 @pytest.mark.parametrize(
