@@ -13,6 +13,7 @@ which an entry point or a test calls. Everything that ends a command otherwise e
     Ctrl-C (KeyboardInterrupt)                          INTERRUPTED (130), as shells count: 128 + SIGINT
     Ctrl-C while a server starts (@interrupt_stops)     DONE (0): the user has asked the server to stop
     the reader of the output is gone (ewe-lab | head)   `unread`: 0 if a part of the output is of use, else 1
+    the output cannot be written (a full disk)          FAILED (1), and one line on standard error
 
 An exception carries its exit status. A room below this one therefore raises a subclass of `Failure` and knows no
 command. A server that serves has signal handlers, and returns its status itself.
@@ -67,7 +68,7 @@ def entry_point(
     """
 
     def decorated(run: Callable[[list[str]], int]) -> Main:
-        @when_output_is_closed(unread)
+        @when_output_is_closed(name, unread)
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             try:
