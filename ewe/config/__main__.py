@@ -1,5 +1,11 @@
 """`python -m ewe.config` prints docs/settings.md."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from ewe.config.command import page_printer
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.setting import Key
 from ewe.config.setting_types import MAX_DAYS
@@ -31,42 +37,40 @@ environment variable. A later source overrides an earlier one: default, file, en
 """
 
 
-def main() -> None:
-    """Print docs/settings.md."""
-    print(PREFACE)
+def page() -> Iterator[str]:
+    """Yield the lines of docs/settings.md; the first part has several."""
+    yield PREFACE
     for group, settings in groups().items():
-        print(f"\n## {group}\n\n| key | default | variable | meaning | takes |\n|---|---|---|---|---|")
+        yield f"\n## {group}\n\n| key | default | variable | meaning | takes |\n|---|---|---|---|---|"
         for setting in settings:
             names = ", ".join(f"`{key}`" for key in setting.keys)
             default = setting.show(setting.default)
             cells = (names, f"`{default}`" if default else "none", f"`{setting.variable}`", setting.help)
-            print(f"| {' | '.join(cells)} | {setting.kind.expected} |")
-    print_tables()
+            yield f"| {' | '.join(cells)} | {setting.kind.expected} |"
+    yield from tables()
 
 
-def print_tables() -> None:
-    """Print the keys of [[site]] and [[site.location]]."""
-    print(
-        "\n## Tables\n\n[sites.md](sites.md) explains the tables [[site]] and [[site.location]]. Their keys:\n"
-    )
-    print("| key | in | meaning | takes |\n|---|---|---|---|")
+def tables() -> Iterator[str]:
+    """Yield the keys of [[site]] and [[site.location]]."""
+    yield "\n## Tables\n\n[sites.md](sites.md) explains the tables [[site]] and [[site.location]]. Their keys:\n"
+    yield "| key | in | meaning | takes |\n|---|---|---|---|"
     rows = [(key, "site", each) for key, each in SITE.items()]
     rows += [(key, "location", each) for key, each in (*MATCH.items(), *LOCATION.items())]
     rows += [(key, "both", feature(step.module).keys[key]) for key, step in STEPS.items()]
     for key, where, each in rows:
-        print_row(key, where, each)
+        yield from rows_of(key, where, each)
     sites = [setting.key for setting in SETTINGS.values() if setting.scope != "server"]
     locations = [setting.key for setting in SETTINGS.values() if setting.scope == "location"]
-    print(f"\nSettings that a site may have: {in_code(sites)}.")
-    print(f"\nSettings that a location may have: {in_code(locations)}.")
+    yield f"\nSettings that a site may have: {in_code(sites)}."
+    yield f"\nSettings that a location may have: {in_code(locations)}."
 
 
-def print_row(key: str, where: str, described: Key) -> None:
-    """Print the row of a key, and those of the keys of its table."""
-    print(f"| `{key}` | {where} | {described.help} | {described.kind.expected} |")
+def rows_of(key: str, where: str, described: Key) -> Iterator[str]:
+    """Yield the row of a key, and those of the keys of its table."""
+    yield f"| `{key}` | {where} | {described.help} | {described.kind.expected} |"
     if isinstance(described.kind, TableKind):
         for each, its in described.kind.keys.items():
-            print_row(f"{key}.{each}", where, its)
+            yield from rows_of(f"{key}.{each}", where, its)
 
 
 def in_code(keys: list[str]) -> str:
@@ -74,4 +78,8 @@ def in_code(keys: list[str]) -> str:
     return ", ".join(f"`{key}`" for key in keys)
 
 
-main()
+main = page_printer("python -m ewe.config", page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,10 +8,12 @@ which an entry point or a test calls. Everything that ends a command otherwise e
     the command returns                                 the number that it returns, DONE (0) if all went well
     --help, --version (SystemExit)                      0
     Failure: the command cannot do its work             FAILED (1), and one line on standard error
-    ConfigError, UsageError: a setting or word is wrong WRONG_USAGE (2), and one line on standard error
+    ConfigError, UsageError: a setting or a word is     WRONG_USAGE (2), and one line on standard error
+    wrong, also if it names a file that cannot be used
     Ctrl-C (KeyboardInterrupt)                          INTERRUPTED (130), as shells count: 128 + SIGINT
     Ctrl-C while a server starts (@interrupt_stops)     DONE (0): the user has asked the server to stop
     the reader of the output is gone (ewe-lab | head)   `unread`: 0 if a part of the output is of use, else 1
+    the output cannot be written (a full disk)          FAILED (1), and one line on standard error
 
 An exception carries its exit status. A room below this one therefore raises a subclass of `Failure` and knows no
 command. A server that serves has signal handlers, and returns its status itself.
@@ -27,7 +29,7 @@ from ewe.config.messages import ConfigError, Failure, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import NoReturn, ParamSpec, Protocol
 
     P = ParamSpec("P")
@@ -66,7 +68,7 @@ def entry_point(
     """
 
     def decorated(run: Callable[[list[str]], int]) -> Main:
-        @when_output_is_closed(unread)
+        @when_output_is_closed(name, unread)
         @wraps(run)
         def main(argv: Sequence[str] | None = None) -> int:
             try:
@@ -84,6 +86,23 @@ def entry_point(
         return main
 
     return decorated
+
+
+def page_printer(name: str, page: Callable[[], Iterable[str]]) -> Main:
+    """Return the main() of a command without arguments that prints a page of docs/.
+
+    page: returns the parts of the page, of one line or several.
+    """
+
+    @entry_point(name, unread=DONE)
+    def main(arguments: list[str]) -> int:
+        RaisingParser(prog=name, description="Print a page of docs/.", allow_abbrev=False).parse_args(
+            arguments
+        )
+        print("\n".join(page()))
+        return DONE
+
+    return main
 
 
 def interrupt_stops(serve: Callable[P, int]) -> Callable[P, int]:

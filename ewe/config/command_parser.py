@@ -4,9 +4,9 @@ argparse changes from version to version. Since 3.13 it shows a value once for a
 it colors help on a terminal, and wherever FORCE_COLOR is set. The message about a word that is none of the choices
 has been worded in four ways. Here ewe decides instead.
 
-A command's output may have no reader any more (`ewe-lab list | head`). Python writes the rest
-of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of Python's.
-when_output_is_closed() writes it before.
+A command's output may have no reader any more (`ewe-lab list | head`), or its disk may be full. Python writes the
+rest of its buffer at the end of the process, too late for an `except`: the last line would be a complaint of
+Python's. when_output_is_closed() writes it before.
 
 A parent may also start a command with a standard stream closed. Python's stream is None then, and the next file
 that is opened gets the number: a listening socket, or a client's connection. A log would be written into it.
@@ -16,11 +16,12 @@ open_standard_streams() gives the number to /dev/null before.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from functools import wraps
 
-from ewe.config.messages import nearest
+from ewe.config.messages import Failure, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, ParamSpec
 
     P = ParamSpec("P")
+
+
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -69,10 +73,12 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action if action.option_strings else None, text)
 
 
-def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    """Return a decorator for a command's main(): if the reader of its output has gone, the command ends quietly.
+def when_output_is_closed(name: str, status: int) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Return a decorator for a command's main(): if the reader of its output has gone, the command ends quietly. If
+    the output cannot be written, it ends with one line.
 
-    status: the exit status then, 0 if a part of the output is of use, else 1.
+    name: of the command, for that line. status: the exit status if the reader has gone, 0 if a part of the output
+    is of use, else 1.
     """
 
     def decorated(main: Callable[P, int]) -> Callable[P, int]:
@@ -80,11 +86,20 @@ def when_output_is_closed(status: int) -> Callable[[Callable[P, int]], Callable[
         def run(*args: P.args, **kwargs: P.kwargs) -> int:
             open_standard_streams()
             try:
-                done = main(*args, **kwargs)
-            except BrokenPipeError:
-                flush_stdout()
-                return status
-            return done if flush_stdout() else status
+                try:
+                    done = main(*args, **kwargs)
+                except BrokenPipeError:
+                    flush_stdout()
+                    return status
+                except OSError as reason:
+                    if reason.errno not in DISK_IS_FULL or reason.filename is not None:
+                        raise
+                    flush_stdout()
+                    raise unwritten(reason) from None
+                return done if flush_stdout() else status
+            except Failure as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return error.exit_status
 
         return run
 
@@ -102,12 +117,22 @@ def open_standard_streams() -> None:
 
 
 def flush_stdout() -> bool:
-    """Flush standard output. Return False if its reader has gone; Python's flush at exit then goes to /dev/null."""
+    """Flush standard output. Return False if its reader has gone. Raises Failure after another error.
+
+    After an error, Python's flush at exit goes to /dev/null.
+    """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as reason:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-        return False
+        if isinstance(reason, BrokenPipeError):
+            return False
+        raise unwritten(reason) from None
     return True
+
+
+def unwritten(reason: OSError) -> Failure:
+    """Return the failure of a command whose output cannot be written."""
+    return Failure(f"cannot write the output: {reason.strerror}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ewe import __version__
+from ewe.command_logs import add_log_options, open_trace, opening_log
 from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt_stops
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
@@ -21,8 +22,8 @@ from ewe.database.protocol import LAYOUTS, ClientRequest
 from ewe.database.settings import DATABASE_KEYS, GENERAL_KEYS, LISTEN, Settings, load, unknown_database
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.log_files import names_file
-from ewe.logger import LEVELS, ErrorLog
-from ewe.trace import exposed, trace_at, why_not
+from ewe.logger import ErrorLog
+from ewe.trace import exposed
 
 DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
 Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
@@ -42,16 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = RaisingParser(prog="ewe-dbd", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="settings (TOML); HUP reads them again")
     parser.add_argument("--listen", metavar="ADDRESS", action="append", help=ADDRESS)
-    parser.add_argument(
-        "--log", metavar="FILE", default="-", help="the log [-: standard error; syslog: the log daemon]"
-    )
-    parser.add_argument(
-        "--log-level",
-        metavar="LEVEL",
-        choices=LEVELS,
-        default="info",
-        help="error, warning, info or debug [info]",
-    )
+    add_log_options(parser)
     parser.add_argument("--trace", metavar="FILE", help="a line for each event of a statement")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
     parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
@@ -95,18 +87,9 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
         )
     if not settings.databases:
         raise UsageError("no database: add a table [databases.NAME] with a source to the settings (--config)")
-    try:
+    with opening_log(log_file):
         log = ErrorLog(os.path.abspath(log_file) if names_file(log_file) else log_file, level)
-    except OSError as reason:
-        raise ConfigError(f"cannot write {log_file}: {reason.strerror} (--log)") from None
-    except ValueError:
-        raise ConfigError(
-            f"--log {log_file}: expected syslog: or syslog:FACILITY, such as syslog:local3"
-        ) from None
-    try:
-        trace = trace_at(settings.trace) if settings.trace else None
-    except OSError as reason:
-        raise ConfigError(why_not(settings.trace, reason)) from None
+    trace = open_trace(settings.trace)
 
     def read_and_make_files() -> Settings:
         """Return the settings read again, and make the missing files of their databases."""

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ewe.config.command import RaisingParser, entry_point
 from ewe.libcgi.build import DIRECTORY, BuildError, compiler_command, run
 
 DATABASE = DIRECTORY.parent / "database"  # of ewe_db.h
@@ -24,9 +25,14 @@ COMPILERS = {
 }
 
 
+@entry_point("python -m ewe.libcgi.samples")
 def main(arguments: list[str]) -> int:
     """Build all libraries of a directory; return the exit status."""
-    directory = Path(arguments[0] if arguments else "libcgi-bin")
+    parser = RaisingParser(
+        prog="python -m ewe.libcgi.samples", description="Build the libraries of a directory."
+    )
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("libcgi-bin"))
+    directory: Path = parser.parse_args(arguments).directory
     has_failed = False
     missing_compilers: set[str] = set()  # those that were reported
     for source in sorted(directory.iterdir()) if directory.is_dir() else ():
@@ -81,4 +87,4 @@ def build(source: Path, compiler: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

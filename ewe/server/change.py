@@ -10,7 +10,7 @@ A further configuration that has an error leaves the change in progress alone. A
 import of a new worker may hang, and then only another configuration helps. If the second one fails as well, the
 supervisor returns to the configuration of the workers that serve.
 
-Read next: supervisor.py; worker_table.py, the states of a worker during a change.
+Read next: supervisor.py; worker_slots.py; worker_table.py, the states of a worker during a change.
 """
 
 from __future__ import annotations

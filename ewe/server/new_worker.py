@@ -5,7 +5,7 @@
 
 Signals stay blocked from before the fork until this process has its handlers, so that no signal is lost. During the
 import a stop signal ends the process at once: it serves no request yet, and the import of a module may take long,
-or never end.
+or never end. A USR1 waits for the end of the import. Otherwise a rotation of the logs would end the worker.
 
 Read next: worker.py; supervisor.py, which reads the report.
 """

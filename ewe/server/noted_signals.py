@@ -1,7 +1,8 @@
 """The signals that the supervisor has received and has not acted on yet.
 
 A signal may arrive between any two instructions of the supervisor. Its handler therefore only notes the number, and
-the supervisor's loop takes all noted numbers at one place:
+the supervisor's loop takes all noted numbers at one place. Python also writes a byte to a pipe, which ends the
+supervisor's wait (signal.set_wakeup_fd()):
 
     handler: note() ──▶ noted ──▶ run(): take() ──▶ a stop, then TTIN and TTOU, then one each of HUP, USR1, ...
 
@@ -10,22 +11,47 @@ Read next: supervisor.py.
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterable
 
 from ewe.server.worker import STOPS
+from ewe.streams.descriptors import nonblocking_pipe
 
 # Several of one of these signals have the same effect as one.
 ONCE = (signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class NotedSignals:
-    """The numbers of the noted signals, in the order in which they have come."""
+    """The numbers of the noted signals, in the order in which they have come.
+
+    pipe: the reading and the writing end of the pipe, -1 before listen().
+    """
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self.pipe = (-1, -1)
 
     def __bool__(self) -> bool:
         return bool(self.numbers)
+
+    def listen(self, numbers: Iterable[int]) -> None:
+        """Note these signals from now on."""
+        self.pipe = nonblocking_pipe()
+        # The supervisor reads its end only after select() has reported it. Only the writer must never block.
+        os.set_blocking(self.pipe[0], True)
+        for number in numbers:
+            signal.signal(number, self.note)
+        signal.set_wakeup_fd(self.pipe[1], warn_on_full_buffer=False)
+
+    @property
+    def reader(self) -> int:
+        """The end of the pipe that is readable after a signal."""
+        return self.pipe[0]
+
+    def drain(self) -> None:
+        """Read the bytes of the pipe, which is readable."""
+        os.read(self.reader, 4096)
 
     def note(self, number: int, frame: object) -> None:
         """Note a signal. This is the handler of each signal."""

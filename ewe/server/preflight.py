@@ -29,6 +29,7 @@ from ewe.server.processor_factory import check_users, description_of, no_xswitch
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
+from ewe.trace import INHERITED
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -64,7 +65,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     site = None
     try:
-        site = make_site(with_xswitch(config), imports=False)
+        site = make_site(examined(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += htaccess_warnings(config)
@@ -140,15 +141,24 @@ def with_xswitch(config: Config) -> Config:
     return config
 
 
+def examined(config: Config) -> Config:
+    """Return the configuration for a site that serves no client: as with_xswitch(), and without a trace, since a
+    check makes no file.
+    """
+    return with_xswitch(config).replace("a check", trace=None)
+
+
 def failing_files(config: Config) -> Iterator[str]:
     """Yield one line for each file that a start could not write."""
     files = [("logfile", config.logfile), ("pid-file", config.pid_file or "-")]
+    if config.trace and not config.trace.startswith(INHERITED):
+        files.append(("trace", config.trace))
     files += [
         ("access-log", path)
         for path in dict.fromkeys(site_config.access_log for site_config in config.each_site())
     ]
     for setting, path in files:
-        if path.startswith("syslog:") and setting != "pid-file":
+        if path.startswith("syslog:") and setting in ("logfile", "access-log"):
             try:
                 open_log(path, 2).close()
             except OSError as error:

@@ -35,7 +35,7 @@ from ewe.server.access import call_as_account, closed_directory_warnings, log_ro
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch
 from ewe.server.supervisor import Supervisor
-from ewe.server.worker import HANDLED, Worker
+from ewe.server.worker import HANDLED, STOPS, Worker
 from ewe.streams import descriptors
 from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, socket_names, url
 
@@ -72,7 +72,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     configuration stays.
     """
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - STOPS)
     if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)

@@ -8,7 +8,9 @@ gives each connection to one of them. The supervisor serves no client itself. It
          ──▶ worker in slot 2     TTIN: one more slot; TTOU: one less, and its worker retires
          ──▶ ...                  all are busy: more slots; some stay idle: their workers retire (growing.py)
 
-worker_table.py lists the states of a worker, and the method of this module that each event calls.
+worker_table.py lists the states of a worker, and the method of this module that each event calls. worker_slots.py
+holds the workers, their slots and their generations. The server has a state, too: SIGNALS and TASKS below list, for
+each state, the methods that a signal or the time calls. run() only follows these tables.
 
 During a change of workers (HUP; with `reload` also a changed source file, ewe.server.sources) the server never
 stops serving. The old workers go on until every new one has reported that it serves (ewe.server.reports). If a new
@@ -33,9 +35,8 @@ import gc
 import os
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from itertools import count, islice
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from ewe import logger
@@ -43,8 +44,7 @@ from ewe.gateway import orphans
 from ewe.processors.seats import Seat
 from ewe.server import systemd
 from ewe.server.change import Change
-from ewe.server.children import LONGEST_S, ChildSlot, how_ended
-from ewe.server.growing import START_S, Growing
+from ewe.server.children import how_ended
 from ewe.server.new_worker import NewWorker, sources_of_this_process
 from ewe.server.noted_signals import NotedSignals
 from ewe.server.reports import Reports
@@ -58,47 +58,67 @@ from ewe.server.worker import (
     UNUSABLE,
     ignore_stops,
 )
-from ewe.server.worker_table import (
-    COMING,
-    FIRST,
-    RETIRING,
-    SERVING,
-    STARTING,
-    XSWITCH,
-    Event,
-    WorkerProcess,
-)
-from ewe.streams.descriptors import nonblocking_pipe
+from ewe.server.worker_slots import WorkerSlots
+from ewe.server.worker_table import COMING, FIRST, SERVING, STARTING, XSWITCH, Event, WorkerProcess
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:
     import socket
 
-    from ewe.config.count_range import CountRange
     from ewe.server.processor_factory import ProcessorFactory
     from ewe.server.sources import Sources
     from ewe.server.worker_table import State
 
-ORDERS = (signal.SIGCHLD, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR2)
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
 HURRY_S = 0.5  # after a change of sources, old workers keep idle connections open for this time
 
 
-class Supervisor:
-    """Keeps factory.workers processes running. Each has a slot, numbered from 0.
+class ServerState(Enum):
+    """The states of the server."""
 
-    slots_in_use: the slots that have, or will have, a worker.
-    """
+    STEADY = "each slot in use has a worker, or a planned start"
+    CHANGING = "begin_change() has started the next generation; it has not ended, and has not failed"
+    STOPPING = "stop() was called: the workers end, and none is started"
+
+
+STEADY, CHANGING, STOPPING = ServerState
+RUNNING = (STEADY, CHANGING)
+ALWAYS = (STEADY, CHANGING, STOPPING)
+
+# signal: (the states in which it has an effect, the method of Supervisor, its arguments). SIGCHLD only ends the
+# wait, since each turn of run() reaps.
+SIGNALS: dict[int, tuple[tuple[ServerState, ...], str, tuple[int, ...]]] = {
+    signal.SIGHUP: (RUNNING, "reload", ()),
+    signal.SIGTTIN: (RUNNING, "change_count", (1,)),
+    signal.SIGTTOU: (RUNNING, "change_count", (-1,)),
+    signal.SIGUSR1: (ALWAYS, "reopen_logs", ()),
+    signal.SIGUSR2: (ALWAYS, "log_status", ()),
+    **{number: (ALWAYS, "stop", (number,)) for number in STOPS},
+}
+
+# (the states, the method of Supervisor that each turn of run() calls in them, the method that returns the
+# time.monotonic() of its next work; "": only a signal or a report makes work for it). The order counts: if one
+# method begins a change or a stop, the next ones belong to the new state.
+TASKS: tuple[tuple[tuple[ServerState, ...], str, str], ...] = (
+    (ALWAYS, "handle_signals", ""),
+    (ALWAYS, "reap", ""),
+    ((CHANGING,), "end_complete_change", ""),
+    (RUNNING, "reload_changed_sources", "next_look_at_sources"),
+    (RUNNING, "start_due", "next_start_at"),
+    (ALWAYS, "grow_or_shrink", "next_look_at_workers"),
+    ((STOPPING,), "end_xswitch_last", ""),
+    ((STOPPING,), "kill_overdue", "kill_at"),
+)
+
+
+class Supervisor(WorkerSlots):
+    """Keeps a worker process running in each slot in use. change: the change in progress."""
 
     def __init__(self, factory: ProcessorFactory, sockets: list[socket.socket]) -> None:
+        super().__init__(sockets, factory.workers)
         self.factory = factory
         self.sockets = sockets
-        self.slots_in_use = set(range(factory.workers))
-        self.growing = Growing(sockets, factory.workers)
-        self.workers: dict[int, WorkerProcess] = {}  # by process id
-        self.slots: defaultdict[int, ChildSlot] = defaultdict(ChildSlot)  # by number, and XSWITCH
-        self.generation = 1  # the newest generation that serves
-        self.change: Change | None = None  # the change in progress
+        self.change: Change | None = None
         self.noted = NotedSignals()
         self.stopping = Stopping()
         self.complain_from = 0.0
@@ -106,6 +126,13 @@ class Supervisor:
         self.sources: Sources | None = None
         if factory.config.reload:
             self.watch_sources()
+
+    @property
+    def state(self) -> ServerState:
+        """The state of the server."""
+        if self.stopping:
+            return STOPPING
+        return STEADY if self.change is None else CHANGING
 
     def run(self, ready: Callable[[], None]) -> int:
         """Start the workers, and replace those that die, until a stop; return the exit status.
@@ -115,12 +142,7 @@ class Supervisor:
         """
         # The kernel closes this process's end when the process dies, for any reason. Workers notice it, and finish.
         self.lifeline, self.lifeline_writer = os.pipe()
-        self.wake, self.wake_writer = nonblocking_pipe()
-        # wait() reads this end only after select() has reported it. Only the writer, a signal, must never block.
-        os.set_blocking(self.wake, True)
-        for number in (*STOPS, *ORDERS):
-            signal.signal(number, self.noted.note)
-        signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
+        self.noted.listen((signal.SIGCHLD, *SIGNALS))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         orphans.adopt_orphans()
         gc.collect()
@@ -137,19 +159,9 @@ class Supervisor:
                 is_ready = True
                 ready()
             self.wait()
-            for noted in self.noted.take():
-                self.handle_signal(noted)
-            self.reap()
-            if self.change_is_complete() and not self.stopping:
-                self.end_change()
-            self.reload_changed_sources()
-            self.start_due()
-            self.grow_or_shrink()
-            if self.stopping and all(each.slot == XSWITCH for each in self.workers.values()):
-                self.end_xswitch()
-            if self.stopping.is_overdue():
-                self.signal_workers(signal.SIGKILL)
-                self.stopping.note_kill()
+            for states, method, _ in TASKS:
+                if self.state in states:
+                    getattr(self, method)()
         ignore_stops()
         logger.report_losses()  # for a worker that was killed
         if self.stopping.unusable:
@@ -159,48 +171,43 @@ class Supervisor:
     # Signals
 
     def wait(self) -> None:
-        """Wait for a signal, for a report, or for the time of the next planned action."""
+        """Wait for a signal, for a report, for a client, or for the next moment of a task."""
         from select import select
 
-        if self.stopping:
-            moments = [self.stopping.deadline]
-        else:
-            plans = [each.due_at for each in self.slots.values()]
-            plans += [each.hurry_at for each in self.workers.values() if each.state is RETIRING]
-            plans += [self.growing.next_look_at()] if self.may_change_count() else []
-            moments = [when for when in plans if when is not None]
-        if self.sources is not None and not self.stopping:
-            moments.append(self.sources.due_at)
-        seconds = max(0.0, min(moments) - time.monotonic()) if moments else None
+        moments = [getattr(self, moment)() for states, _, moment in TASKS if moment and self.state in states]
+        next_moment = min((each for each in moments if each is not None), default=None)
+        seconds = None if next_moment is None else max(0.0, next_moment - time.monotonic())
         if not self.noted:
-            clients = self.growing.watched() if self.may_change_count() else ()
-            sources: list[int | socket.socket] = [self.wake, self.reports.reader, *clients]
+            clients = self.growing.watched() if self.state is STEADY else ()
+            sources: list[int | socket.socket] = [self.noted.reader, self.reports.reader, *clients]
             found = select(sources, [], [], seconds)[0]
-            if self.wake in found:
-                os.read(self.wake, 4096)
+            if self.noted.reader in found:
+                self.noted.drain()
             if self.reports.reader in found:
                 self.read_reports()
             if any(sock in found for sock in clients):
                 self.growing.plan_look()
 
-    def handle_signal(self, number: int) -> None:
-        """Do what a signal asks for: reopen the logs, reload, change the number of workers, or stop."""
-        if number in (signal.SIGUSR1, signal.SIGUSR2):
-            if number == signal.SIGUSR1:
-                self.factory.reopen_logs()
-                self.signal_xswitch(number)
-            else:
-                logger.errors.tell(
-                    f"status: supervisor of {len(self.slots_in_use)} workers: {sorted(self.workers)},"
-                    f" {logger.lost_lines()} log lines lost"
-                )
-            self.signal_workers(number)
-        elif number == signal.SIGHUP:
-            self.reload()
-        elif number in (signal.SIGTTIN, signal.SIGTTOU):
-            self.change_count(1 if number == signal.SIGTTIN else -1)
-        elif number in STOPS:
-            self.stop(number)
+    def handle_signals(self) -> None:
+        """Call the method that SIGNALS names for each noted signal that has an effect in the server's state."""
+        for number in self.noted.take():
+            states, method, arguments = SIGNALS.get(number, ((), "", ()))
+            if self.state in states:
+                getattr(self, method)(*arguments)
+
+    def reopen_logs(self) -> None:
+        """USR1: open the log files again, here, in the workers and in X-Switch."""
+        self.factory.reopen_logs()
+        self.signal_xswitch(signal.SIGUSR1)
+        self.signal_workers(signal.SIGUSR1)
+
+    def log_status(self) -> None:
+        """USR2: log the state of the supervisor; each worker logs its own."""
+        logger.errors.tell(
+            f"status: supervisor of {len(self.slots_in_use)} workers: {sorted(self.workers)},"
+            f" {logger.lost_lines()} log lines lost"
+        )
+        self.signal_workers(signal.SIGUSR2)
 
     def signal_workers(self, number: int) -> None:
         """Send a signal to all workers. X-Switch gets only KILL: end_xswitch() stops it later."""
@@ -224,10 +231,18 @@ class Supervisor:
             systemd.notify("STOPPING=1")
         self.signal_workers(self.stopping.ask(number, self.factory.config.grace))
 
+    def kill_at(self) -> float:
+        """Return the time.monotonic() at which the stop takes too long."""
+        return self.stopping.deadline
+
+    def kill_overdue(self) -> None:
+        """Kill the workers if the stop takes too long."""
+        if self.stopping.is_overdue():
+            self.signal_workers(signal.SIGKILL)
+            self.stopping.note_kill()
+
     def change_count(self, difference: int) -> None:
         """TTIN, TTOU: change the number of workers, or both ends of its range, by one. At least one stays."""
-        if self.stopping:
-            return
         if self.factory.serves_in_one:
             logger.errors.warning(ONLY_MANY)
             return
@@ -242,13 +257,12 @@ class Supervisor:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
         self.add(int(span) - len(self.slots_in_use))
-        for slot in sorted(self.slots_in_use)[span.most :]:
+        for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 
     def add(self, number: int) -> None:
         """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
-        for _ in range(number):
-            slot = next(each for each in count() if each not in self.slots_in_use)
+        for slot in self.free_slots(number):
             self.slots_in_use.add(slot)
             self.start(slot)
             if self.slots[slot].due_at is not None:  # this slot tries again, and no others beside it
@@ -256,56 +270,32 @@ class Supervisor:
 
     def retire_slot(self, slot: int) -> None:
         """Give up a slot, and retire its worker; during a change, both of its workers."""
-        self.slots_in_use.discard(slot)
-        self.slots[slot].due_at = None
+        self.give_up_slot(slot)
         for each in self.workers_in_slots():
             if each.slot == slot:
                 self.handle_event(each, Event.RETIRE)
 
     # Growth
 
-    def may_change_count(self) -> bool:
-        """Return whether the number of workers may change now."""
-        return not self.stopping and self.change is None
-
-    def is_restarting(self) -> bool:
-        """Return whether a worker has ended, or could not be forked, and its slot waits for the next one."""
-        return any(self.slots[slot].due_at is not None for slot in self.slots_in_use if slot in self.slots)
-
-    def idle_workers(self) -> list[WorkerProcess]:
-        """Return the workers that wait for a client; none of them if a client has waited for long beside them."""
-        if not self.growing.waits_are_short():
-            return []
-        is_idle = self.growing.seats.is_idle
-        return [each for each in self.workers_in_slots() if each.state is SERVING and is_idle(each.seat)]
-
-    def begun_workers(self, now: float) -> list[WorkerProcess]:
-        """Return the workers of which no more is expected: they serve, or have not reported for START_S."""
-        return [
-            each for each in self.workers_in_slots() if each.state is SERVING or now - each.born >= START_S
-        ]
+    def next_look_at_workers(self) -> float | None:
+        """Return the time.monotonic() of the next look. During a change or a stop there is none."""
+        return self.growing.next_look_at() if self.state is STEADY else None
 
     def grow_or_shrink(self) -> None:
-        """If it is time, start more workers since all are busy, or retire some that were idle for long."""
-        growing = self.growing
-        moment = growing.next_look_at() if self.may_change_count() else None
+        """If it is time, start more workers since all are busy, or retire some that were idle for long.
+
+        In each turn, and each state, tell the workers whether more of them start.
+        """
+        moment = self.next_look_at_workers()
         if moment is not None and moment <= time.monotonic():
-            idle = self.idle_workers()
-            to_come = max(len(self.slots_in_use) - len(self.begun_workers(moment)), 0)
-            difference = growing.plan_difference(len(self.slots_in_use), len(idle) + to_come)
-            self.add(difference)
-            not_needed = sorted(idle, key=lambda each: -each.slot)[: max(-difference, 0)]
+            number, not_needed = self.plan_growth()
+            self.add(number)
             for each in not_needed:
                 self.retire_slot(each.slot)
-            if difference > 0 or not_needed:
-                why = "all were busy" if difference > 0 else f"{len(not_needed)} were idle"
+            if number or not_needed:
+                why = "all were busy" if number else f"{len(not_needed)} were idle"
                 logger.errors.info(f"{len(self.slots_in_use)} workers, since {why}")
-        growing.seats.tell_whether_more_start(
-            self.may_change_count()
-            and len(self.slots_in_use) < growing.span.most
-            and not self.is_restarting()
-            and growing.waits_are_short()
-        )
+        self.growing.seats.tell_whether_more_start(self.state is STEADY and self.may_start_more())
 
     # Events of workers: the methods that worker_table.TABLE names, and their callers
 
@@ -314,17 +304,6 @@ class Supervisor:
         worker.
         """
         getattr(self, worker.apply_event(event))(worker, code)
-
-    def workers_in_slots(self) -> list[WorkerProcess]:
-        """Return the workers that occupy a slot, sorted by process id: not X-Switch, and none that retires."""
-        return sorted(
-            (each for each in self.workers.values() if each.slot != XSWITCH and each.occupies_slot),
-            key=lambda each: each.pid,
-        )
-
-    def has_worker_in(self, state: State) -> bool:
-        """Return whether a worker is in a state."""
-        return any(each.state is state for each in self.workers.values())
 
     def do_nothing(self, worker: WorkerProcess, code: int) -> None:
         """Do nothing: the change of state is enough."""
@@ -373,24 +352,11 @@ class Supervisor:
 
     def reload(self) -> None:
         """HUP: read the configuration again, and start new workers with it."""
-        if self.stopping:
-            return
         before = self.factory.copy()
         if not self.factory.renew():  # a change in progress goes on
             return
         self.signal_xswitch(signal.SIGHUP)
         self.begin_change(before)
-
-    def use_span(self, span: CountRange) -> None:
-        """Use other limits for the number of workers, if the configuration has changed them. Nothing starts yet."""
-        self.growing.span = span
-        for slot in sorted(self.slots_in_use)[span.most :]:
-            self.slots_in_use.discard(slot)
-            self.slots[slot].due_at = None
-        missing = int(span) - len(self.slots_in_use)
-        self.slots_in_use.update(
-            islice((slot for slot in count() if slot not in self.slots_in_use), max(missing, 0))
-        )
 
     def begin_change(self, before: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
@@ -403,22 +369,20 @@ class Supervisor:
         self.change = Change(before, frozenset(self.slots_in_use), self.growing.span)
         if self.factory.workers != before.workers:
             self.use_span(self.factory.workers)
+        self.cancel_starts()
         for slot in sorted(self.slots_in_use):
-            self.slots[slot].due_at = None
             self.start(slot)
         if self.is_restarting():
             self.log_and_undo_change("not all could be forked")
 
-    def next_generation(self) -> list[WorkerProcess]:
-        """Return the workers of the next generation."""
-        return [each for each in self.workers_in_slots() if each.generation > self.generation]
-
     def change_is_complete(self) -> bool:
         """Return whether a change is in progress and the next generation serves in every slot."""
-        if self.change is None:
-            return False
-        serving = {each.slot for each in self.next_generation() if each.state is SERVING}
-        return serving.issuperset(self.slots_in_use) and not self.has_worker_in(COMING)
+        return self.change is not None and self.next_generation_serves()
+
+    def end_complete_change(self) -> None:
+        """End the change if it is complete."""
+        if self.change_is_complete():
+            self.end_change()
 
     def end_change(self) -> None:
         """End the change: retire the old workers, since the next generation serves."""
@@ -453,9 +417,7 @@ class Supervisor:
             return
         self.leave_change(change, self.factory)
         self.factory.undo_renewal(change.factory)
-        occupied = {each.slot for each in self.workers_in_slots()}
-        for slot in self.slots_in_use - occupied:  # an old worker has ended meanwhile
-            self.slots[slot].plan(LONGEST_S)
+        self.plan_missing_starts()
 
     def leave_change(self, change: Change, factory: ProcessorFactory) -> None:
         """Retire the workers of a change. If it has changed their number, return to the slots and span before it.
@@ -466,8 +428,7 @@ class Supervisor:
             self.handle_event(each, Event.RETIRE)
         if factory.workers != change.factory.workers:  # otherwise TTIN and TTOU have changed them, and count
             self.slots_in_use, self.growing.span = set(change.slots), change.span
-        for slot in self.slots_in_use:
-            self.slots[slot].due_at = None
+        self.cancel_starts()
         self.change = None
 
     def read_reports(self) -> None:
@@ -495,9 +456,13 @@ class Supervisor:
         for directory in sources_of_this_process():
             self.sources.add(directory)
 
+    def next_look_at_sources(self) -> float | None:
+        """Return the time.monotonic() of the next look at the sources; None if they are not watched."""
+        return None if self.sources is None else self.sources.due_at
+
     def reload_changed_sources(self) -> None:
         """If source files have changed, log their names and begin a change to new workers."""
-        if self.sources is None or self.stopping or not (changed := self.sources.report()):
+        if self.sources is None or not (changed := self.sources.report()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -519,7 +484,7 @@ class Supervisor:
             # HUP and USR1 stay blocked until X-Switch has handlers for them. Without a handler they would kill it.
             pid = os.posix_spawn(
                 command[0], command, os.environ, setsigmask=(signal.SIGHUP, signal.SIGUSR1),
-                setsigdef=(*STOPS, *ORDERS), setsid=False,
+                setsigdef=(signal.SIGCHLD, *SIGNALS), setsid=False,
             )  # fmt: skip
         except OSError as reason:
             logger.errors.error(f"{command[0]} cannot be started: {reason.strerror}; trying again in 1 s")
@@ -529,6 +494,11 @@ class Supervisor:
         finally:
             if trace is not None:
                 os.close(trace)
+
+    def end_xswitch_last(self) -> None:
+        """Stop X-Switch if the last worker has ended."""
+        if self.has_only_xswitch():
+            self.end_xswitch()
 
     def end_xswitch(self) -> None:
         """Stop X-Switch, after the last worker has ended."""
@@ -576,7 +546,7 @@ class Supervisor:
         tells_sources = self.sources is not None
         new = NewWorker(self.factory, self.sockets, self.lifeline, self.reports, tells_sources, seat)
         try:
-            return new.run(str(slot + 1), (self.lifeline_writer, self.wake, self.wake_writer))
+            return new.run(str(slot + 1), (self.lifeline_writer, *self.noted.pipe))
         except Exception:  # such as one of a model's own __init__()
             logger.errors.exception(f"worker {slot + 1} cannot start")
             return FAILED
@@ -585,11 +555,11 @@ class Supervisor:
         """Start the workers that are due, and hurry the retiring ones whose time is over."""
         now = time.monotonic()
         for number, slot in list(self.slots.items()):
-            if slot.is_due(now) and not self.stopping:
+            if slot.is_due(now):
                 slot.due_at = None
                 self.start(number)
         for each in list(self.workers.values()):
-            if each.is_to_hurry(now) and not self.stopping:
+            if each.is_to_hurry(now):
                 self.handle_event(each, Event.HURRY)
 
     def reap(self) -> None:
@@ -616,7 +586,3 @@ class Supervisor:
         else:
             event = Event.DIED
         self.handle_event(worker, event, code)
-
-    def is_old(self, worker: WorkerProcess) -> bool:
-        """Return whether a change replaces this worker. No change replaces X-Switch."""
-        return worker.slot != XSWITCH and worker.generation <= self.generation

@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 # Exit statuses: stopped by a signal; a fault of ewe; requests were aborted
 STOPPED, FAILED, ABORTED = 0, 1, 4
 UNUSABLE = 3  # exit status of a worker below a supervisor, after it has reported why it cannot serve
-STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1}
+STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 # All signals that the server has handlers for. Without the handlers, each of them ends or stops a process.
-HANDLED = STOPS | {signal.SIGHUP, signal.SIGALRM, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU}
+HANDLED = STOPS | {
+    *(signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
+}
 ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 
 
 def ignore_stops() -> None:
-    """Ignore further stop signals: the process is ending, and they must not change its exit status."""
+    """Ignore further stop signals and USR1: the process is ending, and they must not change its exit status."""
     signal.set_wakeup_fd(-1)
-    for number in STOPS:
+    for number in (*STOPS, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 

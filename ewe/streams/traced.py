@@ -81,15 +81,15 @@ class TracedStream(StreamOver):
         self.before_wait("waits", self.name, "request")  # hold() or write(): see the top of this file
         try:
             data = await self.below.next_request(seconds)
+            if not data and time.monotonic() - began >= seconds:
+                how, self.why = "timeout", "no request came in time"
         except Disconnected:
             how, self.why = "left", "the client has left"
             raise
         finally:
             self.trace.hold("goes-on", self.name, how)
-        if not data:
-            if time.monotonic() - began >= seconds:
-                self.why = "no request came in time"
-            elif self.below.gives_way:
+        if not data and not how:
+            if self.below.gives_way:
                 self.why = "another client waits"
             else:
                 self.why = "the server stops" if self.finishing else "the client closes"

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ewe import __version__
+from ewe.command_logs import add_log_options, open_trace, opening_log
 from ewe.config.command import RaisingParser, UsageError, entry_point, interrupt_stops
 from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.table_kinds import TableKind
 from ewe.config.tables import by_field_name
 from ewe.log_files import names_file
-from ewe.logger import LEVELS, ErrorLog
+from ewe.logger import ErrorLog
 from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import DEFAULTS, GENERAL_KEYS, Settings, load, origins_in
 
@@ -99,19 +100,7 @@ def parser_of_run() -> RaisingParser:
     parser.add_argument(
         "--parent", metavar="PID", type=int, default=0, help="stop when this process has ended"
     )
-    parser.add_argument(
-        "--log",
-        metavar="FILE",
-        default="-",
-        help="the log [-: standard error; syslog: the log daemon]; USR1 opens it again",
-    )
-    parser.add_argument(
-        "--log-level",
-        metavar="LEVEL",
-        choices=LEVELS,
-        default="info",
-        help="error, warning, info or debug [info]",
-    )
+    add_log_options(parser, "; USR1 opens it again")
     parser.add_argument("--check-config", action="store_true", help="check the settings, and end")
     parser.add_argument(
         "--print-config", action="store_true", help="print every setting, with where it came from, and end"
@@ -195,23 +184,16 @@ def check_settings(command: CommandLine) -> int:
 def serve(command: CommandLine) -> int:
     """Serve until a signal ends X-Switch; return the exit status. Raises StartError, ConfigError."""
     from ewe.streams import descriptors
-    from ewe.trace import trace_at, why_not
     from ewe.xswitch.supervisor import Supervisor, redirect_standard_error
 
     if not command.settings.listen:
         raise UsageError("no address to listen on: write --listen unix:PATH or --listen HOST:PORT")
     options = command.options
     log_file = os.path.abspath(options.log) if names_file(options.log) else options.log
-    try:
+    with opening_log(options.log):
         redirect_standard_error(log_file)
-    except OSError as reason:
-        raise ConfigError(f"cannot write {options.log}: {reason.strerror} (--log)") from None
     log = open_error_log(command)
-    path = command.settings.trace
-    try:
-        trace = trace_at(path) if path else None
-    except OSError as reason:
-        raise ConfigError(why_not(path, reason)) from None
+    trace = open_trace(command.settings.trace)
     descriptors.raise_descriptor_limit()
     return Supervisor(command.settings, command.read, log, options.parent, log_file, trace).run()
 
@@ -222,14 +204,8 @@ def open_error_log(command: CommandLine) -> ErrorLog:
     For a log in a file, write to standard error: redirect_standard_error() has made that the file.
     """
     path = command.options.log
-    try:
+    with opening_log(path):
         return ErrorLog("-" if names_file(path) else path, command.options.log_level)
-    except OSError as reason:
-        raise ConfigError(f"cannot write {path}: {reason.strerror} (--log)") from None
-    except ValueError:
-        raise ConfigError(
-            f"--log {path}: expected syslog: or syslog:FACILITY, such as syslog:local3"
-        ) from None
 
 
 def defaults_with(options_given: Sequence[str]) -> Settings:

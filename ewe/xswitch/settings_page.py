@@ -6,9 +6,11 @@ python -m ewe.xswitch.settings_page > docs/xswitch-settings.md
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 
 from ewe import __version__
+from ewe.config.command import page_printer
 from ewe.config.messages import one_line, quoted
 from ewe.config.tables import rows, toml
 from ewe.xswitch.engine_kinds import BUILT_IN, FAR_KEYS, EngineKind
@@ -101,5 +103,8 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
                     yield line(key, toml(described.kind, value), f"{tables}.{name}.")
 
 
+main = page_printer("python -m ewe.xswitch.settings_page", page)
+
+
 if __name__ == "__main__":
-    print("\n".join(page()))
+    sys.exit(main())

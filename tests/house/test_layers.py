@@ -442,6 +442,7 @@ XSWITCH_MAY_IMPORT = {
     "ewe",
     "ewe.bounded",
     "ewe.child_processes",
+    "ewe.command_logs",
     "ewe.config",
     "ewe.gateway.records",
     "ewe.libcgi",

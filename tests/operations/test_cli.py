@@ -435,6 +435,9 @@ def test_who_asked_may_have_read_enough(option: str) -> None:
         ("ewe_classroom.course.cli", "list", 1),
         ("ewe_explore.cli", "--help", 0),
         ("ewe_lab.cli", "list", 0),
+        ("ewe.config.__main__", "", 0),
+        ("ewe.xswitch.settings_page", "", 0),
+        ("ewe_lab.experiments.__main__", "", 0),
         ("ewe_watch.cli", "--help", 0),
         ("ewe.xswitch.cli", "--version", 0),
         ("ewe.database.cli", "--version", 0),
@@ -447,17 +450,41 @@ def test_no_command_complains_when_nobody_reads_it(module: str, arguments: str, 
     assert without_a_reader([sys.executable, "-c", code, *arguments.split()]) == (status, b"")
 
 
+@pytest.mark.starts_processes
+@pytest.mark.needs("/dev/full")
+@pytest.mark.parametrize(
+    ("name", "module", "arguments"),
+    [
+        ("ewe", "ewe.cli", "--print-config"),
+        ("ewe-course", "ewe_classroom.course.cli", "list"),
+        ("ewe-watch", "ewe_watch.cli", "--version"),
+        ("python -m ewe.config", "ewe.config.__main__", ""),
+    ],
+)
+def test_a_full_disk_behind_the_output_is_one_line(name: str, module: str, arguments: str) -> None:
+    code = f"import sys; from {module} import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *arguments.split()]
+    with Path("/dev/full").open("wb") as full:
+        says = f"{name}: cannot write the output: No space left on device\n"
+        assert with_output(full.fileno(), command) == (1, says.encode())
+
+
 def without_a_reader(command: list[str]) -> tuple[int, bytes]:
     """Run a command without a reader of its output; return the exit status, and the text on standard error."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     read, write = os.pipe()
     os.close(read)
     try:
-        run = subprocess.run(
-            command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment, timeout=60
-        )
+        return with_output(write, command)
     finally:
         os.close(write)
+
+
+def with_output(descriptor: int, command: list[str]) -> tuple[int, bytes]:
+    """Run a command with this standard output; return the exit status, and the text on standard error."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    run = subprocess.run(
+        command, stdout=descriptor, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=environment, timeout=60
+    )
     return run.returncode, run.stderr
 
 

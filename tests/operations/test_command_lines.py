@@ -5,23 +5,29 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from support.rooms import SOURCES
 
 from ewe import cli
+from ewe.config import __main__ as settings_page
 from ewe.config.command import INTERRUPTED, UsageError, entry_point, interrupt_stops
 from ewe.config.command_parser import CommandParser
 from ewe.config.messages import ConfigError, Failure
 from ewe.database import cli as database
 from ewe.database.protocol import DatabaseError
+from ewe.libcgi import samples
 from ewe.streams.listener import StartError
 from ewe.xswitch import check
 from ewe.xswitch import cli as xswitch
+from ewe.xswitch import settings_page as xswitch_settings_page
 from ewe_classroom.course import cli as course
 from ewe_classroom.grader import cli as grader
 from ewe_explore import cli as explorer
 from ewe_lab import cli as lab
+from ewe_lab import speed
+from ewe_lab.experiments import __main__ as experiments_page
 from ewe_watch import cli as watch
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -33,7 +39,12 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "ewe-lab": lab.main,
     "ewe-watch": watch.main,
     "ewe-xswitch": xswitch.main,
-    "ewe.xswitch.check": check.main,
+    "ewe-lab speed": speed.main,
+    "python -m ewe.config": settings_page.main,
+    "python -m ewe.libcgi.samples": samples.main,
+    "python -m ewe.xswitch.check": check.main,
+    "python -m ewe.xswitch.settings_page": xswitch_settings_page.main,
+    "python -m ewe_lab.experiments": experiments_page.main,
 }
 
 
@@ -51,6 +62,15 @@ def test_help_has_no_colors(
     assert not code
     text = capsys.readouterr().out
     assert "usage: " in text and "\x1b" not in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_option_is_one_line_with_the_name_of_the_command(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert COMMANDS[command](["--no-such-option"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{command}: ")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +174,31 @@ def test_an_interrupt_of_a_command_that_is_no_server(
     monkeypatch.setattr(inside, interrupt)
     assert COMMANDS[command](arguments) == INTERRUPTED
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["ewe-dbd", "ewe-xswitch"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--log", "none/x.log"], "cannot write none/x.log: No such file or directory (--log)"),
+        (["--log", "syslog:none"], "--log syslog:none: expected syslog: or syslog:FACILITY"),
+        (["--trace", "none/x.trace"], "cannot write 'none/x.trace': No such file or directory (trace)"),
+    ],
+)
+def test_a_log_or_trace_that_cannot_be_opened_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[databases.demo]\nsource = "demo.db"\n' if command == "ewe-dbd" else "")
+    assert COMMANDS[command](["--listen", "unix:x.sock", "--config", str(settings), *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith(f"{command}: ") and words in line
 
 
 def test_no_command_has_another_parser() -> None:

@@ -49,6 +49,7 @@ def site(tmp_path: Path) -> Path:
         (("--logfile", "nowhere/log"), "(logfile)"),
         (("--access-log", "htdocs"), "is a directory; name a file in it (access-log)"),
         (("--pid-file", "nowhere/pid"), "(pid-file)"),
+        (("--trace", "nowhere/trace"), "(trace)"),
         (("--pid-file", "fifo"), "it is not a regular file; name another (pid-file)"),
     ],
 )
@@ -71,7 +72,18 @@ def test_all_failures_at_once(site: Path) -> None:
 
 def test_nothing_is_made(site: Path) -> None:
     before = sorted(site.iterdir())
-    options = ("--logfile", "log", "--access-log", "access", "--pid-file", "pid", "--bind", "unix:socket")
+    options = (
+        "--logfile",
+        "log",
+        "--access-log",
+        "access",
+        "--pid-file",
+        "pid",
+        "--bind",
+        "unix:socket",
+        "--trace",
+        "x",
+    )
     done = run_command(site, "--check-config", *options)
     assert (done.returncode, done.stdout, done.stderr) == (0, "configuration ok (no file)\n", "")
     assert sorted(site.iterdir()) == before

@@ -257,6 +257,7 @@ def test_how_a_conversation_ends(start: Start, way_to_wait: str, tmp_path: Path)
     late.close()
     why = {event.text for event in events(path) if event.name == "ended"}
     assert why == {"no request came in time", "the client has left"}
+    assert {event.text for event in events(path) if event.name == "goes-on"} >= {"timeout", "left"}
 
 
 def test_clients_that_leave_before_they_are_accepted(start: Start, way_to_wait: str, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from ewe.server import children
 from ewe.server.growing import HOLD_S, START_S
 from ewe.server.new_worker import NewWorker
 from ewe.server.reports import Reports
-from ewe.server.supervisor import Supervisor
-from ewe.server.worker import ABORTED, FAILED, STOPPED, UNUSABLE
+from ewe.server.supervisor import SIGNALS, TASKS, ServerState, Supervisor
+from ewe.server.worker import ABORTED, FAILED, HANDLED, STOPPED, UNUSABLE
 from ewe.server.worker_table import TABLE, Event, IllegalEvent, State, WorkerProcess
 from ewe.server.worker_table import XSWITCH as X
 
@@ -164,6 +164,12 @@ def test_every_state_can_be_reached_and_left() -> None:
     assert not [state for state, _ in TABLE if state is State.GONE]
 
 
+def test_the_tables_of_the_server_name_methods_of_the_supervisor() -> None:
+    names = [method for _, method, _ in SIGNALS.values()]
+    names += [name for _, method, moment in TASKS for name in (method, moment) if name]
+    assert all(callable(getattr(Supervisor, name)) for name in names)
+
+
 # A worker in its place
 
 
@@ -230,10 +236,24 @@ def test_a_worker_that_cannot_start_says_why(
     supervisor: Rehearsal, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The __init__() of a student's model may raise any exception."""
-    supervisor.lifeline = supervisor.lifeline_writer = supervisor.wake = supervisor.wake_writer = -1
+    supervisor.lifeline = supervisor.lifeline_writer = -1
     monkeypatch.setattr(NewWorker, "run", lambda *_: 1 // 0)
     assert supervisor.new_worker(0, 1) == FAILED
     assert log[0] == "worker 1 cannot start" and log[-1].startswith("| ZeroDivisionError: ")
+
+
+@pytest.mark.starts_processes
+def test_a_rotation_of_the_logs_ends_no_import() -> None:
+    """The worker reopens its logs after the import: until then USR1 is blocked, and waits."""
+    if (pid := os.fork()) == 0:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+            worker: Any = object.__new__(NewWorker)
+            worker.factory = SimpleNamespace(load=lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            os._exit(17 if worker.load_program() == "" and signal.SIGUSR1 in signal.sigpending() else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 17
 
 
 def test_the_seat_of_xswitch_is_not_freed(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -624,6 +644,25 @@ def test_a_place_less_while_a_change_comes(serving: Rehearsal) -> None:
 
 
 # A stop
+
+
+@pytest.mark.parametrize("number", [HUP, signal.SIGTTIN, signal.SIGTTOU])
+def test_a_server_that_stops_changes_no_workers(serving: Rehearsal, number: int) -> None:
+    serving.noted.note(number, None)
+    serving.noted.note(TERM, None)
+    serving.handle_signals()  # a stop comes first
+    assert serving.state is ServerState.STOPPING and serving.slots_in_use == {0, 1}
+    assert serving.sent == [(101, TERM), (102, TERM)] and set(serving.workers) == {101, 102}
+
+
+def test_the_states_of_the_server_follow_a_change(serving: Rehearsal) -> None:
+    states = [serving.state]
+    serving.noted.note(HUP, None)
+    serving.handle_signals()
+    states.append(serving.state)
+    serving.ends(103, CRASH)
+    states.append(serving.state)
+    assert states == [ServerState.STEADY, ServerState.CHANGING, ServerState.STEADY]
 
 
 def test_nothing_is_replaced_at_a_stop(serving: Rehearsal) -> None:

@@ -38,6 +38,7 @@ FLOORS = {
     "ewe.log_files": 0,
     "ewe.logger": 2,
     "ewe.libcgi": 2,
+    "ewe.command_logs": 3,
     "ewe.streams": 3,
     "ewe.sqlpages": 5,
     "ewe.gateway": 5,

@@ -21,7 +21,7 @@ import time
 from itertools import islice
 from typing import NamedTuple
 
-from ewe.bounded import BoundedDict
+from ewe.bounded import BoundedDict, TimedCache
 from ewe.config.defaults import WEB_INF
 from ewe.xswitch import packages
 from ewe.xswitch.packages import SCRIPTS, SETTINGS, VERSIONS, BadPackage, PackageSettings, parse_settings
@@ -63,17 +63,16 @@ class DropIns:
     """The directories for packages of all users."""
 
     def __init__(self) -> None:
-        self.next_looks: BoundedDict[str, float] = BoundedDict(MAX_USERS)  # by home
+        self.seen_homes: TimedCache[str, bool] = TimedCache(MAX_USERS, CHECK_S)  # looked into within CHECK_S
         self.states: BoundedDict[str, State] = BoundedDict(MAX_USERS)  # home -> the state that was installed
         self.running: dict[int, Installation] = {}  # by pid
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
         home = home_in(path, settings)
-        now = time.monotonic()
-        if not home or not settings.packages or now < self.next_looks.get(home, 0):
+        if not home or not settings.packages or self.seen_homes.get(home, False):
             return
-        self.next_looks[home] = now + CHECK_S
+        self.seen_homes[home] = True
         try:
             account = owner_of(home, settings)
             if account is None or len(self.running) >= MAX_AT_ONCE:

@@ -569,19 +569,14 @@ class Points(ast.NodeTransformer):
         node.cases = [self.visit(each) for each in node.cases]
         return node
 
-    def visit_If(self, node: ast.If) -> ast.stmt:
-        """Add a point if the test reads a container, and the points of both branches."""
+    def visit_If(self, node: ast.If | ast.While) -> ast.stmt:
+        """Add a point if the test reads a container, and the points of both branches, or of the loop."""
         node.test = self.with_content_point(node.test)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
         return node
 
-    def visit_While(self, node: ast.While) -> ast.stmt:
-        """Add a point if the test reads a container, and the points of the loop."""
-        node.test = self.with_content_point(node.test)
-        node.body = self.block(node.body)
-        node.orelse = self.block(node.orelse)
-        return node
+    visit_While = visit_If
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """Add a point if the test reads a container, and the points of the message."""

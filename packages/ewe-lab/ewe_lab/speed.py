@@ -378,10 +378,13 @@ def command(words: list[str]) -> int:
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     try:
         tested_servers = chosen_servers(options.models, options.quick)
-        if options.json:
-            options.json.open("a").close()  # a file that cannot be written fails now, not after ten minutes
     except (LabError, OSError) as reason:
         parser.error(str(reason))
+    try:
+        if options.json:
+            options.json.open("a").close()  # a file that cannot be written fails now, not after ten minutes
+    except OSError as reason:
+        parser.error(f"cannot write {options.json}: {reason.strerror} (--json)")
     if lacking := missing_programs_text(("wrk", REFERENCE)):
         raise types.CommandError(lacking, 1)
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)

@@ -1,8 +1,8 @@
 """The command `ewe-watch`: a picture of a trace, or models at work (ewe_watch.live). docs/watch.md explains it.
 
-Exit status: 0 if the page is written, or after a stop of the live page; 1 if a file cannot be read or written, or
-is not a trace, if a model does not start, or a scene does not show what it says; 2 for wrong usage; 130 after an
-interrupt. Each error is one line.
+Exit status: 0 if the page is written, or after a stop of the live page; 1 if a model does not start, or if a scene
+does not show what it says; 2 for wrong usage, also if a file cannot be read or written, or is not a trace; 130
+after an interrupt. Each error is one line.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def parts_of_accepted(text: str) -> tuple[str, float | None]:
 
 
 class TraceError(Failure):
-    """A file is not a trace, or cannot be read. The text is one line that names the file."""
+    """A file is not a trace, or cannot be read or written. The text is one line that names the file."""
+
+    exit_status = 2
 
 
 class TraceEvent(NamedTuple):

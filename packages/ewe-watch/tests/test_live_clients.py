@@ -82,6 +82,8 @@ def test_a_slow_reader_tells_how_its_response_ended(
         (b"HTTP/1.1 503 Busy\r\n\r\n", "refused"),
         (b"HTTP/1.1 504 Gateway Timeout\r\n\r\nlate", "error"),
         (b"hello\r\n\r\n", "lost"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "answered"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", "lost"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok", "lost"),
     ],

@@ -302,7 +302,10 @@ def test_no_model_starts_after_the_end(tmp_path: Path) -> None:
         ({"step": [STEP | {"until": ["2: queued = 1"]}]}, "step 1: '2: queued = 1' is not a condition"),
         ({"step": [STEP | {"until": ["1: queued is 1"]}]}, "is not a condition"),
         ({"step": [STEP | {"shows": ["1: happiness = 1"]}]}, "'happiness' cannot be measured"),
-        ({"step": [STEP | {"wait": 5}]}, "wait is unknown"),
+        ({"step": [STEP | {"wait": 5}]}, "step 1: wait is unknown; there are at-once, count"),
+        ({"step": [STEP | {"untill": []}]}, 'step 1: untill is unknown; did you mean "until"?'),
+        ({"modles": ["-t"]}, 'modles is unknown; did you mean "models"?'),
+        ({"language": "de"}, "language is unknown; there are models, step, text, title, users"),
     ],
 )
 def test_a_mistake_of_a_scene_is_one_line(change: dict[str, object], words: str) -> None:
@@ -316,6 +319,7 @@ def test_a_file_that_is_no_scene(tmp_path: Path) -> None:
     for text, words in [
         ("title = ", "own.toml"),
         ("title = 'x'", "models is missing"),
+        ("titel = 'x'", 'own.toml: titel is unknown; did you mean "title"\\?'),
         (f"{head}models = [5]\nstep = []", "5 does not begin with a model"),
         (f"{head}models = ['-p']\nstep = ['say']", "'say' is no table: write "),
         (f"{head}models = ['-p']\n[[step]]\nsay = 'z'\ncount = inf", "own.toml: cannot convert"),

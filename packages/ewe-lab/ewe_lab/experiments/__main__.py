@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+from ewe.config.command import page_printer
 from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
 
 OURS = sum(each.document == "ewe" for each in CATALOG.values())
@@ -33,5 +36,8 @@ def listing() -> str:
     return "".join(parts)
 
 
+main = page_printer("python -m ewe_lab.experiments", lambda: [listing().rstrip("\n")])
+
+
 if __name__ == "__main__":
-    print(listing(), end="")
+    sys.exit(main())

@@ -10,7 +10,6 @@ address in its event `accepted`.
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import threading
 import time
@@ -21,7 +20,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-LENGTH = re.compile("[0-9]{1,18}")  # of a body; a server that is still being written may send anything
+from ewe.http.response_head import parse_response_head
+from ewe.http.response_reader import ResponseReader
+from ewe.http.status import HTTPError
+
 LIMIT_S = 300.0  # the longest life of a client
 FLOOD_S = 5.0  # the longest flood
 FLOOD_REQUESTS = 2000  # of one flood, to each model
@@ -130,35 +132,24 @@ class LiveClient:
     async def read_response(
         self, reader: asyncio.StreamReader, pause_s: float = 0.0, piece_bytes: int = CHUNK_BYTES
     ) -> str:
-        """Read a response with a Content-Length, or to the end of the connection; return how it ended.
+        """Read a response; return how it ended. A response with the status 503 ends with its head.
 
-        pause_s: between two pieces of the body, of which each has piece_bytes at most.
+        pause_s: between two pieces of the response, of which each has piece_bytes at most.
         """
+        response = ResponseReader(parse_response_head)
         try:
-            text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except asyncio.IncompleteReadError:
+            while not response.finished:
+                if data := await reader.read(piece_bytes):
+                    response.feed(data)
+                else:
+                    response.end()
+                if response.head is not None and response.head.status == 503:
+                    return REFUSED
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+        except HTTPError:  # a server that is still being written may send anything
             return LOST
-        status_line, *field_lines = text.split("\r\n")
-        protocol, _, status = status_line.partition(" ")
-        if not protocol.startswith("HTTP/"):
-            return LOST
-        if status[:3] == "503":
-            return REFUSED
-        end = ERROR if status[:1] in ("4", "5") else ANSWERED
-        bytes_left = -1  # unknown: the body ends with the connection
-        for name, _, value in (line.partition(":") for line in field_lines):
-            if name.lower() == "content-length":
-                if not LENGTH.fullmatch(value.strip()):
-                    return LOST
-                bytes_left = int(value)
-        while bytes_left:
-            data = await reader.read(piece_bytes)
-            if not data:
-                return LOST if bytes_left > 0 else end
-            bytes_left -= len(data) if bytes_left > 0 else 0
-            if pause_s:
-                await asyncio.sleep(pause_s)
-        return end
+        return ERROR if response.head is None or response.head.status >= 400 else ANSWERED
 
     def close(self) -> None:
         """Close the connection."""
@@ -292,7 +283,7 @@ async def flood(client: LiveClient) -> str:
                 ends[await asyncio.wait_for(visit(visitor), max(end - time.monotonic(), 0.01))] += 1
             except TimeoutError:
                 ends[UNFINISHED] += 1
-            except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            except OSError:
                 ends[LOST] += 1
             finally:
                 visitor.close()
@@ -359,7 +350,7 @@ class ModelClients:
             end = LET_GO
         except ConnectionRefusedError:
             end = REFUSED
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except OSError:  # also TimeoutError
             end = LOST
         finally:
             client.close()

@@ -50,7 +50,8 @@ USERS = "users"
 # `1: held silent = 5`: the number of the model, from 1; the measure; the sign; the value
 CONDITION = re.compile(r"(?P<model>[1-4]): (?P<measure>[a-z -]+?) (?P<sign>=|>=|<=) (?P<value>\d+|users)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {"=": operator.eq, ">=": operator.ge, "<=": operator.le}
-KEYS = {"say", "at-once", "send", "count", "let-go", "until", "shows"}
+SCENE_KEYS = {"title", "text", "models", "step", "users"}
+STEP_KEYS = {"say", "at-once", "send", "count", "let-go", "until", "shows"}
 
 
 class SceneError(ConfigError):
@@ -128,6 +129,7 @@ def find_scene(name: str) -> WatchScene:
 
 def scene_of(name: str, table: dict[str, Any]) -> WatchScene:
     """Return the scene that a TOML file describes. name: of the file. Raises ValueError, ConfigError."""
+    check_keys(table, SCENE_KEYS)
     if missing := {"title", "text", "models", "step"} - table.keys():
         raise ValueError(f"{min(missing)} is missing")
     models = tuple(model_of(text) for text in table["models"])
@@ -136,6 +138,15 @@ def scene_of(name: str, table: dict[str, Any]) -> WatchScene:
     steps = tuple(step_of(number, each, len(models)) for number, each in enumerate(table["step"], 1))
     text = " ".join(str(table["text"]).split())
     return WatchScene(name, str(table["title"]), text, models, steps, int(table.get("users", 0)))
+
+
+def check_keys(table: dict[str, Any], known: set[str], label: str = "") -> None:
+    """Raise ValueError for a key that a table does not have. label: the beginning of the message."""
+    if unknown := table.keys() - known:
+        key = min(unknown)
+        raise ValueError(
+            f"{label}{key} is unknown{nearest(key, known) or '; there are ' + ', '.join(sorted(known))}"
+        )
 
 
 def model_of(text: object) -> ModelChoice:
@@ -149,8 +160,7 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
     """Return the step of a table. number: from 1. models: how many the scene has. Raises ValueError."""
     if not isinstance(table, dict):
         raise ValueError(f"step {number}: {table!r} is no table: write [[step]], and its keys below")
-    if unknown := table.keys() - KEYS:
-        raise ValueError(f"step {number}: {min(unknown)} is unknown; there are {', '.join(sorted(KEYS))}")
+    check_keys(table, STEP_KEYS, f"step {number}: ")
     if not table.get("say"):
         raise ValueError(f"step {number}: say is missing: one sentence about what happens")
     kind = str(table.get("send", ""))
