@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from ewe.config.setting_types import Kind
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)  # a setting gives values, and takes none
 Scope = Literal["server", "site", "location"]
 Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
@@ -34,14 +34,14 @@ class Key:
         self.kind, self.help, self.was = kind, help, was
 
 
-class Setting(Key, Generic[T]):
+class Setting(Key, Generic[T_co]):
     """Describe one setting. `Config.port` is this description; `config.port` is the value.
 
     It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
     """
 
     def __init__(
-        self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = (),
+        self, default: T_co, kind: Kind[T_co], help: str, *, group: str, names: tuple[str, ...] = (),
         was: str = "", scope: Scope | None = None, key: str = "", after: str = "",
     ) -> None:  # fmt: skip
         """kind: the values that the setting can have. help: its meaning, for `--help` and the documentation.
@@ -62,7 +62,7 @@ class Setting(Key, Generic[T]):
         if key:
             self.take_name(key.replace("-", "_"))
 
-    kind: Kind[T]
+    kind: Kind[T_co]
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name of the attribute of Config. Python calls this when it makes the class."""
@@ -78,15 +78,15 @@ class Setting(Key, Generic[T]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, config: None, owner: type) -> Setting[T]: ...
+        def __get__(self, config: None, owner: type) -> Setting[T_co]: ...
         @overload
-        def __get__(self, config: object, owner: type) -> T: ...
+        def __get__(self, config: object, owner: type) -> T_co: ...
 
-    def __get__(self, config: object, owner: type) -> Setting[T] | T:
+    def __get__(self, config: object, owner: type) -> Setting[T_co] | T_co:
         """Return this description for `Config.port`, and the default for a config that has no value for it."""
         return self if config is None else self.default
 
-    def read(self, raw: object, label: str) -> T:
+    def read(self, raw: object, label: str) -> T_co:
         """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
         return self.kind.read_at(label, raw)
 
