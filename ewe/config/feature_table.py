@@ -103,7 +103,10 @@ MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 # Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS. Every process that ewe
 # forks has the file in memory, because it is imported with the settings. A file that imports more than each server
 # loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
-SETTINGS = ("ewe.features.browser.settings",)
+SETTINGS = (
+    "ewe.features.browser.settings",
+    "ewe.features.compression_settings",
+)
 
 
 class CommandOption(NamedTuple):

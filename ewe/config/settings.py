@@ -28,7 +28,6 @@ from ewe.config.setting_types import (
     APPLICATIONS,
     AUTHORIZERS,
     BOOL,
-    CODINGS,
     COOKIE,
     COUNT,
     COUNT_OR_0,
@@ -38,7 +37,6 @@ from ewe.config.setting_types import (
     HOST,
     LANGUAGES,
     LOG,
-    MEDIA_TYPES,
     MODEL,
     MOUNTS,
     NETWORKS,
@@ -272,19 +270,6 @@ class Config:
                              group="proxies", scope="server")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies", scope="server")
-
-    compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
-                       " nothing, files, also responses of programs to requests without Cookie and Authorization"
-                       " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
-                       group="compression", scope="location")
-    compress_types = Setting(("text/*", "application/json", "application/*+json", "application/javascript",
-                              "application/xml", "application/*+xml", "image/*+xml", "application/wasm",
-                              "font/otf", "font/ttf"), MEDIA_TYPES, "the media types that are compressed; may be"
-                             " repeated", group="compression", scope="location")
-    compress_min_size = Setting(1 * K, size(0), "the smallest body that is compressed, where its size is known",
-                                group="compression", scope="location")
-    compress_codings = Setting((), CODINGS, "the codings, the preferred one first; empty: zstd, br and gzip,"
-                               " as far as their packages are installed", group="compression", scope="location")
 
     tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
                   group="tls")
