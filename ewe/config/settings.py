@@ -43,11 +43,9 @@ from ewe.config.setting_types import (
     PATH,
     PORT,
     PROGRAMS,
-    PROXIES,
     RESPONDERS,
     SIZE,
     TEXT,
-    UPGRADES,
     URL_PATH,
     VARIABLES,
     WAIT,
@@ -252,22 +250,6 @@ class Config:
     max_fields = Setting(100, COUNT, "the largest number of header fields (431)", group="http")
     max_body = Setting(2 * G, SIZE, "the largest body of a request (413)", group="http")
 
-    proxy = Setting((), PROXIES, "another HTTP server and the path below which it answers: /app=http://127.0.0.1:3000"
-                    " or /app=unix:/run/app.sock; may be repeated; the addresses of one path are used in turn",
-                    group="proxies")
-    proxy_keep = Setting(True, BOOL, "keep connections to these servers open for the next request", group="proxies")
-    proxy_timeout = Setting(60.0, WAIT, "how long such a server may be silent (504)", group="proxies")
-    proxy_host = Setting("client", choice("client", "server"), "the Host that such a server sees: the client's, or"
-                         " its own address", group="proxies")
-    proxy_upgrade = Setting(("websocket",), UPGRADES, "a protocol to which a client and such a server may switch;"
-                            " may be repeated; empty: none", group="proxies")
-    proxy_idle = Setting(300.0, WAIT, "how long both may be silent after that", group="proxies")
-    trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may name its client: an address, a"
-                              " network such as 10.0.0.0/8, or unix for Unix sockets; may be repeated",
-                              group="proxies", scope="server")
-    trusted_fields = Setting("x-forwarded", choice("x-forwarded", "forwarded"), "the fields in which these proxies"
-                             " name it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
-                             group="proxies", scope="server")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies", scope="server")
 

@@ -52,7 +52,8 @@ MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .h
 # features and of the files (tests/house/test_late_imports.py)
 LATER = (
     "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
-    "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_protection",
+    "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.proxy_protocol",
+    "ewe.gateway.shared_protection",
     "ewe.server.applications", "ewe.server.sources", "ewe.server.counted", "ewe.server.trace", "ewe.streams.tls",
     "ewe.processors.pool", "ewe.processors.scheduled_pool", "ewe.requested_bytes",
     "ewe.short_line", "ewe.scoreboard", "ewe.trace", "ipaddress",

@@ -15,6 +15,7 @@ SERVER_GROUPS = ("listening", "model", "operations", "http", "tls", "logs")
 SHARED = {
     *("documentroot", "defaultindex", "indexes", "symlinks", "languages", "cache"),  # the files of a site
     *("program_timeout", "spool", "env", "pass_authorization", "development"),  # programs of every kind
+    "proxy_protocol",  # connections: the header comes before TLS and HTTP, so no handler can read it
 }
 DECLARATIONS = [feature(module) for module in modules()]
 
@@ -46,13 +47,9 @@ def test_the_table_knows_settings_and_keys() -> None:
 CORE_ROOMS = ("config", "http", "processors", "server", "sites", "streams")
 X_SWITCH = "the model xswitch starts this process, and completes the settings by its address and its account"
 SAMPLE = "the command serves the sample site, which has programs, pages and the manual"
-PROXY = "the header precedes TLS and HTTP, so no handler can read it: each conversation begins with it"
 # The settings of features that a file of the core reads, each file with the reason. The list may only shrink.
 READ_BY_THE_CORE = {
     "cli.py": (SAMPLE, {"cgi_path", "libcgi_path"}),
-    "conversations.py": (PROXY, {"proxy_protocol"}),
-    "processors/policies.py": (PROXY, {"proxy_protocol"}),
-    "sites/__init__.py": (PROXY, {"proxy_protocol", "trusted_proxies"}),
     "server/access.py": ("each worker's account is tried for each program", {"cgi_path"}),
     "server/preflight.py": (X_SWITCH, {"xswitch"}),
     "server/processor_factory.py": (X_SWITCH, {"xswitch", "userdir"}),
