@@ -105,6 +105,7 @@ MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 # loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
 SETTINGS = (
     "ewe.features.browser.settings",
+    "ewe.features.fastcgi_settings",
     "ewe.features.proxy_settings",
     "ewe.features.compression_settings",
 )

@@ -26,9 +26,7 @@ from ewe.config.setting import Given, Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
     APPLICATIONS,
-    AUTHORIZERS,
     BOOL,
-    COOKIE,
     COUNT,
     COUNT_OR_0,
     DATABASES,
@@ -42,8 +40,6 @@ from ewe.config.setting_types import (
     NETWORKS,
     PATH,
     PORT,
-    PROGRAMS,
-    RESPONDERS,
     SIZE,
     TEXT,
     URL_PATH,
@@ -172,29 +168,6 @@ class Config:
                                 group="programs", scope="server")
     libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
                              group="programs", scope="server")
-    fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
-                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
-                      " addresses of one extension or path are used in turn", group="programs")
-    fastcgi_start = Setting((), PROGRAMS, "a FastCGI program that ewe starts and keeps, what it answers for, and"
-                            " how many processes it has: .php=4:php-cgi; may be repeated",
-                            group="programs", scope="server")
-    scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
-    uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
-                    group="programs")
-    fastcgi_authorizer = Setting((), AUTHORIZERS, "a FastCGI authorizer and the path below which it decides who"
-                                 " gets an answer: /members=unix:/run/auth.sock; may be repeated", group="programs")
-    fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
-                           " but each open connection holds a child of php-fpm", group="programs", scope="location")
-    fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"
-                            " once it cannot be reached", group="programs", scope="location")
-    fastcgi_affinity = Setting(None, unset(COOKIE), "the name of a cookie by which a client goes again to the same"
-                               " address of a responder with several; empty: none",
-                               group="programs", scope="location")
-    fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
-                                  " address of a responder; further requests wait in a queue; 0: no limit",
-                                  group="programs", scope="location")
-    fastcgi_queue_timeout = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs",
-                                    was="fastcgi-patience", scope="location")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
                       group="programs", scope="server")

@@ -42,6 +42,7 @@ from ewe.bounded import BoundedDict
 from ewe.features import compression_settings as settings
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
+from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.features.guards.limit_rate import BodySource
 from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
@@ -86,7 +87,7 @@ class Compression(Middleware):
 
     def __init__(self, config: Config) -> None:
         self.compresses = config[settings.COMPRESS]  # "files", "public" or "all"
-        self.guarded = bool(config.fastcgi_authorizer)  # filters do not see the variables of an authorizer
+        self.guarded = bool(config[FASTCGI_AUTHORIZER])  # filters do not see the variables of an authorizer
         self.min_bytes = config[settings.COMPRESS_MIN_SIZE]
         self.makers = makers(config[settings.COMPRESS_CODINGS])
         patterns = "|".join(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin, parse_proxy
+from ewe.features import fastcgi_settings as shared
 from ewe.features import proxy_settings as settings
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
@@ -76,9 +77,9 @@ class Proxy:
             self.connections = Connections(
                 addresses,
                 config[settings.PROXY_KEEP],
-                config.fastcgi_retry,
-                config.fastcgi_connections,
-                config.fastcgi_queue_timeout,
+                config[shared.FASTCGI_RETRY],
+                config[shared.FASTCGI_CONNECTIONS],
+                config[shared.FASTCGI_QUEUE_TIMEOUT],
                 HTTP,
                 parks=True,
             )
@@ -93,8 +94,9 @@ class Proxy:
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
         self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
         self.affinity: Affinity | None = None
-        if config.fastcgi_affinity is not None and len(self.connections.addresses) > 1:
-            self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
+        cookie = config[shared.FASTCGI_AFFINITY]
+        if cookie is not None and len(self.connections.addresses) > 1:
+            self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
         self.old = False  # the upstream has answered with HTTP/1.0

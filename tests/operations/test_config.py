@@ -22,6 +22,7 @@ from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
 from ewe.config.settings import KEYS, SETTINGS, Config
+from ewe.features.fastcgi_settings import FASTCGI_QUEUE_TIMEOUT
 from ewe.processors.pool_threads import threads_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -357,12 +358,12 @@ fastcgi-patience = "3s"
 """
     )
     config = load()
-    assert config.fastcgi_queue_timeout == 1 and config.each_site()[0].fastcgi_queue_timeout == 2
+    assert (config[FASTCGI_QUEUE_TIMEOUT], config.each_site()[0][FASTCGI_QUEUE_TIMEOUT]) == (1, 2)
     assert config.former_name_warnings() == [
         f"ewe.toml line {line}: fastcgi-patience is now called fastcgi-queue-timeout" for line in (1, 3, 7)
     ]
     config = load(EWE_FASTCGI_PATIENCE="4s")
-    assert config.fastcgi_queue_timeout == 4
+    assert config[FASTCGI_QUEUE_TIMEOUT] == 4
     assert "EWE_FASTCGI_PATIENCE: fastcgi-patience is now called" in "".join(config.former_name_warnings())
     assert load(("fastcgi-queue-timeout", "5s"), file=os.devnull).former_name_warnings() == []
 
