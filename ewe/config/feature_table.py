@@ -100,10 +100,12 @@ GATEWAYS = {
 ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
 # The module of each key of [[site]] and [[site.location]]
 MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
-# Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS. Every process that ewe
-# forks has the file in memory, because it is imported with the settings. A file that imports more than each server
-# loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
+# The files in which features declare their settings (ewe.config.setting), in the order of the documentation. Each
+# has a tuple SETTINGS. All of them are imported with Config, so every process that ewe forks has them in memory. A
+# small module of a feature declares its settings itself. A large one, and one that imports more than the interface
+# of features, leaves them to a file beside it, which imports only kinds of values.
 SETTINGS = (
+    "ewe.features.content_cache",
     "ewe.features.browser.settings",
     "ewe.features.fastcgi_settings",
     "ewe.features.proxy_settings",

@@ -191,8 +191,6 @@ class Config:
                                  " visitor", group="programs", scope="location")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs", scope="location")
-    content_cache = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
-                            " Cache-Control allows it; 0: off", group="programs", scope="location")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs", scope="location")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.config.setting import Setting
+from ewe.config.setting_types import size
 from ewe.features.base import Handler, Middleware
 from ewe.features.declaration import Feature
 
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from ewe.gateway.content_cache import ContentCache
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
+
+# fmt: off
+CONTENT_CACHE = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
+                        " Cache-Control allows it; 0: off", group="programs", scope="location",
+                        key="content-cache", after="development")
+# fmt: on
+SETTINGS = (CONTENT_CACHE,)
 
 
 class Cached(Middleware):
@@ -46,11 +55,11 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
     """Return the cache of the site, or a separate one if a location sets another size."""
     from ewe.gateway.content_cache import ContentCache
 
-    size, parent = config.content_cache, plan.parent
-    if parent is not None and parent.config.content_cache == size:
+    max_bytes, parent = config[CONTENT_CACHE], plan.parent
+    if parent is not None and parent.config[CONTENT_CACHE] == max_bytes:
         return cache_of(parent, parent.config)
-    owner = plan.config if plan.config.content_cache == size else config
-    cache: ContentCache = plan.once((ContentCache, owner), lambda: ContentCache(size))
+    owner = plan.config if plan.config[CONTENT_CACHE] == max_bytes else config
+    cache: ContentCache = plan.once((ContentCache, owner), lambda: ContentCache(max_bytes))
     return cache
 
 
@@ -60,6 +69,4 @@ def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
     return made(handler, cache_of(plan, config))
 
 
-FEATURE = Feature(
-    "content-cache", settings=("content_cache",), wrap=wrap, late=("ewe.gateway.content_cache",)
-)
+FEATURE = Feature("content-cache", settings=SETTINGS, wrap=wrap, late=("ewe.gateway.content_cache",))
