@@ -145,8 +145,6 @@ class Config:
     languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
                         " page.html.de answers for page.html, as Accept-Language says; may be repeated",
                         group="files", scope="location")
-    markdown = Setting(False, BOOL, "show Markdown files (.md) as pages and books; needs the package markdown",
-                       group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 

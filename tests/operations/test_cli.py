@@ -17,6 +17,7 @@ from support import web
 
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
+from ewe.features.markdown import MARKDOWN
 from ewe.server.xswitch_process import roots_of
 from ewe.streams.listener import StartError
 
@@ -274,7 +275,7 @@ def test_a_directory_without_an_option(
     for argv in ("other 8081", "8081 other", "other --port 8081", "-p 8081 ./other"):
         config = configured(server, *argv.split())
         assert (config.port, Path(config.documentroot)) == (8081, Path("other"))
-        assert not os.path.isdir(config.cgi_path) and config.markdown is False
+        assert not os.path.isdir(config.cgi_path) and config[MARKDOWN] is False
         assert roots_of(config) == [os.path.realpath("other")]  # X-Switch is told of no /dev/null
     assert configured(server, "8080").documentroot == "htdocs"  # a number is a port
     assert configured(server, "./8080").documentroot == "./8080"
