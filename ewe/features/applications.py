@@ -5,19 +5,25 @@ A process imports each application once, even if the site has many locations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_application
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature
-from ewe.features.plan import sources_of_applications
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.registry import directories_of
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan, Plan
+
+
+def sources_of_applications(names: Iterable[str]) -> Iterator[ProtectedSource]:
+    """Yield a ProtectedSource for each source directory of Python applications. names: module:name."""
+    for name in names:
+        for directory in directories_of(name):
+            yield ProtectedSource(sources=directory)
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:

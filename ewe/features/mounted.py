@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_mount
+from ewe.features.applications import sources_of_applications
 from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
 from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
-from ewe.features.plan import sources_of_applications
 from ewe.registry import in_words
 
 if TYPE_CHECKING:
