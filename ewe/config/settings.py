@@ -25,7 +25,6 @@ from ewe.config.messages import ConfigError, unknown
 from ewe.config.setting import Given, Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
-    APPLICATIONS,
     BOOL,
     COUNT,
     COUNT_OR_0,
@@ -36,7 +35,6 @@ from ewe.config.setting_types import (
     LANGUAGES,
     LOG,
     MODEL,
-    MOUNTS,
     NETWORKS,
     PATH,
     PORT,
@@ -174,13 +172,6 @@ class Config:
     xswitch_status = Setting(False, BOOL, "show X-Switch's engines, with all users' scripts, at /xswitch-status to"
                              " loopback addresses; behind a proxy on this machine, that is everybody",
                              group="programs")
-    mount = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
-                    " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
-                    group="programs")
-    wsgi = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers: /wiki=module:app, or"
-                   " /=module:create() for what a function returns; may be repeated", group="programs")
-    asgi = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below which it"
-                   " answers: /blog=module:app; may be repeated", group="programs")
     env = Setting((), VARIABLES, "a variable that programs get besides those of the protocol:"
                   " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated",
                   group="programs", scope="location")
