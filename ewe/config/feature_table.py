@@ -109,7 +109,7 @@ SETTINGS = (
     "ewe.features.mounted",
     "ewe.features.applications",
     "ewe.features.content_cache",
-    "ewe.features.browser.settings",
+    "ewe.features.database_settings",
     "ewe.features.fastcgi_settings",
     "ewe.features.proxy_settings",
     "ewe.features.compression_settings",

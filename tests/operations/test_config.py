@@ -89,7 +89,7 @@ def test_a_file_beside_a_feature_that_declares_settings_imports_nothing_but_conf
 
 
 def test_a_declared_setting_is_one_like_the_others() -> None:
-    declared = import_module("ewe.features.browser.settings")
+    declared = import_module("ewe.features.database_settings")
     assert [key for key in KEYS if key.startswith("browser")] == [
         "browser", "browser-hidden", "browser-sql", "browser-query", "browser-edit",
     ]  # fmt: skip

@@ -15,7 +15,6 @@ visitor writes a whole statement, which the daemon runs on a read-only connectio
     style.py        the style sheet
     asking.py       sends statements to the daemon, with limits of time, rows and bytes
     feature.py      the handler: chooses the page for a path, and the status after a failure
-    settings.py     the settings of the browser, except its path
 
 Read next: urls.py.
 """

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
-from ewe.features.browser import pages, settings, statements, urls
+from ewe.features import database_settings as settings
+from ewe.features.browser import pages, statements, urls
 from ewe.features.browser.asking import EXPORT_S, ROWS_S, SQL_ROWS, SQL_S, Asking
 from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
