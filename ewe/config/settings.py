@@ -28,7 +28,6 @@ from ewe.config.setting_types import (
     BOOL,
     COUNT,
     COUNT_OR_0,
-    DATABASES,
     FILE_NAME,
     FILE_NAMES,
     HOST,
@@ -182,16 +181,6 @@ class Config:
                           " machine only", group="programs", scope="location")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs", scope="location")
-
-    database = Setting((), DATABASES, "a database that pages may read: log=access.db, or"
-                       " shop=postgresql:dbname=shop; ewe starts a database daemon for it, unless `dbd` names one;"
-                       " may be repeated", group="databases", scope="server")
-    dbd = Setting(None, unset(TEXT), "the address of a database daemon (ewe-dbd) that runs already: unix:PATH or"
-                  " HOST:PORT; empty: ewe starts one if there are databases", group="databases", scope="server")
-    browser = Setting("/-/databases", unset(URL_PATH), "the path below which visitors may browse the databases:"
-                      " tables, filters, SQL that only reads; empty: nowhere", group="databases")
-    dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a daemon on TCP; empty: none",
-                      group="databases", scope="server")
 
     persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
     idle = Setting(None, auto(WAIT), "how long a connection may stay idle between requests; auto: 75s if it"

@@ -96,9 +96,9 @@ def test_a_declared_setting_is_one_like_the_others() -> None:
     for setting in declared.SETTINGS:
         assert SETTINGS[setting.name] is setting
     config = load(EWE_BROWSER_SQL="no")
-    assert (config[declared.SQL], config.origin("browser-sql")) == (False, "EWE_BROWSER_SQL")
-    assert Config()[declared.SQL] is True
-    assert config.replace("a test", browser_sql=True)[declared.SQL] is True
+    assert (config[declared.BROWSER_SQL], config.origin("browser-sql")) == (False, "EWE_BROWSER_SQL")
+    assert Config()[declared.BROWSER_SQL] is True
+    assert config.replace("a test", browser_sql=True)[declared.BROWSER_SQL] is True
     assert complaint(EWE_BROWSER_SQL="perhaps") == 'EWE_BROWSER_SQL "perhaps": expected true or false'
     assert (
         complaint(("browser-sq", "no"))

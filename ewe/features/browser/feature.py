@@ -78,16 +78,16 @@ class Browser:
     """Answers below one path with pages about the site's databases."""
 
     def __init__(self, config: Config, databases: Databases) -> None:
-        self.path = (config.browser or "").rstrip("/") + "/"
+        self.path = (config[settings.BROWSER] or "").rstrip("/") + "/"
         self.base = percent_encode(self.path)  # for links
         self.hosts = config.names
-        self.names = [name for name in databases.names if name not in config[settings.HIDDEN]]
-        self.editable = {parse_table(each) for each in config[settings.EDIT]}
-        self.editor = config[settings.SQL]
+        self.names = [name for name in databases.names if name not in config[settings.BROWSER_HIDDEN]]
+        self.editable = {parse_table(each) for each in config[settings.BROWSER_EDIT]}
+        self.editor = config[settings.BROWSER_SQL]
         self.development = config.development
         self.asking = Asking(databases)
         self.saved: dict[str, dict[str, str]] = {}
-        queries = config[settings.QUERY]
+        queries = config[settings.BROWSER_QUERY]
         for database, name, sql in map(parse_saved_query, queries):
             self.saved.setdefault(database, {})[name] = sql
 
