@@ -181,6 +181,12 @@ def lacking(config: object, part: str = "needs") -> Iterator[str]:
         yield from each.needs(config) if each.needs is not None else ()
 
 
+def directories(config: object) -> Iterator[Any]:
+    """Yield each NeededDirectory of the features that a configuration asks for (Feature.directories)."""
+    for each in features(config, "directories"):
+        yield from each.directories(config)
+
+
 def programs(config: object) -> Iterator[Any]:
     """Yield the maker of each program that the server starts before the first request (Feature.programs)."""
     for each in features(config, "programs"):

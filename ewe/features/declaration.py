@@ -90,11 +90,16 @@ class ProgramMaker(Protocol):
 
 
 class NeededDirectory(NamedTuple):
-    """A directory of a setting. effect: the consequence if nobody can read it, as a part of a warning."""
+    """A directory of programs or libraries. The sample site has one of the same name as the default of its setting.
+
+    effect: the consequence if nobody can read it, as a part of a warning. setting: the key of its setting. starts:
+    the account of the workers starts each executable file in it.
+    """
 
     path: str
     effect: str
     setting: str
+    starts: bool = False
 
 
 class MeasureError(Exception):
@@ -128,7 +133,7 @@ class Feature:
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     imports_later: it imports modules after the start, as the account of the workers.
-    directories: yield the directories that the account of the workers must be able to read.
+    directories: yield the directories of programs, which the account of the workers must be able to read.
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.

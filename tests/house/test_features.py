@@ -46,11 +46,8 @@ def test_the_table_knows_settings_and_keys() -> None:
 
 CORE_ROOMS = ("config", "http", "processors", "server", "sites", "streams")
 X_SWITCH = "the model xswitch starts this process, and completes the settings by its address and its account"
-SAMPLE = "the command serves the sample site, which has programs, pages and the manual"
 # The settings of features that a file of the core reads, each file with the reason. The list may only shrink.
 READ_BY_THE_CORE = {
-    "cli.py": (SAMPLE, {"cgi_path", "libcgi_path"}),
-    "server/access.py": ("each worker's account is tried for each program", {"cgi_path"}),
     "server/preflight.py": (X_SWITCH, {"xswitch"}),
     "server/processor_factory.py": (X_SWITCH, {"xswitch", "userdir"}),
     "server/run.py": (X_SWITCH, {"xswitch"}),

@@ -48,7 +48,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
 
 def directories(config: Config) -> Iterator[NeededDirectory]:
     """Yield the directory of programs."""
-    yield NeededDirectory(config.cgi_path, "no program there runs", "cgi-path")
+    yield NeededDirectory(config.cgi_path, "no program there runs", "cgi-path", starts=True)
 
 
 def start_warnings(config: Config, public: str) -> Iterator[str]:
