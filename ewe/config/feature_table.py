@@ -172,13 +172,17 @@ def features(config: object, part: str = "") -> Iterator[Any]:
                 yield found
 
 
-def lacking(config: object, part: str = "needs") -> Iterator[str]:
-    """Yield why a server with this configuration cannot start, a line for each fault of a feature.
+def lacking(config: Any, part: str = "needs") -> Iterator[str]:
+    """Yield why a server with this configuration cannot start, a line for each fault of a feature of a site.
 
     part: only of the features whose declaration has this part.
     """
-    for each in features(config, part):
-        yield from each.needs(config) if each.needs is not None else ()
+    found: dict[str, None] = {}
+    for site_config in config.each_site():
+        for each in features(site_config, part):
+            if each.needs is not None:
+                found |= dict.fromkeys(each.needs(site_config))
+    yield from found
 
 
 def directories(config: object) -> Iterator[Any]:

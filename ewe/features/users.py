@@ -225,10 +225,19 @@ def may_exist(file: str) -> bool:
     return True
 
 
+def needs(config: Config) -> Iterator[str]:
+    """Yield the reason why root does not serve users' directories: users could then publish any file."""
+    if config.user is None and os.geteuid() == 0:
+        yield (
+            "root does not serve users' directories (userdir), since it can read all files of the machine: "
+            "--user www-data serves them as www-data, --user root as root"
+        )
+
+
 def mounts(plan: Plan) -> Iterator[Mount]:
     yield Mount(
         "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
     )
 
 
-FEATURE = Feature("users", settings=("userdir", "min_uid"), mounts=mounts)
+FEATURE = Feature("users", settings=("userdir", "min_uid"), mounts=mounts, needs=needs)

@@ -25,7 +25,7 @@ from ewe.server.access import (
     program_warnings,
 )
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
+from ewe.server.processor_factory import description_of, no_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -42,7 +42,6 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    has_xswitch = model.needs_xswitch  # then the workers become another user
     failures += lacking(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
@@ -54,12 +53,6 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         workers = workers_of(model, config)
         if isinstance(config.workers, CoreCount):
             notes.append(f"workers = auto: {workers} here, {int(config.workers)} processors may be used")
-    except StartError as reason:
-        failures.append(str(reason))
-    try:
-        if not has_xswitch:
-            for site_config in config.each_site():
-                check_users(site_config)
     except StartError as reason:
         failures.append(str(reason))
     site = None
@@ -136,7 +129,10 @@ def unimportable(site: Site) -> list[str]:
 def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
     if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
-        return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
+        found = {"xswitch": "unix:/run/ewe-xswitch"}
+        if (user := account_of_workers(config)) is not None:
+            found["user"] = user
+        return config.replace("the xswitch model", **found)
     return config
 
 

@@ -8,7 +8,6 @@ whole site.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -104,8 +103,6 @@ class ProcessorFactory:
         is_reload = "config" in self.__dict__
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
-        for site_config in config.each_site():
-            check_users(site_config)
         workers = workers_of(self.model, config)
         for reason in lacking(config):
             raise StartError(reason)
@@ -345,15 +342,6 @@ def workers_of(model: type[Processor], config: Config) -> CountRange:
             f" does not grow; write workers = {int(workers)}, or choose the model prefork"
         )
     return workers
-
-
-def check_users(config: Config) -> None:
-    """Raise StartError if root would serve users' directories: users could then publish any file."""
-    if config.userdir is not None and config.user is None and os.geteuid() == 0:
-        raise StartError(
-            "root does not serve users' directories (userdir), since it can read all files of the machine: "
-            "--user www-data serves them as www-data, --user root as root"
-        )
 
 
 def no_xswitch(config: Config) -> str:

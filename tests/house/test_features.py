@@ -49,7 +49,7 @@ X_SWITCH = "the model xswitch starts this process, and completes the settings by
 # The settings of features that a file of the core reads, each file with the reason. The list may only shrink.
 READ_BY_THE_CORE = {
     "server/preflight.py": (X_SWITCH, {"xswitch"}),
-    "server/processor_factory.py": (X_SWITCH, {"xswitch", "userdir"}),
+    "server/processor_factory.py": (X_SWITCH, {"xswitch"}),
     "server/run.py": (X_SWITCH, {"xswitch"}),
     "server/xswitch_process.py": (
         X_SWITCH,
