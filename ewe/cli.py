@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from ewe import __version__
 from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
-from ewe.config.feature_table import COMMANDS, MANUAL, directories
+from ewe.config.feature_table import COMMANDS, MANUAL, XSWITCH, directories, feature
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
@@ -70,9 +70,8 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 def _check(config: Config) -> int:
     """Check whether a start would succeed. Print one line for each setting that would prevent it."""
     from ewe.server.preflight import examine
-    from ewe.server.xswitch_process import check_settings
 
-    check_settings(config)
+    feature(XSWITCH).process.check(config)
     failures: list[str] = []
     try:
         config = choose_site(config)

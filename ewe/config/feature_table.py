@@ -133,8 +133,8 @@ COMMANDS = (
 )
 # A mount of the sample site: ewe's own documentation
 MANUAL = "/docs=ewe.features.markdown.manual:Manual"
-# The process beside the workers of the model xswitch, which starts it as a program: python -m
-XSWITCH = "ewe.xswitch"
+# The feature whose process runs beside the workers of a model that needs it (Processor.needs_xswitch)
+XSWITCH = "ewe.features.xswitch"
 # Around the whole server: the setting that switches it on; the outermost is the last
 SERVER = {
     "status": "ewe.features.status",

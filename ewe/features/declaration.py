@@ -81,6 +81,22 @@ class MeasuredProcess(Protocol):
         ...
 
 
+class SupervisedProcess(NamedTuple):
+    """The functions of a process that the server runs beside the workers of a concurrency model.
+
+    is_needed: return whether the settings ask for it. check: raise ConfigError for a fault in its own settings.
+    completed: return a configuration in which the settings name the address of its socket and the account of the
+    workers; None: they keep their account. command: return the command that starts it, from the completed
+    configuration, the inheritable descriptor of its socket, the account, and an inheritable descriptor of the
+    trace; None: no trace is written.
+    """
+
+    is_needed: Callable[[Config], bool]
+    check: Callable[[Config], None]
+    completed: Callable[[Config, str, str | None], Config]
+    command: Callable[[Config, int, str | None, int | None], list[str]]
+
+
 class ProgramMaker(Protocol):
     """Makes a program that the server keeps running."""
 
@@ -126,6 +142,7 @@ class Feature:
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
     programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
     and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    process: the SupervisedProcess of a concurrency model that needs this feature.
     fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
     is the new configuration.
     needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
@@ -162,6 +179,7 @@ class Feature:
         make: Callable[[Config, str], Handler] | None = None,
         ends_processes: Callable[[Config], bool] | None = None,
         programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
+        process: SupervisedProcess | None = None,
         fixed: Callable[[Config], Iterable[str]] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
@@ -180,7 +198,8 @@ class Feature:
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures, self.programs = ends_processes, measures, programs
+        self.ends_processes, self.measures = ends_processes, measures
+        self.programs, self.process = programs, process
         self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
         self.late, self.preload = tuple(late), preload
 

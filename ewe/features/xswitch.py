@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import is_local
+from ewe.features import xswitch_command
 from ewe.features.base import Mount, ProtectedSource
-from ewe.features.declaration import Feature, MeasureError, Runner
+from ewe.features.declaration import Feature, MeasureError, Runner, SupervisedProcess
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.own_names import foreign
@@ -285,6 +286,9 @@ FEATURE = Feature(
     protected=protected,
     mounts=mounts,
     gateway=gateway,
+    process=SupervisedProcess(
+        xswitch_command.is_needed, xswitch_command.check, xswitch_command.completed, xswitch_command.command
+    ),
     fixed=fixed,
     measures=measures,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
@@ -25,13 +25,14 @@ from ewe.server.access import (
     program_warnings,
 )
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import description_of, no_xswitch, workers_of
+from ewe.server.processor_factory import description_of, no_xswitch, starts_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.declaration import SupervisedProcess
     from ewe.site import Site
 
 
@@ -128,11 +129,9 @@ def unimportable(site: Site) -> list[str]:
 
 def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
-    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
-        found = {"xswitch": "unix:/run/ewe-xswitch"}
-        if (user := account_of_workers(config)) is not None:
-            found["user"] = user
-        return config.replace("the xswitch model", **found)
+    if starts_xswitch(config):
+        process: SupervisedProcess = feature(XSWITCH).process
+        return process.completed(config, "unix:/run/ewe-xswitch", account_of_workers(config))
     return config
 
 

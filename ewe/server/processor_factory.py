@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, lacking
 from ewe.config.linux import needs_linux
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
@@ -27,6 +27,7 @@ from ewe.streams.listener import StartError, socket_names
 if TYPE_CHECKING:
     from ewe.config.count_range import CountRange
     from ewe.config.settings import Config
+    from ewe.features.declaration import SupervisedProcess
     from ewe.server.program_manager import ProgramManager
     from ewe.server.xswitch_process import XSwitchProcess
     from ewe.site import Site
@@ -344,11 +345,17 @@ def workers_of(model: type[Processor], config: Config) -> CountRange:
     return workers
 
 
+def starts_xswitch(config: Config) -> bool:
+    """Return whether the server runs an X-Switch: the model needs one, and the settings name none."""
+    if not model_named(config.concurrency).needs_xswitch:
+        return False
+    process: SupervisedProcess = feature(XSWITCH).process
+    return process.is_needed(config)
+
+
 def no_xswitch(config: Config) -> str:
     """Return the reason why this system cannot run the X-Switch that the model needs; "" if it can."""
-    if config.xswitch is not None or not model_named(config.concurrency).needs_xswitch:
-        return ""
-    return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
+    return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000") if starts_xswitch(config) else ""
 
 
 def limit_to_descriptors(processor: Processor) -> None:

@@ -29,11 +29,11 @@ from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
 from ewe.log_files import Owner, followed, is_same
-from ewe.processors.base import UnknownModel, model_named
+from ewe.processors.base import UnknownModel
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
-from ewe.server.processor_factory import ProcessorFactory, no_xswitch
+from ewe.server.processor_factory import ProcessorFactory, no_xswitch, starts_xswitch
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import HANDLED, Worker
 from ewe.streams import descriptors
@@ -74,7 +74,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
+    if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
     with started_programs(config, config.user) as programs:

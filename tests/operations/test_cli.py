@@ -18,7 +18,7 @@ from support import web
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
 from ewe.features.markdown import MARKDOWN
-from ewe.server.xswitch_process import roots_of
+from ewe.features.xswitch_command import roots_of
 from ewe.streams.listener import StartError
 
 ROOT = Path(__file__).resolve().parents[2]
