@@ -106,6 +106,7 @@ MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 # of features, leaves them to a file beside it, which imports only kinds of values.
 SETTINGS = (
     "ewe.features.markdown",
+    "ewe.features.cgi.settings",
     "ewe.features.mounted",
     "ewe.features.applications",
     "ewe.features.content_cache",

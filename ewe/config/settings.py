@@ -145,8 +145,6 @@ class Config:
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 
-    cgi_path = Setting("cgi-bin", PATH, "the directory whose programs the URLs below /cgi-bin/ name",
-                       group="programs")
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs", scope="location")
     libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.bounded import TimedCache
 from ewe.config.defaults import ENGINE_EXTENSIONS
 from ewe.features.base import Mount
+from ewe.features.cgi.settings import CGI_PATH
 from ewe.features.declaration import Feature
 from ewe.gateway import scripts
 from ewe.gateway.protected_sources import is_in
@@ -113,7 +114,7 @@ class FarScripts:
         self.switch = switch
         self.names = names
         self.root = plan.static.root
-        self.programs = os.path.realpath(config.cgi_path)
+        self.programs = os.path.realpath(config[CGI_PATH])
         self.userdir = config.userdir.strip("/") if config.userdir else ""
         self.min_uid = config.min_uid
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)

@@ -11,6 +11,7 @@ import sys
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
+from ewe.features.cgi.settings import CGI_PATH
 
 COMMAND = sys.executable, "-m", "ewe.xswitch"
 
@@ -83,7 +84,7 @@ def roots_of(config: Config) -> list[str]:
     """Return the directories whose scripts X-Switch may run: those of all sites and of their locations."""
     found: list[str] = []
     for site_config in config.each_site():
-        found += [site_config.cgi_path, site_config.documentroot]
+        found += [site_config[CGI_PATH], site_config.documentroot]
         if site_config.libcgi_isolation == "process":
             found.append(site_config.libcgi_path)
     for location in (each for table in config.sites for each in table.locations):

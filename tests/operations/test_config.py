@@ -23,6 +23,7 @@ from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
 from ewe.config.settings import KEYS, SETTINGS, Config
+from ewe.features.cgi.settings import CGI_PATH
 from ewe.features.fastcgi_settings import FASTCGI_QUEUE_TIMEOUT
 from ewe.processors.pool_threads import threads_of
 
@@ -58,7 +59,7 @@ def test_the_parameters_of_2006_are_there_under_their_own_names() -> None:
     config = Config()
     assert (config.port, config.indexes, config.persistent) == (4000, True, True)
     assert config.poolthreads == CountRange(5, 50) and threads_of(Config(parking="never")) == 5
-    assert (config.defaultindex, config.documentroot, config.cgi_path) == (
+    assert (config.defaultindex, config.documentroot, config[CGI_PATH]) == (
         ("index.html",),
         "htdocs",
         "cgi-bin",
@@ -126,7 +127,7 @@ def test_the_scope_of_a_setting() -> None:
 
 
 def test_names_of_a_setting_derive_from_its_attribute() -> None:
-    assert (Config.cgi_path.key, Config.cgi_path.variable) == ("cgi-path", "EWE_CGI_PATH")
+    assert (Config.pid_file.key, Config.pid_file.variable) == ("pid-file", "EWE_PID_FILE")
     assert KEYS["threads"] is Config.poolthreads
     assert KEYS["model"] is Config.concurrency
     assert len(KEYS) == sum(len(setting.keys) for setting in SETTINGS.values()), "two settings share a name"
@@ -370,7 +371,7 @@ fastcgi-patience = "3s"
 
 
 def test_variables() -> None:
-    assert load(EWE_CGI_PATH="/x", EWE_INDEXES="off", EWE_HOST="").cgi_path == "/x"
+    assert load(EWE_CGI_PATH="/x", EWE_INDEXES="off", EWE_HOST="")[CGI_PATH] == "/x"
     assert complaint(EWE_PROT="1") == 'unknown variable EWE_PROT; did you mean "EWE_PORT"?'
     assert complaint(EWE_PORT="abc") == 'EWE_PORT "abc": expected a port number, 0 to 65535'
     assert "one setting" in complaint(EWE_MODEL="fork", EWE_CONCURRENCY="thread")
