@@ -107,6 +107,7 @@ MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 SETTINGS = (
     "ewe.features.markdown",
     "ewe.features.cgi.settings",
+    "ewe.features.libcgi.settings",
     "ewe.features.mounted",
     "ewe.features.applications",
     "ewe.features.content_cache",

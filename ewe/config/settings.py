@@ -147,20 +147,6 @@ class Config:
 
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs", scope="location")
-    libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"
-                          " name; ewe calls them in its own process, once `ewe --build-libcgi` was run",
-                          group="programs")
-    libcgi_isolation = Setting("in-place", choice("in-place", "process"), "where LibCGI libraries are called: in"
-                               " ewe's own process (in-place), or in an engine of X-Switch (process), which needs"
-                               " --xswitch or the xswitch model", group="programs", scope="server")
-    libcgi_status = Setting(False, BOOL, "show the libraries that are loaded, with their calls and faults, at"
-                            " /libcgi-status to loopback addresses; behind a proxy on this machine, that is"
-                            " everybody", group="programs")
-    libcgi_max_output = Setting(1 * G, SIZE, "how many bytes one call of a LibCGI library may write before ewe ends"
-                                " it (500); long output is kept in a temporary file",
-                                group="programs", scope="server")
-    libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
-                             group="programs", scope="server")
     xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
                       " HOST:PORT; empty: the xswitch model starts one, other models have none",
                       group="programs", scope="server")

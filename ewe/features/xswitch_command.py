@@ -12,6 +12,7 @@ import sys
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.features.cgi.settings import CGI_PATH
+from ewe.features.libcgi.settings import LIBCGI_ISOLATION, LIBCGI_PATH
 
 COMMAND = sys.executable, "-m", "ewe.xswitch"
 
@@ -85,8 +86,8 @@ def roots_of(config: Config) -> list[str]:
     found: list[str] = []
     for site_config in config.each_site():
         found += [site_config[CGI_PATH], site_config.documentroot]
-        if site_config.libcgi_isolation == "process":
-            found.append(site_config.libcgi_path)
+        if site_config[LIBCGI_ISOLATION] == "process":
+            found.append(site_config[LIBCGI_PATH])
     for location in (each for table in config.sites for each in table.locations):
         for key in ("root", "alias"):
             if (path := location.values.get(key)) is not None:
