@@ -105,6 +105,7 @@ MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
 # small module of a feature declares its settings itself. A large one, and one that imports more than the interface
 # of features, leaves them to a file beside it, which imports only kinds of values.
 SETTINGS = (
+    "ewe.features.users_settings",
     "ewe.features.markdown",
     "ewe.features.cgi.settings",
     "ewe.features.libcgi.settings",

@@ -28,7 +28,6 @@ from ewe.config.setting_types import (
     BOOL,
     COUNT,
     COUNT_OR_0,
-    FILE_NAME,
     FILE_NAMES,
     HOST,
     LANGUAGES,
@@ -130,12 +129,6 @@ class Config:
     documentroot = Setting("htdocs", PATH, "the directory whose files the URLs below / name", group="files")
     defaultindex = Setting(("index.html",), FILE_NAMES, "the file that answers for a directory: the first of"
                            " these that exists; may be repeated", group="files")
-    userdir = Setting(None, unset(FILE_NAME), "the directory in each user's home whose files the URLs below"
-                      " /~NAME/ name, such as public_html; empty: none", group="files")
-    userdir_settings = Setting(False, BOOL, "read the file .ewe.toml in each user's directory: index, indexes,"
-                               " error-pages, headers, auth", group="files")
-    min_uid = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
-                      " accounts", group="files")
     indexes = Setting(True, BOOL, "list a directory without such a file", group="files", scope="location")
     symlinks = Setting("inside", choice("inside", "follow"), "which symbolic links to follow: those that stay"
                        " inside the document root, or all", group="files", scope="location")

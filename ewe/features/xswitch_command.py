@@ -13,6 +13,7 @@ from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.features.cgi.settings import CGI_PATH
 from ewe.features.libcgi.settings import LIBCGI_ISOLATION, LIBCGI_PATH
+from ewe.features.users_settings import MIN_UID, USERDIR
 
 COMMAND = sys.executable, "-m", "ewe.xswitch"
 
@@ -41,7 +42,7 @@ def completed(config: Config, address: str, user: str | None) -> Config:
     found = {"xswitch": address}
     if user is not None:
         found["user"] = user
-    if config.userdir is None:
+    if config[USERDIR] is None:
         found["userdir"] = "public_html"
     return config.replace("the xswitch model", **found)
 
@@ -52,11 +53,12 @@ def command(config: Config, listener: int, user: str | None, trace: int | None) 
     listener: the inheritable descriptor of its socket. user: the workers' account; None if they keep theirs. trace:
     an inheritable descriptor of the trace; None: no trace is written.
     """
-    assert config.userdir is not None
+    userdir = config[USERDIR]
+    assert userdir is not None
     # X-Switch uses these for the keys that its own file (--config) omits
     defaults = {
-        "userdir": config.userdir,
-        "min-uid": config.min_uid,
+        "userdir": userdir,
+        "min-uid": config[MIN_UID],
         "time-limit": Config.program_timeout.show(config.program_timeout),
         "status": str(config.xswitch_status).lower(),
     }
