@@ -109,11 +109,12 @@ SETTINGS = (
     "ewe.features.markdown",
     "ewe.features.cgi.settings",
     "ewe.features.libcgi.settings",
+    "ewe.features.fastcgi_settings",
+    "ewe.features.xswitch_settings",
     "ewe.features.mounted",
     "ewe.features.applications",
     "ewe.features.content_cache",
     "ewe.features.database_settings",
-    "ewe.features.fastcgi_settings",
     "ewe.features.proxy_settings",
     "ewe.features.compression_settings",
 )

@@ -140,14 +140,6 @@ class Config:
 
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs", scope="location")
-    xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
-                      " HOST:PORT; empty: the xswitch model starts one, other models have none",
-                      group="programs", scope="server")
-    xswitch_config = Setting(None, unset(PATH), "X-Switch's settings file (TOML); ewe reads in it which directories"
-                             " hold scripts", group="programs", scope="server")
-    xswitch_status = Setting(False, BOOL, "show X-Switch's engines, with all users' scripts, at /xswitch-status to"
-                             " loopback addresses; behind a proxy on this machine, that is everybody",
-                             group="programs")
     env = Setting((), VARIABLES, "a variable that programs get besides those of the protocol:"
                   " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated",
                   group="programs", scope="location")

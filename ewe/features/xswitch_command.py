@@ -14,21 +14,22 @@ from ewe.config.settings import Config
 from ewe.features.cgi.settings import CGI_PATH
 from ewe.features.libcgi.settings import LIBCGI_ISOLATION, LIBCGI_PATH
 from ewe.features.users_settings import MIN_UID, USERDIR
+from ewe.features.xswitch_settings import XSWITCH, XSWITCH_CONFIG, XSWITCH_STATUS
 
 COMMAND = sys.executable, "-m", "ewe.xswitch"
 
 
 def is_needed(config: Config) -> bool:
     """Return whether the server has to start the process: the settings name no X-Switch that runs already."""
-    return config.xswitch is None
+    return config[XSWITCH] is None
 
 
 def check(config: Config) -> None:
     """Run X-Switch to check its settings file. Raises ConfigError."""
-    if config.xswitch_config is not None:
+    if (file := config[XSWITCH_CONFIG]) is not None:
         import subprocess
 
-        command = [*COMMAND, "--check-config", "--config", os.path.abspath(config.xswitch_config)]
+        command = [*COMMAND, "--check-config", "--config", os.path.abspath(file)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise ConfigError(done.stderr.strip().rpartition("\n")[2].removeprefix("ewe-xswitch: "))
@@ -60,7 +61,7 @@ def command(config: Config, listener: int, user: str | None, trace: int | None) 
         "userdir": userdir,
         "min-uid": config[MIN_UID],
         "time-limit": Config.program_timeout.show(config.program_timeout),
-        "status": str(config.xswitch_status).lower(),
+        "status": str(config[XSWITCH_STATUS]).lower(),
     }
     if user is not None:
         # Workers may stay root (user), but X-Switch need not.
@@ -76,8 +77,8 @@ def command(config: Config, listener: int, user: str | None, trace: int | None) 
         found += ["--root", root]
     for key, value in defaults.items():
         found += ["--default", f"{key}={value}"]
-    if config.xswitch_config is not None:
-        found += ["--config", os.path.abspath(config.xswitch_config)]
+    if (file := config[XSWITCH_CONFIG]) is not None:
+        found += ["--config", os.path.abspath(file)]
     if trace is not None:
         found += ["--trace", f"fd://{trace}"]
     return found

@@ -16,6 +16,7 @@ from ewe.config.messages import ConfigError
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature, NeededDirectory
 from ewe.features.libcgi import settings
+from ewe.features.xswitch_settings import XSWITCH
 from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def ends_processes(config: Config) -> bool:
 
 def needs(config: Config) -> Iterator[str]:
     """Yield the reason why the server cannot start: libraries must run in X-Switch, and there is no X-Switch."""
-    if config[settings.LIBCGI_ISOLATION] == "process" and config.xswitch is None:
+    if config[settings.LIBCGI_ISOLATION] == "process" and config[XSWITCH] is None:
         yield (
             "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
             " or name the address of an X-Switch (--xswitch)"
