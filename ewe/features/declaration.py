@@ -125,7 +125,7 @@ class MeasureError(Exception):
 class Feature:
     """The declaration of a feature. Only the name is required. Most parts are functions:
 
-    settings: the settings of this feature. One that is declared in Config is given by its name.
+    settings: the settings that this feature declares (ewe.config.setting).
     provide: return an object that other features use, by the name of this feature (Plan.provided).
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
@@ -163,7 +163,7 @@ class Feature:
         self,
         name: str,
         *,
-        settings: Iterable[str | Setting[Any]] = (),
+        settings: Iterable[Setting[Any]] = (),
         provide: Callable[[Plan], Any] | None = None,
         protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
@@ -191,7 +191,7 @@ class Feature:
         preload: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
-        self.settings = tuple(each if isinstance(each, str) else each.name for each in settings)
+        self.settings = tuple(settings)
         self.provide, self.protected = provide, protected
         self.mounts, self.once, self.wrap = mounts, once, wrap
         self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories

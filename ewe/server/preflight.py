@@ -91,7 +91,7 @@ def notes_of_features(config: Config) -> list[str]:
     found: list[str] = []
     for site_config in config.each_site():
         for each in features(site_config):
-            key = (each.name, *(getattr(site_config, name) for name in each.settings))
+            key = (each.name, *(site_config[setting] for setting in each.settings))
             if each.notes is not None and key not in asked:
                 asked.add(key)
                 found += each.notes(site_config)

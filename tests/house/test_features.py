@@ -8,7 +8,7 @@ import pytest
 from support.rooms import ROOT
 
 from ewe.config.feature_table import FEATURES, STEPS, feature, modules
-from ewe.config.settings import SETTINGS
+from ewe.config.settings import SETTINGS, Config
 
 # Groups whose settings concern the server, and settings of others that concern several features
 SERVER_GROUPS = ("listening", "model", "operations", "http", "tls", "logs")
@@ -23,13 +23,15 @@ DECLARATIONS = [feature(module) for module in modules()]
 def test_each_setting_concerns_one_feature_or_the_server() -> None:
     owners: dict[str, list[str]] = {name: [] for name in SETTINGS}
     for each in DECLARATIONS:
-        for name in each.settings:
-            owners[name].append(each.name)
+        for setting in each.settings:
+            owners[setting.name].append(each.name)
     for name, setting in SETTINGS.items():
         if setting.group in SERVER_GROUPS or name in SHARED:
             assert not owners[name], f"{name} is a setting of the server's, and {owners[name]} claims it"
+            assert name in vars(Config), f"{name} is a setting of the server's: declare it in Config"
         else:
             assert len(owners[name]) == 1, f"{name} belongs to {owners[name] or 'no feature'}"
+            assert name not in vars(Config), f"{name} is a setting of {owners[name]}: declare it there"
 
 
 def test_features_have_names_of_their_own() -> None:
@@ -49,7 +51,7 @@ CORE_ROOMS = ("config", "http", "processors", "server", "sites", "streams")
 
 def test_the_core_reads_no_setting_of_a_feature() -> None:
     """A feature reads its settings itself. Its declaration tells the server what follows from them."""
-    of_features = {name for each in DECLARATIONS for name in each.settings}
+    of_features = {setting.name for each in DECLARATIONS for setting in each.settings}
     found: dict[str, set[str]] = {}
     for path in (ROOT / "ewe").rglob("*.py"):
         name = path.relative_to(ROOT / "ewe").as_posix()
