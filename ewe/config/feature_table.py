@@ -1,8 +1,8 @@
 """The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
 No other file outside of ewe.features names a feature's module. A module of the table ends in FEATURE, its
-declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies
-the memory of its parent.
+declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies the
+memory of its parent. Only the files of SETTINGS are imported in any case.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """One setting: its names, its kind, its default, its meaning, and the tables of a settings file that may have it.
 
-Most settings stand in `Config` (settings.py). A feature declares its own settings beside its code instead:
+The settings of the server stand in `Config` (settings.py), and so do those that several features share. A feature
+declares its own settings beside its code:
 
-    HIDDEN = Setting((), FILE_NAMES, "a database that nobody may browse", group="databases",
-                     key="browser-hidden", after="browser")
+    PROXY_KEEP = Setting(True, BOOL, "keep connections to these servers open", group="proxies",
+                         key="proxy-keep", after="proxy")
 
-`config[HIDDEN]` is the value, with its type. The command line, the environment, a settings file, `--help`,
-`--print-config`, docs/settings.md and the completion of shells treat both alike. They have to know each setting
-before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore names the files that declare
-settings, and lists the imports that such a file may have.
+`config.port` and `config[PROXY_KEEP]` are the values, both with their types. The command line, the environment, a
+settings file, `--help`, `--print-config`, docs/settings.md and the completion of shells treat both settings alike.
+They have to know each setting before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore
+names the files that declare settings, and says what such a file may import.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Setting(Key, Generic[T_co]):
 
         Only a setting that a feature declares outside of Config needs `key` and `after`. key: the name in a
         settings file. A setting in Config gets its key from its attribute (__set_name__). after: the key of the
-        setting that it follows in the documentation; "": it comes last in its group.
+        setting that it follows in the documentation; "": it comes last in its group. The first setting of a group
+        follows the last one of the group before it.
         """
         super().__init__(kind, help, was)
         self.default, self.group = default, group

@@ -1,11 +1,12 @@
 """The settings of ewe: each setting once, with its names, its type, its default and its meaning.
 
-A setting is one line in `Config`. From that line come the file's key, the command's flag, the ``EWE_`` variable,
-`--help`, `--print-config`, and docs/settings.md (`python -m ewe.config` prints it).
+A setting is one `Setting`. From it come the file's key, the command's flag, the ``EWE_`` variable, `--help`,
+`--print-config`, and docs/settings.md (`python -m ewe.config` prints it). `Config` declares the settings of the
+server, and those that several features share. A feature declares its own beside its code.
 
     setting_types.py    what a value can be, and how it is read and shown
     setting.py          one setting, in Config or beside a feature's code
-    feature_table.py    which features declare settings
+    feature_table.py    the files in which features declare settings
     table_kinds.py      tables, and tables inside of them
     count_range.py      a number of workers, or a range of it
     sources.py          where values are written: file, environment
