@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from ewe import __version__
 from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
-from ewe.config.feature_table import COMMANDS, MANUAL
+from ewe.config.feature_table import COMMANDS, MANUAL, XSWITCH, directories, feature
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
 from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
@@ -73,9 +73,8 @@ def _check(config: Config) -> int:
     Return the exit status: 0 if it would succeed. Raises ConfigError for a fault in X-Switch's own settings file.
     """
     from ewe.server.preflight import examine
-    from ewe.server.xswitch_process import check_xswitch_settings
 
-    check_xswitch_settings(config)
+    feature(XSWITCH).process.check(config)
     failures: list[str] = []
     try:
         config = choose_site(config)
@@ -439,10 +438,12 @@ def choose_site(config: Config) -> Config:
     print(
         "ewe: no htdocs here; serving the sample site of ewe (`ewe .` serves this directory)", file=sys.stderr
     )
-    if config.origin("cgi_path") == "default":
-        config = config.replace("sample site", cgi_path=os.path.join(sample, "cgi-bin"))
-    if config.origin("libcgi_path") == "default":
-        config = config.replace("sample site", libcgi_path=os.path.join(sample, "libcgi-bin"))
+    paths = {
+        each.setting: os.path.join(sample, each.path)
+        for each in directories(config)
+        if config.origin(each.setting) == "default"
+    }
+    config = with_directories(config, "sample site", paths)
     if config.origin("markdown") == "default" and has_markdown():
         config = config.replace("sample site", markdown=True)
     return with_manual(config.replace("sample site", documentroot=os.path.join(sample, "htdocs")))
@@ -475,16 +476,21 @@ def files_only(config: Config) -> Config:
 
     `ewe ~/Downloads` must not run programs in ~/Downloads/cgi-bin, and ./cgi-bin belongs to another site.
     """
-    none = {name: os.devnull for name in ("cgi_path", "libcgi_path") if config.origin(name) == "default"}
-    return config.replace("only files are served", **none) if none else config
+    keys = [each.setting for each in directories(config) if config.origin(each.setting) == "default"]
+    return with_directories(config, "only files are served", dict.fromkeys(keys, os.devnull))
+
+
+def with_directories(config: Config, origin: str, paths: dict[str, str]) -> Config:
+    """Return the configuration with other directories of programs. paths: the key of a setting -> its value."""
+    return config.replace(origin, **{key.replace("-", "_"): path for key, path in paths.items()})
 
 
 def check_directories(config: Config) -> None:
     """Raise SiteError if a directory of programs that a source names is missing. /dev/null stands for none."""
-    for key, directory in (("cgi-path", config.cgi_path), ("libcgi-path", config.libcgi_path)):
-        origin = config.origin(key)
-        if origin != "default" and directory != os.devnull and not os.path.isdir(directory):
-            raise SiteError(f"{key} {quoted(directory)} ({origin}) is not a directory")
+    for each in directories(config):
+        origin = config.origin(each.setting)
+        if origin != "default" and each.path != os.devnull and not os.path.isdir(each.path):
+            raise SiteError(f"{each.setting} {quoted(each.path)} ({origin}) is not a directory")
 
 
 def _sample_directories() -> tuple[str, str]:

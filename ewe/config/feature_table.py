@@ -1,8 +1,8 @@
 """The one table of ewe's features: the names of their modules, and the settings that switch each of them on.
 
 No other file outside of ewe.features names a feature's module. A module of the table ends in FEATURE, its
-declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies
-the memory of its parent.
+declaration (ewe.features.declaration). It is imported only if the settings need it, since a forked child copies the
+memory of its parent. Only the files of SETTINGS are imported in any case.
 """
 
 from __future__ import annotations
@@ -100,10 +100,24 @@ GATEWAYS = {
 ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
 # The module of each key of [[site]] and [[site.location]]
 MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
-# Files of features that declare settings (ewe.config.setting). Each has a tuple SETTINGS. Every process that ewe
-# forks has the file in memory, because it is imported with the settings. A file that imports more than each server
-# loads anyhow, such as ewe.features.base and ewe.http, therefore has its settings in a second file.
-SETTINGS = ("ewe.features.browser.settings",)
+# The files in which features declare their settings (ewe.config.setting), in the order of the documentation. Each
+# has a tuple SETTINGS. All of them are imported with Config, so every process that ewe forks has them in memory. A
+# small module of a feature declares its settings itself. A large one, and one that imports more than the interface
+# of features, leaves them to a file beside it, which imports only kinds of values.
+SETTINGS = (
+    "ewe.features.users_settings",
+    "ewe.features.markdown",
+    "ewe.features.cgi.settings",
+    "ewe.features.libcgi.settings",
+    "ewe.features.fastcgi_settings",
+    "ewe.features.xswitch_settings",
+    "ewe.features.mounted",
+    "ewe.features.applications",
+    "ewe.features.content_cache",
+    "ewe.features.database_settings",
+    "ewe.features.proxy_settings",
+    "ewe.features.compression_settings",
+)
 
 
 class CommandOption(NamedTuple):
@@ -123,8 +137,8 @@ COMMANDS = (
 )
 # A mount of the sample site: ewe's own documentation
 MANUAL = "/docs=ewe.features.markdown.manual:Manual"
-# The process beside the workers of the model xswitch, which starts it as a program: python -m
-XSWITCH = "ewe.xswitch"
+# The feature whose process runs beside the workers of a model that needs it (Processor.needs_xswitch)
+XSWITCH = "ewe.features.xswitch"
 # Around the whole server: the setting that switches it on; the outermost is the last
 SERVER = {
     "status": "ewe.features.status",
@@ -162,13 +176,23 @@ def features(config: object, part: str = "") -> Iterator[Any]:
                 yield found
 
 
-def lacking(config: object, part: str = "needs") -> Iterator[str]:
-    """Yield why a server with this configuration cannot start, a line for each fault of a feature.
+def lacking(config: Any, part: str = "needs") -> Iterator[str]:
+    """Yield why a server with this configuration cannot start, a line for each fault of a feature of a site.
 
     part: only of the features whose declaration has this part.
     """
-    for each in features(config, part):
-        yield from each.needs(config) if each.needs is not None else ()
+    found: dict[str, None] = {}
+    for site_config in config.each_site():
+        for each in features(site_config, part):
+            if each.needs is not None:
+                found |= dict.fromkeys(each.needs(site_config))
+    yield from found
+
+
+def directories(config: object) -> Iterator[Any]:
+    """Yield each NeededDirectory of the features that a configuration asks for (Feature.directories)."""
+    for each in features(config, "directories"):
+        yield from each.directories(config)
 
 
 def programs(config: object) -> Iterator[Any]:

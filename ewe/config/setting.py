@@ -1,14 +1,15 @@
 """One setting: its names, its kind, its default, its meaning, and the tables of a settings file that may have it.
 
-Most settings stand in `Config` (settings.py). A feature declares its own settings beside its code instead:
+The settings of the server stand in `Config` (settings.py), and so do those that several features share. A feature
+declares its own settings beside its code:
 
-    HIDDEN = Setting((), FILE_NAMES, "a database that nobody may browse", group="databases",
-                     key="browser-hidden", after="browser")
+    PROXY_KEEP = Setting(True, BOOL, "keep connections to these servers open", group="proxies",
+                         key="proxy-keep", after="proxy")
 
-`config[HIDDEN]` is the value, with its type. The command line, the environment, a settings file, `--help`,
-`--print-config`, docs/settings.md and the completion of shells treat both alike. They have to know each setting
-before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore names the files that declare
-settings, and lists the imports that such a file may have.
+`config.port` and `config[PROXY_KEEP]` are the values, both with their types. The command line, the environment, a
+settings file, `--help`, `--print-config`, docs/settings.md and the completion of shells treat both settings alike.
+They have to know each setting before any feature is made. The table SETTINGS (ewe.config.feature_table) therefore
+names the files that declare settings, and says what such a file may import.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from ewe.config.setting_types import Kind
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)  # a setting gives values, and takes none
 Scope = Literal["server", "site", "location"]
 Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
@@ -34,14 +35,14 @@ class Key:
         self.kind, self.help, self.was = kind, help, was
 
 
-class Setting(Key, Generic[T]):
+class Setting(Key, Generic[T_co]):
     """Describe one setting. `Config.port` is this description; `config.port` is the value.
 
     It is a descriptor without `__set__`: Python finds the value in the instance's dictionary first.
     """
 
     def __init__(
-        self, default: T, kind: Kind[T], help: str, *, group: str, names: tuple[str, ...] = (),
+        self, default: T_co, kind: Kind[T_co], help: str, *, group: str, names: tuple[str, ...] = (),
         was: str = "", scope: Scope | None = None, key: str = "", after: str = "",
     ) -> None:  # fmt: skip
         """kind: the values that the setting can have. help: its meaning, for `--help` and the documentation.
@@ -53,7 +54,8 @@ class Setting(Key, Generic[T]):
 
         Only a setting that a feature declares outside of Config needs `key` and `after`. key: the name in a
         settings file. A setting in Config gets its key from its attribute (__set_name__). after: the key of the
-        setting that it follows in the documentation; "": it comes last in its group.
+        setting that it follows in the documentation; "": it comes last in its group. The first setting of a group
+        follows the last one of the group before it.
         """
         super().__init__(kind, help, was)
         self.default, self.group = default, group
@@ -62,7 +64,7 @@ class Setting(Key, Generic[T]):
         if key:
             self.take_name(key.replace("-", "_"))
 
-    kind: Kind[T]
+    kind: Kind[T_co]
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name of the attribute of Config. Python calls this when it makes the class."""
@@ -78,15 +80,15 @@ class Setting(Key, Generic[T]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, config: None, owner: type) -> Setting[T]: ...
+        def __get__(self, config: None, owner: type) -> Setting[T_co]: ...
         @overload
-        def __get__(self, config: object, owner: type) -> T: ...
+        def __get__(self, config: object, owner: type) -> T_co: ...
 
-    def __get__(self, config: object, owner: type) -> Setting[T] | T:
+    def __get__(self, config: object, owner: type) -> Setting[T_co] | T_co:
         """Return this description for `Config.port`, and the default for a config that has no value for it."""
         return self if config is None else self.default
 
-    def read(self, raw: object, label: str) -> T:
+    def read(self, raw: object, label: str) -> T_co:
         """Return the value that a text or a TOML value stands for. Raises ConfigError: `label` and the reason."""
         return self.kind.read_at(label, raw)
 

@@ -1,11 +1,12 @@
 """The settings of ewe: each setting once, with its names, its type, its default and its meaning.
 
-A setting is one line in `Config`. From that line come the file's key, the command's flag, the ``EWE_`` variable,
-`--help`, `--print-config`, and docs/settings.md (`python -m ewe.config` prints it).
+A setting is one `Setting`. From it come the file's key, the command's flag, the ``EWE_`` variable, `--help`,
+`--print-config`, and docs/settings.md (`python -m ewe.config` prints it). `Config` declares the settings of the
+server, and those that several features share. A feature declares its own beside its code.
 
     setting_types.py    what a value can be, and how it is read and shown
     setting.py          one setting, in Config or beside a feature's code
-    feature_table.py    which features declare settings
+    feature_table.py    the files in which features declare settings
     table_kinds.py      tables, and tables inside of them
     count_range.py      a number of workers, or a range of it
     sources.py          where values are written: file, environment
@@ -25,31 +26,19 @@ from ewe.config.messages import ConfigError, unknown
 from ewe.config.setting import Given, Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
-    APPLICATIONS,
-    AUTHORIZERS,
     BOOL,
-    CODINGS,
-    COOKIE,
     COUNT,
     COUNT_OR_0,
-    DATABASES,
-    FILE_NAME,
     FILE_NAMES,
     HOST,
     LANGUAGES,
     LOG,
-    MEDIA_TYPES,
     MODEL,
-    MOUNTS,
     NETWORKS,
     PATH,
     PORT,
-    PROGRAMS,
-    PROXIES,
-    RESPONDERS,
     SIZE,
     TEXT,
-    UPGRADES,
     URL_PATH,
     VARIABLES,
     WAIT,
@@ -141,79 +130,17 @@ class Config:
     documentroot = Setting("htdocs", PATH, "the directory whose files the URLs below / name", group="files")
     defaultindex = Setting(("index.html",), FILE_NAMES, "the file that answers for a directory: the first of"
                            " these that exists; may be repeated", group="files")
-    userdir = Setting(None, unset(FILE_NAME), "the directory in each user's home whose files the URLs below"
-                      " /~NAME/ name, such as public_html; empty: none", group="files")
-    userdir_settings = Setting(False, BOOL, "read the file .ewe.toml in each user's directory: index, indexes,"
-                               " error-pages, headers, auth", group="files")
-    min_uid = Setting(1000, COUNT_OR_0, "the smallest uid whose user has such a directory; smaller ones are system"
-                      " accounts", group="files")
     indexes = Setting(True, BOOL, "list a directory without such a file", group="files", scope="location")
     symlinks = Setting("inside", choice("inside", "follow"), "which symbolic links to follow: those that stay"
                        " inside the document root, or all", group="files", scope="location")
     languages = Setting((), LANGUAGES, "the languages that files may have, the default one first: page.en.html or"
                         " page.html.de answers for page.html, as Accept-Language says; may be repeated",
                         group="files", scope="location")
-    markdown = Setting(False, BOOL, "show Markdown files (.md) as pages and books; needs the package markdown",
-                       group="files")
     cache = Setting(16 * M, size(0), "memory for small files; ewe checks each for changes at most once a"
                     " second; 0: off", group="files")
 
-    cgi_path = Setting("cgi-bin", PATH, "the directory whose programs the URLs below /cgi-bin/ name",
-                       group="programs")
     program_timeout = Setting(60.0, WAIT, "how long a program may be silent before ewe kills it (504)",
                               group="programs", scope="location")
-    libcgi_path = Setting("libcgi-bin", PATH, "the directory whose libraries (.so) the URLs below /libcgi-bin/"
-                          " name; ewe calls them in its own process, once `ewe --build-libcgi` was run",
-                          group="programs")
-    libcgi_isolation = Setting("in-place", choice("in-place", "process"), "where LibCGI libraries are called: in"
-                               " ewe's own process (in-place), or in an engine of X-Switch (process), which needs"
-                               " --xswitch or the xswitch model", group="programs", scope="server")
-    libcgi_status = Setting(False, BOOL, "show the libraries that are loaded, with their calls and faults, at"
-                            " /libcgi-status to loopback addresses; behind a proxy on this machine, that is"
-                            " everybody", group="programs")
-    libcgi_max_output = Setting(1 * G, SIZE, "how many bytes one call of a LibCGI library may write before ewe ends"
-                                " it (500); long output is kept in a temporary file",
-                                group="programs", scope="server")
-    libcgi_timeout = Setting(10.0, WAIT, "how long a call of a LibCGI library may take before ewe ends it (500)",
-                             group="programs", scope="server")
-    fastcgi = Setting((), RESPONDERS, "a FastCGI responder and what it answers for: files with an extension"
-                      " (.php=unix:/run/php.sock) or all below a path (/app=127.0.0.1:9000); may be repeated; the"
-                      " addresses of one extension or path are used in turn", group="programs")
-    fastcgi_start = Setting((), PROGRAMS, "a FastCGI program that ewe starts and keeps, what it answers for, and"
-                            " how many processes it has: .php=4:php-cgi; may be repeated",
-                            group="programs", scope="server")
-    scgi = Setting((), RESPONDERS, "the same for a program that speaks SCGI; may be repeated", group="programs")
-    uwsgi = Setting((), RESPONDERS, "the same for a program that speaks uwsgi, such as uWSGI; may be repeated",
-                    group="programs")
-    fastcgi_authorizer = Setting((), AUTHORIZERS, "a FastCGI authorizer and the path below which it decides who"
-                                 " gets an answer: /members=unix:/run/auth.sock; may be repeated", group="programs")
-    fastcgi_keep = Setting(False, BOOL, "keep connections to FastCGI responders open for the next request: faster,"
-                           " but each open connection holds a child of php-fpm", group="programs", scope="location")
-    fastcgi_retry = Setting(10.0, duration(0), "how long an address of a responder with several is left out"
-                            " once it cannot be reached", group="programs", scope="location")
-    fastcgi_affinity = Setting(None, unset(COOKIE), "the name of a cookie by which a client goes again to the same"
-                               " address of a responder with several; empty: none",
-                               group="programs", scope="location")
-    fastcgi_connections = Setting(0, COUNT_OR_0, "the largest number of connections that a process opens to one"
-                                  " address of a responder; further requests wait in a queue; 0: no limit",
-                                  group="programs", scope="location")
-    fastcgi_queue_timeout = Setting(10.0, WAIT, "how long a request waits in that queue (503)", group="programs",
-                                    was="fastcgi-patience", scope="location")
-    xswitch = Setting(None, unset(TEXT), "the address of an X-Switch that runs programs in engines: unix:PATH or"
-                      " HOST:PORT; empty: the xswitch model starts one, other models have none",
-                      group="programs", scope="server")
-    xswitch_config = Setting(None, unset(PATH), "X-Switch's settings file (TOML); ewe reads in it which directories"
-                             " hold scripts", group="programs", scope="server")
-    xswitch_status = Setting(False, BOOL, "show X-Switch's engines, with all users' scripts, at /xswitch-status to"
-                             " loopback addresses; behind a proxy on this machine, that is everybody",
-                             group="programs")
-    mount = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
-                    " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
-                    group="programs")
-    wsgi = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers: /wiki=module:app, or"
-                   " /=module:create() for what a function returns; may be repeated", group="programs")
-    asgi = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below which it"
-                   " answers: /blog=module:app; may be repeated", group="programs")
     env = Setting((), VARIABLES, "a variable that programs get besides those of the protocol:"
                   " GIT_PROJECT_ROOT=/srv/git; in a file a table; may be repeated",
                   group="programs", scope="location")
@@ -222,20 +149,8 @@ class Config:
                                  " visitor", group="programs", scope="location")
     development = Setting(False, BOOL, "show the traceback of an application's fault to its visitors; for your own"
                           " machine only", group="programs", scope="location")
-    content_cache = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
-                            " Cache-Control allows it; 0: off", group="programs", scope="location")
     spool = Setting(1 * M, size(0), "a request body up to this size stays in memory; a larger one goes to an"
                     " unnamed temporary file", group="programs", scope="location")
-
-    database = Setting((), DATABASES, "a database that pages may read: log=access.db, or"
-                       " shop=postgresql:dbname=shop; ewe starts a database daemon for it, unless `dbd` names one;"
-                       " may be repeated", group="databases", scope="server")
-    dbd = Setting(None, unset(TEXT), "the address of a database daemon (ewe-dbd) that runs already: unix:PATH or"
-                  " HOST:PORT; empty: ewe starts one if there are databases", group="databases", scope="server")
-    browser = Setting("/-/databases", unset(URL_PATH), "the path below which visitors may browse the databases:"
-                      " tables, filters, SQL that only reads; empty: nowhere", group="databases")
-    dbd_key = Setting(None, unset(TEXT), "the key of the databases, for a daemon on TCP; empty: none",
-                      group="databases", scope="server")
 
     persistent = Setting(True, BOOL, "keep a connection open for the next request", group="http")
     idle = Setting(None, auto(WAIT), "how long a connection may stay idle between requests; auto: 75s if it"
@@ -254,37 +169,8 @@ class Config:
     max_fields = Setting(100, COUNT, "the largest number of header fields (431)", group="http")
     max_body = Setting(2 * G, SIZE, "the largest body of a request (413)", group="http")
 
-    proxy = Setting((), PROXIES, "another HTTP server and the path below which it answers: /app=http://127.0.0.1:3000"
-                    " or /app=unix:/run/app.sock; may be repeated; the addresses of one path are used in turn",
-                    group="proxies")
-    proxy_keep = Setting(True, BOOL, "keep connections to these servers open for the next request", group="proxies")
-    proxy_timeout = Setting(60.0, WAIT, "how long such a server may be silent (504)", group="proxies")
-    proxy_host = Setting("client", choice("client", "server"), "the Host that such a server sees: the client's, or"
-                         " its own address", group="proxies")
-    proxy_upgrade = Setting(("websocket",), UPGRADES, "a protocol to which a client and such a server may switch;"
-                            " may be repeated; empty: none", group="proxies")
-    proxy_idle = Setting(300.0, WAIT, "how long both may be silent after that", group="proxies")
-    trusted_proxies = Setting((), NETWORKS, "a proxy in front of ewe that may name its client: an address, a"
-                              " network such as 10.0.0.0/8, or unix for Unix sockets; may be repeated",
-                              group="proxies", scope="server")
-    trusted_fields = Setting("x-forwarded", choice("x-forwarded", "forwarded"), "the fields in which these proxies"
-                             " name it: X-Forwarded-For, -Proto, -Host and -Port, or Forwarded (RFC 7239)",
-                             group="proxies", scope="server")
     proxy_protocol = Setting(False, BOOL, "every connection begins with a header of the PROXY protocol, from one of"
                              " these proxies", group="proxies", scope="server")
-
-    compress = Setting("off", choice("off", "files", "public", "all"), "what ewe compresses while it sends it:"
-                       " nothing, files, also responses of programs to requests without Cookie and Authorization"
-                       " (public), or all; a file.gz, .br or .zst beside a file is sent in any case",
-                       group="compression", scope="location")
-    compress_types = Setting(("text/*", "application/json", "application/*+json", "application/javascript",
-                              "application/xml", "application/*+xml", "image/*+xml", "application/wasm",
-                              "font/otf", "font/ttf"), MEDIA_TYPES, "the media types that are compressed; may be"
-                             " repeated", group="compression", scope="location")
-    compress_min_size = Setting(1 * K, size(0), "the smallest body that is compressed, where its size is known",
-                                group="compression", scope="location")
-    compress_codings = Setting((), CODINGS, "the codings, the preferred one first; empty: zstd, br and gzip,"
-                               " as far as their packages are installed", group="compression", scope="location")
 
     tls = Setting("off", choice("off", "self"), "self: HTTPS with a certificate for localhost, made at the start",
                   group="tls")

@@ -5,13 +5,13 @@ A process imports each application once, even if the site has many locations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ewe.config.setting_types import parse_application
+from ewe.config.setting import Setting
+from ewe.config.setting_types import APPLICATIONS, parse_application
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature
-from ewe.features.plan import sources_of_applications
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.registry import directories_of
 
@@ -19,10 +19,27 @@ if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan, Plan
 
+# fmt: off
+WSGI_APPLICATIONS = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers:"
+                            " /wiki=module:app, or /=module:create() for what a function returns; may be repeated",
+                            group="programs", key="wsgi", after="mount")
+ASGI_APPLICATIONS = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below"
+                            " which it answers: /blog=module:app; may be repeated",
+                            group="programs", key="asgi", after="wsgi")
+# fmt: on
+SETTINGS = WSGI_APPLICATIONS, ASGI_APPLICATIONS
+
+
+def sources_of_applications(names: Iterable[str]) -> Iterator[ProtectedSource]:
+    """Yield a ProtectedSource for each source directory of Python applications. names: module:name."""
+    for name in names:
+        for directory in directories_of(name):
+            yield ProtectedSource(sources=directory)
+
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the source directories of the applications."""
-    named = (*plan.config.wsgi, *plan.config.asgi)
+    named = (each for setting in SETTINGS for each in plan.config[setting])
     return sources_of_applications(name for _, name in map(parse_application, named))
 
 
@@ -32,8 +49,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     Raises ValueError for two applications at the same path: an application answers every request below its path.
     """
     config = plan.config
-    named = [(*parse_application(each), "wsgi") for each in config.wsgi]
-    named += [(*parse_application(each), "asgi") for each in config.asgi]
+    named = [(*parse_application(each), setting.key) for setting in SETTINGS for each in config[setting]]
     at: dict[str, tuple[str, str]] = {}
     for path, name, kind in named:
         other, its = at.setdefault(path.rstrip("/"), (name, kind))
@@ -70,12 +86,12 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
 
 def answers_all(config: Config) -> bool:
     """Return whether an application answers every path."""
-    return any(each.startswith("/=") for each in (*config.wsgi, *config.asgi))
+    return any(each.startswith("/=") for setting in SETTINGS for each in config[setting])
 
 
 FEATURE = Feature(
     "applications",
-    settings=("wsgi", "asgi"),
+    settings=SETTINGS,
     protected=protected,
     mounts=mounts,
     answers_all=answers_all,

@@ -42,6 +42,7 @@ from ewe.config.setting_types import parse_responder
 from ewe.features.base import Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
+from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.gateway.cgi import MAX_DISCARDED_BYTES, of_connection, of_request, response
 from ewe.gateway.protected_sources import is_in
 from ewe.gateway.records import Authorization, encode_pairs
@@ -78,7 +79,7 @@ class Authorizers(Middleware):
 
     def __init__(self, config: Config, root: str, limits: RequestLimits) -> None:
         addresses: dict[str, list[str]] = {}
-        for path, address in map(parse_responder, config.fastcgi_authorizer):
+        for path, address in map(parse_responder, config[FASTCGI_AUTHORIZER]):
             addresses.setdefault(path.rstrip("/") or "/", []).append(address)
         self.all = [
             Authorizer(
@@ -190,4 +191,4 @@ def around(plan: Plan, config: Config) -> Authorizers:
     return found
 
 
-FEATURE = Feature("authorizers", settings=("fastcgi_authorizer",), around=around)
+FEATURE = Feature("authorizers", settings=(FASTCGI_AUTHORIZER,), around=around)

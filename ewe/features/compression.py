@@ -39,8 +39,10 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from ewe.bounded import BoundedDict
+from ewe.features import compression_settings as settings
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
+from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.features.guards.limit_rate import BodySource
 from ewe.http.codings import NAMES, Maker, encode, makers
 from ewe.http.conditional import tags
@@ -84,11 +86,13 @@ class Compression(Middleware):
     """Compresses responses. Raises ValueError for a coding whose package is not installed."""
 
     def __init__(self, config: Config) -> None:
-        self.compresses = config.compress  # "files", "public" or "all"
-        self.guarded = bool(config.fastcgi_authorizer)  # filters do not see the variables of an authorizer
-        self.min_bytes = config.compress_min_size
-        self.makers = makers(config.compress_codings)
-        patterns = "|".join(re.escape(each).replace(r"\*", "[^;]*") for each in config.compress_types)
+        self.compresses = config[settings.COMPRESS]  # "files", "public" or "all"
+        self.guarded = bool(config[FASTCGI_AUTHORIZER])  # filters do not see the variables of an authorizer
+        self.min_bytes = config[settings.COMPRESS_MIN_SIZE]
+        self.makers = makers(config[settings.COMPRESS_CODINGS])
+        patterns = "|".join(
+            re.escape(each).replace(r"\*", "[^;]*") for each in config[settings.COMPRESS_TYPES]
+        )
         self.pattern = re.compile(rf"(?:{patterns})\s*(?:;.*)?" if patterns else r"(?!)", re.IGNORECASE)
         self.types: BoundedDict[str, bool] = BoundedDict(MAX_CACHED_RESULTS)
         self.choices: BoundedDict[str, str] = BoundedDict(MAX_CACHED_RESULTS)
@@ -352,19 +356,9 @@ class Encoded(Source):
 
 def around(plan: Plan, config: Config) -> Compression:
     """Return the middleware for the settings of a location. Locations with equal settings share one."""
-    key = (
-        Compression,
-        config.compress,
-        config.compress_types,
-        config.compress_min_size,
-        config.compress_codings,
-    )
+    key = (Compression, *(config[setting] for setting in settings.SETTINGS))
     found: Compression = plan.once(key, lambda: Compression(config))
     return found
 
 
-FEATURE = Feature(
-    "compression",
-    settings=("compress", "compress_types", "compress_min_size", "compress_codings"),
-    around=around,
-)
+FEATURE = Feature("compression", settings=settings.SETTINGS, around=around)

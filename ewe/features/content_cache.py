@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.config.setting import Setting
+from ewe.config.setting_types import size
 from ewe.features.base import Handler, Middleware
 from ewe.features.declaration import Feature
 
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from ewe.gateway.content_cache import ContentCache
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
+
+# fmt: off
+CONTENT_CACHE = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
+                        " Cache-Control allows it; 0: off", group="programs", scope="location",
+                        key="content-cache", after="development")
+# fmt: on
+SETTINGS = (CONTENT_CACHE,)
 
 
 class Cached(Middleware):
@@ -50,11 +59,11 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
     """
     from ewe.gateway.content_cache import ContentCache
 
-    size, site_plan = config.content_cache, plan.parent
-    if site_plan is not None and site_plan.config.content_cache == size:
+    size, site_plan = config[CONTENT_CACHE], plan.parent
+    if site_plan is not None and site_plan.config[CONTENT_CACHE] == size:
         # The location has another document root than the site, and the same size.
         return cache_of(site_plan, site_plan.config)
-    sets_size = plan.config if plan.config.content_cache == size else config
+    sets_size = plan.config if plan.config[CONTENT_CACHE] == size else config
     cache: ContentCache = plan.once((ContentCache, sets_size), lambda: ContentCache(size))
     return cache
 
@@ -65,6 +74,4 @@ def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
     return made(handler, cache_of(plan, config))
 
 
-FEATURE = Feature(
-    "content-cache", settings=("content_cache",), wrap=wrap, late=("ewe.gateway.content_cache",)
-)
+FEATURE = Feature("content-cache", settings=SETTINGS, wrap=wrap, late=("ewe.gateway.content_cache",))

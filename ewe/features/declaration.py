@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ewe.config.messages import ConfigError
-from ewe.config.setting import Key
+from ewe.config.setting import Key, Setting
 from ewe.registry import entry_points, in_words, load
 
 if TYPE_CHECKING:
@@ -81,6 +81,22 @@ class MeasuredProcess(Protocol):
         ...
 
 
+class SupervisedProcess(NamedTuple):
+    """The functions of a process that the server runs beside the workers of a concurrency model.
+
+    is_needed: return whether the settings ask for it. check: raise ConfigError for a fault in its own settings.
+    completed: return a configuration in which the settings name the address of its socket and the account of the
+    workers; None: they keep their account. command: return the command that starts it, from the completed
+    configuration, the inheritable descriptor of its socket, the account, and an inheritable descriptor of the
+    trace; None: no trace is written.
+    """
+
+    is_needed: Callable[[Config], bool]
+    check: Callable[[Config], None]
+    completed: Callable[[Config, str, str | None], Config]
+    command: Callable[[Config, int, str | None, int | None], list[str]]
+
+
 class ProgramMaker(Protocol):
     """Makes a program that the server keeps running."""
 
@@ -90,11 +106,16 @@ class ProgramMaker(Protocol):
 
 
 class NeededDirectory(NamedTuple):
-    """A directory of a setting. effect: the consequence if nobody can read it, as a part of a warning."""
+    """A directory of programs or libraries. The sample site has one of the same name as the default of its setting.
+
+    effect: the consequence if nobody can read it, as a part of a warning. setting: the key of its setting. starts:
+    the account of the workers starts each executable file in it.
+    """
 
     path: str
     effect: str
     setting: str
+    starts: bool = False
 
 
 class MeasureError(Exception):
@@ -104,7 +125,7 @@ class MeasureError(Exception):
 class Feature:
     """The declaration of a feature. Only the name is required. Most parts are functions:
 
-    settings: the names of the settings that only this feature uses.
+    settings: the settings that this feature declares (ewe.config.setting).
     provide: return an object that other features use, by the name of this feature (Plan.provided).
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
@@ -121,6 +142,7 @@ class Feature:
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
     programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
     and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    process: the SupervisedProcess of a concurrency model that needs this feature.
     fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
     is the new configuration.
     needs: yield the reasons why the server cannot start. notes: yield more lines for `ewe --check-config`.
@@ -128,7 +150,7 @@ class Feature:
     reach, or "".
     measures: return the MeasuredProcess behind the feature, whose numbers the status shows; None if there is none.
     imports_later: it imports modules after the start, as the account of the workers.
-    directories: yield the directories that the account of the workers must be able to read.
+    directories: yield the directories of programs, which the account of the workers must be able to read.
     late: modules that a request may import; a server that gives up root imports them before.
     preload: load other files, such as a library, which a process without root may be unable to read. A server that
     gives up root calls it before.
@@ -141,7 +163,7 @@ class Feature:
         self,
         name: str,
         *,
-        settings: Iterable[str] = (),
+        settings: Iterable[Setting[Any]] = (),
         provide: Callable[[Plan], Any] | None = None,
         protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
@@ -157,6 +179,7 @@ class Feature:
         make: Callable[[Config, str], Handler] | None = None,
         ends_processes: Callable[[Config], bool] | None = None,
         programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
+        process: SupervisedProcess | None = None,
         fixed: Callable[[Config], Iterable[str]] | None = None,
         needs: Callable[[Config], Iterable[str]] | None = None,
         notes: Callable[[Config], Iterable[str]] | None = None,
@@ -175,7 +198,8 @@ class Feature:
         self.files, self.around, self.server = files, around, server
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures, self.programs = ends_processes, measures, programs
+        self.ends_processes, self.measures = ends_processes, measures
+        self.programs, self.process = programs, process
         self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
         self.late, self.preload = tuple(late), preload
 

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from ewe.bounded import TimedCache
 from ewe.config.defaults import ENGINE_EXTENSIONS
 from ewe.features.base import Mount
+from ewe.features.cgi.settings import CGI_PATH
 from ewe.features.declaration import Feature
+from ewe.features.users_settings import MIN_UID, USERDIR
 from ewe.gateway import scripts
 from ewe.gateway.protected_sources import is_in
 from ewe.gateway.scripts import Script, leading_parts
@@ -115,9 +117,9 @@ class FarScripts:
         self.switch = switch
         self.names = names
         self.root = plan.static.root
-        self.programs = os.path.realpath(config.cgi_path)
-        self.userdir = config.userdir.strip("/") if config.userdir else ""
-        self.min_uid = config.min_uid
+        self.programs = os.path.realpath(config[CGI_PATH])
+        self.userdir = (config[USERDIR] or "").strip("/")
+        self.min_uid = config[MIN_UID]
         self.user_roots: TimedCache[str, str] = TimedCache(MAX_USERS, USER_CACHE_S)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

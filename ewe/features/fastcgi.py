@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
 from ewe.config.setting_types import parse_program, parse_responder
+from ewe.features import fastcgi_settings as settings
 from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, Runner
 from ewe.gateway import scripts
@@ -49,9 +50,9 @@ def features(config: Config, static: Static, limits: RequestLimits) -> Iterator[
     Raises ValueError for an invalid address.
     """
     found: list[FastCGI] = []
-    for setting, named in (("fastcgi", config.fastcgi), ("scgi", config.scgi), ("uwsgi", config.uwsgi)):
-        if named:
-            found += of_protocol(config, static, limits, setting, named, load(CODECS[setting]))
+    for setting in settings.OF_PROTOCOLS:
+        if named := config[setting]:
+            found += of_protocol(config, static, limits, setting.key, named, load(CODECS[setting.key]))
     yield from sorted(found, key=lambda feature: feature.where == "/")
 
 
@@ -81,10 +82,10 @@ def connections_of(
     try:
         return Connections(
             addresses,
-            config.fastcgi_keep,
-            config.fastcgi_retry,
-            config.fastcgi_connections,
-            config.fastcgi_queue_timeout,
+            config[settings.FASTCGI_KEEP],
+            config[settings.FASTCGI_RETRY],
+            config[settings.FASTCGI_CONNECTIONS],
+            config[settings.FASTCGI_QUEUE_TIMEOUT],
             codec,
         )
     except ValueError as reason:
@@ -96,9 +97,10 @@ def affinity_of(config: Config, where: str, connections: Connections) -> Affinit
 
     where: names the upstream, see Affinity.
     """
-    if config.fastcgi_affinity is None or len(connections.addresses) < 2:
+    cookie = config[settings.FASTCGI_AFFINITY]
+    if cookie is None or len(connections.addresses) < 2:
         return None
-    return Affinity(config.fastcgi_affinity, where, connections.addresses)
+    return Affinity(cookie, where, connections.addresses)
 
 
 class FastCGI:
@@ -173,8 +175,8 @@ class FastCGI:
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the extensions and the directories for which upstreams answer."""
-    config = plan.config
-    for where, _ in map(parse_responder, (*config.fastcgi, *config.scgi, *config.uwsgi)):
+    named = (each for setting in settings.OF_PROTOCOLS for each in plan.config[setting])
+    for where, _ in map(parse_responder, named):
         if where[0] == ".":
             yield ProtectedSource(extension=where)
         elif where != "/":
@@ -215,10 +217,10 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
 
 def programs(config: Config) -> Iterator[ProgramMaker]:
     """Yield the maker of each program of fastcgi-start."""
-    if config.fastcgi_start:
+    if config[settings.FASTCGI_START]:
         from ewe.features.fastcgi_programs import FastCGIProgram
 
-        for where, count, command in map(parse_program, config.fastcgi_start):
+        for where, count, command in map(parse_program, config[settings.FASTCGI_START]):
             yield partial(FastCGIProgram, where, count, command)
 
 
@@ -229,17 +231,14 @@ def fixed(config: Config) -> Iterator[str]:
 
 def needs(config: Config) -> Iterator[str]:
     """Yield one line for each program of fastcgi-start that does not exist."""
-    for word in (shlex.split(parse_program(each)[2])[0] for each in config.fastcgi_start):
+    for word in (shlex.split(parse_program(each)[2])[0] for each in config[settings.FASTCGI_START]):
         if shutil.which(word) is None:
             yield f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
 
 
 FEATURE = Feature(
     "fastcgi",
-    settings=(
-        "fastcgi", "fastcgi_start", "scgi", "uwsgi", "fastcgi_keep", "fastcgi_retry", "fastcgi_affinity",
-        "fastcgi_connections", "fastcgi_queue_timeout",
-    ),
+    settings=settings.OF_RESPONDERS,
     protected=protected,
     mounts=mounts,
     files=files,
@@ -248,4 +247,4 @@ FEATURE = Feature(
     fixed=fixed,
     needs=needs,
     late=("ewe.gateway.scgi", "ewe.gateway.uwsgi", "ewe.gateway.affinity", "ewe.gateway.responder"),
-)  # fmt: skip
+)

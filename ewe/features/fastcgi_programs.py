@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING
 
+from ewe.features.fastcgi_settings import FASTCGI, FASTCGI_START
 from ewe.gateway.kept_programs import KeptProgram, prepare
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class FastCGIProgram(KeptProgram):
     """A command that accepts FastCGI connections at its descriptor 0 (FastCGI specification section 2.2)."""
 
-    setting = "fastcgi-start"
+    setting = FASTCGI_START.key
 
     def __init__(self, where: str, count: int, command: str, path: str) -> None:
         """where: the extension or the path for which the program answers. Raises OSError."""
@@ -30,7 +31,7 @@ class FastCGIProgram(KeptProgram):
 
     def completed(self, config: Config) -> Config:
         """Return a configuration in which `fastcgi` also names the program's socket."""
-        return config.replace(self.setting, fastcgi=[*config.fastcgi, f"{self.where}=unix:{self.path}"])
+        return config.replace(self.setting, fastcgi=[*config[FASTCGI], f"{self.where}=unix:{self.path}"])
 
     def start(self, output: int) -> ProcessHandle:
         """Start the command, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""

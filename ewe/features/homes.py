@@ -45,6 +45,7 @@ from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds, load_libraries
 from ewe.features.static import file_version
 from ewe.features.users import Users
+from ewe.features.users_settings import USERDIR_SETTINGS
 from ewe.gateway.shared_table import SharedTable
 from ewe.gateway.true_names import name_of
 from ewe.http.error_pages import error_page
@@ -331,4 +332,4 @@ def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
         raise ValueError(f"{reason.strerror} (userdir-settings)") from None
 
 
-FEATURE = Feature("homes", settings=("userdir_settings",), wrap=wrap)
+FEATURE = Feature("homes", settings=(USERDIR_SETTINGS,), wrap=wrap)

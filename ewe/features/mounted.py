@@ -10,20 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ewe.config.setting_types import parse_mount
+from ewe.config.setting import Setting
+from ewe.config.setting_types import MOUNTS, parse_mount
+from ewe.features.applications import sources_of_applications
 from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
 from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
-from ewe.features.plan import sources_of_applications
 from ewe.registry import in_words
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import Plan
 
+# fmt: off
+MOUNT = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
+                " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
+                group="programs", key="mount", after="xswitch-status")
+# fmt: on
+SETTINGS = (MOUNT,)
+
 
 def declared(config: Config) -> Iterator[tuple[str, Feature]]:
     """Yield the name and the declaration of each mounted feature that has one. Raises UnknownFeature."""
-    for _, name in map(parse_mount, config.mount):
+    for _, name in map(parse_mount, config[MOUNT]):
         feature = named(name)
         if isinstance(feature, Feature):
             yield name, feature
@@ -49,7 +57,7 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     Raises UnknownFeature. Only CGI protects executables, since ewe protects those of one directory.
     """
     yield from sources_of_applications(
-        module_and_name(name) for _, name in map(parse_mount, plan.config.mount)
+        module_and_name(name) for _, name in map(parse_mount, plan.config[MOUNT])
     )
     for name, feature in declared(plan.config):
         for source in yielded(name, feature, "protected", plan, root):
@@ -68,7 +76,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     for name, feature in declared(plan.config):
         for reason in yielded(name, feature, "needs", plan.config):
             raise UnknownFeature(in_one_line(name, reason))
-    for path, name in map(parse_mount, plan.config.mount):
+    for path, name in map(parse_mount, plan.config[MOUNT]):
         handler = make(name, plan.config, path)
         yield Mount(path, Mounted(handler, path), bare=isinstance(handler, Middleware))
 
@@ -87,5 +95,5 @@ def notes(config: Config) -> Iterator[str]:
 
 
 FEATURE = Feature(
-    "mount", settings=("mount",), protected=protected, mounts=mounts, notes=notes, imports_later=True
+    "mount", settings=SETTINGS, protected=protected, mounts=mounts, notes=notes, imports_later=True
 )

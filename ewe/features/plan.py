@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ewe.config.feature_table import features
-from ewe.features.base import Handler, Mount, ProtectedSource
+from ewe.features.base import Handler, Mount
 from ewe.features.files import static_files
 from ewe.gateway.protected_sources import ProtectedSources, is_in, with_languages
 from ewe.gateway.true_names import real_path
 from ewe.http.limits import RequestLimits
-from ewe.registry import directories_of
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -200,13 +199,6 @@ class Plan:
     def shows(self, file: str, root: str) -> bool:
         """Return whether a file, such as the settings file, could be sent from a document root."""
         return self.config.symlinks == "follow" or is_in(os.path.realpath(file), root)
-
-
-def sources_of_applications(names: Iterable[str]) -> Iterator[ProtectedSource]:
-    """Yield a ProtectedSource for each source directory of Python applications. names: module:name."""
-    for name in names:
-        for directory in directories_of(name):
-            yield ProtectedSource(sources=directory)
 
 
 class LocationPlan(Protocol):

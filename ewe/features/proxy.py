@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting_types import parse_origin, parse_proxy
+from ewe.features import fastcgi_settings as shared
+from ewe.features import proxy_settings as settings
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
@@ -49,7 +51,7 @@ def features(config: Config) -> Iterator[tuple[str, Proxy]]:
     Raises ValueError for an invalid address, and if the addresses for one path have different paths themselves.
     """
     urls: dict[str, list[str]] = {}  # path without its last slash -> the servers for it
-    for path, url in map(parse_proxy, config.proxy):
+    for path, url in map(parse_proxy, config[settings.PROXY]):
         urls.setdefault(path.rstrip("/"), []).append(url)
     for path in sorted(urls, key=len, reverse=True):
         yield path or "/", Proxy(path, urls[path], config, "proxy")
@@ -75,10 +77,10 @@ class Proxy:
             # The settings of connections have the name of FastCGI, and hold for each kind of upstream.
             self.connections = Connections(
                 addresses,
-                config.proxy_keep,
-                retry=config.fastcgi_retry,
-                limit=config.fastcgi_connections,
-                queue_timeout=config.fastcgi_queue_timeout,
+                config[settings.PROXY_KEEP],
+                retry=config[shared.FASTCGI_RETRY],
+                limit=config[shared.FASTCGI_CONNECTIONS],
+                queue_timeout=config[shared.FASTCGI_QUEUE_TIMEOUT],
                 codec=HTTP,
                 parks=True,
             )
@@ -86,13 +88,16 @@ class Proxy:
             raise ValueError(f"{reason} ({setting})") from None
         self.name = f"{self.where or '/'} ({urls[0]})"
         self.config = config
+        self.timeout_s, self.idle_s = config[settings.PROXY_TIMEOUT], config[settings.PROXY_IDLE]
+        self.trusted_fields = config[settings.TRUSTED_FIELDS]
         self.host = "localhost" if addresses[0].startswith("unix:") else addresses[0].removesuffix(":80")
-        self.keeps_host = config.proxy_host == "client"
-        self.upgrades = frozenset(token.lower() for token in config.proxy_upgrade)
+        self.keeps_host = config[settings.PROXY_HOST] == "client"
+        self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
         self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
         self.affinity: Affinity | None = None
-        if config.fastcgi_affinity is not None and len(self.connections.addresses) > 1:
-            self.affinity = Affinity(config.fastcgi_affinity, self.where or "/", self.connections.addresses)
+        cookie = config[shared.FASTCGI_AFFINITY]
+        if cookie is not None and len(self.connections.addresses) > 1:
+            self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
         self.upstream_is_old = False  # it has answered with HTTP/1.0
@@ -115,7 +120,7 @@ class Proxy:
             io,
             self.head(request, io, upgrades),
             self.name,
-            self.config.proxy_timeout,
+            self.timeout_s,
             self.config.body_timeout,
             upgrades,
         )
@@ -180,7 +185,7 @@ class Proxy:
         host = (request.host if self.keeps_host else "") or self.host
         lines = [
             f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
-            *forwarding_fields(request, io.client[0], io.scheme, peer, self.config.trusted_fields),
+            *forwarding_fields(request, io.client[0], io.scheme, peer, self.trusted_fields),
             *passed_fields(request, hides_authorization=hides),
             via(request),
         ]
@@ -204,7 +209,7 @@ class Proxy:
             if fields != head.fields:
                 encoded = b""
         if head.status == 101:
-            return Response(101, fields, exchange.tunnel(head, self.config.proxy_idle), reason=head.reason)
+            return Response(101, fields, exchange.tunnel(head, self.idle_s), reason=head.reason)
         if not is_bodiless(request.method, head.status) and (whole := exchange.whole_body()) is not None:
             return Response(head.status, fields, whole, reason=head.reason, head=encoded)
         return Response(head.status, fields, exchange, reason=head.reason, head=encoded)
@@ -248,12 +253,12 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
 
 def answers_all(config: Config) -> bool:
     """Return whether another server answers every path."""
-    return any(each.startswith("/=") for each in config.proxy)
+    return any(each.startswith("/=") for each in config[settings.PROXY])
 
 
 FEATURE = Feature(
     "proxy",
-    settings=("proxy", "proxy_keep", "proxy_timeout", "proxy_host", "proxy_upgrade", "proxy_idle"),
+    settings=settings.OF_NEXT_SERVERS,
     mounts=mounts,
     answers_all=answers_all,
     gateway=gateway,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
+from ewe.features.proxy_settings import OF_TRUSTED_PROXIES, TRUSTED_FIELDS, TRUSTED_PROXIES
 from ewe.gateway.proxies import TrustedProxies
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ class ProxyHeaders(Middleware):
 
 def around_server(site: HasProxies) -> ProxyHeaders:
     """Return the middleware around all sites of a server. Raises ValueError for an invalid network."""
-    site.proxies = TrustedProxies(site.config.trusted_proxies, site.config.trusted_fields)
+    site.proxies = TrustedProxies(site.config[TRUSTED_PROXIES], site.config[TRUSTED_FIELDS])
     return ProxyHeaders(site.proxies)
 
 
 FEATURE = Feature(
     "trusted-proxies",
-    settings=("trusted_proxies", "trusted_fields", "proxy_protocol"),
+    settings=OF_TRUSTED_PROXIES,
     server=around_server,
-    late=("ewe.gateway.proxies", "ewe.gateway.proxy_protocol"),
+    late=("ewe.gateway.proxies",),
 )

@@ -1,4 +1,4 @@
-"""Users' directories: /~alice/notes.html is ~alice/public_html/notes.html (config.userdir).
+"""Users' directories: /~alice/notes.html is ~alice/public_html/notes.html (setting userdir).
 
 Each user's directory is a separate document root, and nothing leads out of it. Users do not trust each other, so
 ewe checks more than in the site's document root:
@@ -10,7 +10,7 @@ ewe checks more than in the site's document root:
 - A program is never sent as a file. X-Switch runs users' programs as their owner; without X-Switch they do not run.
 
 If a directory is not served, the answer is always 404, for every reason: different answers would show a client
-which accounts exist. The error log contains the reason. System accounts (below config.min_uid) have no directory.
+which accounts exist. The error log contains the reason. System accounts (below min-uid) have no directory.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.files import static_files
 from ewe.features.pages import Pages
+from ewe.features.users_settings import MIN_UID, USERDIR
 from ewe.gateway.scripts import Script, closed_directory_message, script_of
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.messages import Request, Response
@@ -99,12 +100,14 @@ class Users:
 
         databases: the databases for pages from SQL. A user's page may use only the user's own databases.
         """
-        assert config.userdir is not None
+        directory = config[USERDIR]
+        assert directory is not None
         self.switch = switch
         self.protected = protected
         self.databases = databases
         self.config = config
-        self.directory = config.userdir
+        self.directory = directory
+        self.min_uid = config[MIN_UID]
         self.package_directory = str(switch.table.get("packages", PACKAGE_DIRECTORY)) if switch else ""
         self.homes: TimedCache[str, Home] = TimedCache(MAX_HOMES, HOME_CACHE_S)
 
@@ -170,8 +173,8 @@ class Users:
         ValueError if it does not exist.
         """
         mine = account.pw_uid
-        if mine < self.config.min_uid:
-            number = f"uid {mine} is below {self.config.min_uid} (min-uid)"
+        if mine < self.min_uid:
+            number = f"uid {mine} is below {self.min_uid} (min-uid)"
             raise Doubt(f"user {account.pw_name} is the system's: {number}")
         try:
             descriptor = os.open(root, NAME_ONLY_FLAGS | os.O_DIRECTORY)
@@ -225,10 +228,19 @@ def may_exist(file: str) -> bool:
     return True
 
 
+def needs(config: Config) -> Iterator[str]:
+    """Yield the reason why root does not serve users' directories: users could then publish any file."""
+    if config.user is None and os.geteuid() == 0:
+        yield (
+            "root does not serve users' directories (userdir), since it can read all files of the machine: "
+            "--user www-data serves them as www-data, --user root as root"
+        )
+
+
 def mounts(plan: Plan) -> Iterator[Mount]:
     yield Mount(
         "/~", Users(plan.config, plan.provided("xswitch"), plan.protected, plan.provided("databases"))
     )
 
 
-FEATURE = Feature("users", settings=("userdir", "min_uid"), mounts=mounts)
+FEATURE = Feature("users", settings=(USERDIR, MIN_UID), mounts=mounts, needs=needs)

@@ -1,6 +1,6 @@
 """X-Switch as an upstream of the web server: the paper's mod_x. X-Switch runs programs in persistent interpreters.
 
-ewe uses it like any other FastCGI upstream (config.xswitch), with two differences. If X-Switch has no engine for a
+ewe uses it like any other FastCGI upstream (`xswitch`), with two differences. If X-Switch has no engine for a
 script of the site, ewe runs the script as a plain CGI program. Only X-Switch runs the programs of users
 (/~alice/cgi-bin/) and pages that are programs (ewe.features.pages), each as its owner.
 """
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.defaults import XSWITCH_STATUS_PATH
 from ewe.config.messages import ConfigError
 from ewe.config.setting_types import is_local
+from ewe.features import xswitch_command
+from ewe.features import xswitch_settings as settings
 from ewe.features.base import Mount, ProtectedSource
-from ewe.features.declaration import Feature, MeasureError, Runner
+from ewe.features.declaration import Feature, MeasureError, Runner, SupervisedProcess
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.own_names import foreign
@@ -49,14 +51,15 @@ class XSwitch:
 
     def __init__(self, config: Config, limits: RequestLimits) -> None:
         """limits: of responses. Raises ValueError for a malformed address in the setting `xswitch`."""
-        assert config.xswitch is not None
+        address = config[settings.XSWITCH]
+        assert address is not None
         try:
-            self.connections = Connections([config.xswitch], keeps=True)
+            self.connections = Connections([address], keeps=True)
         except ValueError as reason:
             raise ValueError(f"{reason} (xswitch)") from None
         self.config = config
         self.limits = limits
-        self.table = settings_table(config.xswitch_config)
+        self.table = settings_table(config[settings.XSWITCH_CONFIG])
         self.directories = script_directories(self.table)
         self.trace: Trace | None = None
         if config.trace is not None:
@@ -175,12 +178,12 @@ def script_directories(table: dict[str, Any]) -> tuple[str, ...]:
 
 def provide(plan: Plan) -> XSwitch | None:
     """Return the XSwitch object, for all features with programs that X-Switch runs. Raises ValueError."""
-    return XSwitch(plan.config, plan.limits) if plan.config.xswitch is not None else None
+    return XSwitch(plan.config, plan.limits) if plan.config[settings.XSWITCH] is not None else None
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the script directories in X-Switch's settings file, and that file itself."""
-    switch, file = plan.provided("xswitch"), plan.config.xswitch_config
+    switch, file = plan.provided("xswitch"), plan.config[settings.XSWITCH_CONFIG]
     for directory in switch.directories if switch is not None else ():
         yield ProtectedSource(directory=directory)
     if file and plan.shows(file, root):
@@ -189,7 +192,7 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the status page of X-Switch."""
-    if plan.config.xswitch_status and (switch := plan.provided("xswitch")) is not None:
+    if plan.config[settings.XSWITCH_STATUS] and (switch := plan.provided("xswitch")) is not None:
         yield Mount(XSWITCH_STATUS_PATH, switch)
 
 
@@ -276,21 +279,25 @@ async def ask_status(
 
 def measures(config: Config) -> XSwitchNumbers | None:
     """Return the X-Switch whose numbers the status shows."""
-    return XSwitchNumbers(config.xswitch) if config.xswitch is not None else None
+    address = config[settings.XSWITCH]
+    return XSwitchNumbers(address) if address is not None else None
 
 
 def fixed(config: Config) -> Iterator[str]:
     """Yield the setting that X-Switch reads at its start."""
-    yield "xswitch_config"
+    yield settings.XSWITCH_CONFIG.name
 
 
 FEATURE = Feature(
     "xswitch",
-    settings=("xswitch", "xswitch_config", "xswitch_status"),
+    settings=settings.SETTINGS,
     provide=provide,
     protected=protected,
     mounts=mounts,
     gateway=gateway,
+    process=SupervisedProcess(
+        xswitch_command.is_needed, xswitch_command.check, xswitch_command.completed, xswitch_command.command
+    ),
     fixed=fixed,
     measures=measures,
 )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import features
+from ewe.config.feature_table import directories, features
 from ewe.gateway.scripts import account, closed_directory, fault_of
 from ewe.log_files import names_file, open_log
 from ewe.server.children import how_ended
@@ -27,7 +27,7 @@ from ewe.streams.listener import StartError
 if TYPE_CHECKING:
     from ewe.config.settings import Config
 
-MAX_PROGRAMS = 1000  # files of one cgi-path whose first lines are read
+MAX_PROGRAMS = 1000  # files of one directory whose first lines are read
 EWE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -76,9 +76,8 @@ def closed_directory_warnings(config: Config) -> list[str]:
     lines: list[str] = []
     for site_config in config.each_site():
         lines += directory_warnings(site_config.documentroot, "every answer is 403", "documentroot")
-        for each in features(site_config, "directories"):
-            for needed in each.directories(site_config):
-                lines += directory_warnings(*needed)
+        for needed in directories(site_config):
+            lines += directory_warnings(needed.path, needed.effect, needed.setting)
     if config.reload or any(
         each.imports_later for site_config in config.each_site() for each in features(site_config)
     ):
@@ -144,16 +143,17 @@ def may_make_files(directory: str) -> bool:
 
 
 def program_warnings(config: Config) -> Iterator[str]:
-    """Yield one line, with the reason, for each program of a cgi-path that this process could not start."""
-    for path in dict.fromkeys(site_config.cgi_path for site_config in config.each_site()):
+    """Yield one line, with the reason, for each program of the sites that this process could not start."""
+    found = (each for site_config in config.each_site() for each in directories(site_config) if each.starts)
+    for directory in dict.fromkeys(found):
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(directory.path) as entries:
                 files = [each.path for each in islice(entries, MAX_PROGRAMS) if os.access(each.path, os.X_OK)]
         except OSError:
             continue
         for file in sorted(files):
             if os.path.isfile(file) and (fault := fault_of(file)):
-                yield f"{fault} (cgi-path)"
+                yield f"{fault} ({directory.setting})"
 
 
 def directory_warnings(path: str, effect: str, setting: str) -> list[str]:

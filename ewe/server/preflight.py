@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, lacking
 from ewe.log_files import open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
@@ -25,7 +25,7 @@ from ewe.server.access import (
     program_warnings,
 )
 from ewe.server.privileges import look_up
-from ewe.server.processor_factory import check_users, description_of, no_xswitch, workers_of
+from ewe.server.processor_factory import description_of, no_xswitch, starts_xswitch, workers_of
 from ewe.server.run import addresses_of, htaccess_warnings
 from ewe.sites import make_site
 from ewe.streams.listener import StartError, try_address
@@ -33,6 +33,7 @@ from ewe.trace import INHERITED
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
+    from ewe.features.declaration import SupervisedProcess
     from ewe.site import Site
 
 
@@ -43,7 +44,6 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    has_xswitch = model.needs_xswitch  # then the workers become another user
     failures += lacking(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
@@ -55,12 +55,6 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         workers = workers_of(model, config)
         if isinstance(config.workers, CoreCount):
             notes.append(f"workers = auto: {workers} here, {int(config.workers)} processors may be used")
-    except StartError as reason:
-        failures.append(str(reason))
-    try:
-        if not has_xswitch:
-            for site_config in config.each_site():
-                check_users(site_config)
     except StartError as reason:
         failures.append(str(reason))
     site = None
@@ -98,7 +92,7 @@ def notes_of_features(config: Config) -> list[str]:
     found: list[str] = []
     for site_config in config.each_site():
         for each in features(site_config):
-            key = (each.name, *(getattr(site_config, name) for name in each.settings))
+            key = (each.name, *(site_config[setting] for setting in each.settings))
             if each.notes is not None and key not in asked:
                 asked.add(key)
                 found += each.notes(site_config)
@@ -136,8 +130,9 @@ def unimportable(site: Site) -> list[str]:
 
 def with_xswitch(config: Config) -> Config:
     """Return the configuration that a server of the xswitch model would use, although its X-Switch does not run."""
-    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
-        return config.replace("the xswitch model", xswitch="unix:/run/ewe-xswitch")
+    if starts_xswitch(config):
+        process: SupervisedProcess = feature(XSWITCH).process
+        return process.completed(config, "unix:/run/ewe-xswitch", account_of_workers(config))
     return config
 
 

@@ -8,13 +8,12 @@ whole site.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, lacking
 from ewe.config.linux import needs_linux
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
@@ -28,6 +27,7 @@ from ewe.streams.listener import StartError, socket_names
 if TYPE_CHECKING:
     from ewe.config.count_range import CountRange
     from ewe.config.settings import Config
+    from ewe.features.declaration import SupervisedProcess
     from ewe.server.program_manager import ProgramManager
     from ewe.server.xswitch_process import XSwitchProcess
     from ewe.site import Site
@@ -104,8 +104,6 @@ class ProcessorFactory:
         is_reload = "config" in self.__dict__
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
-        for site_config in config.each_site():
-            check_users(site_config)
         workers = workers_of(self.model, config)
         for reason in lacking(config):
             raise StartError(reason)
@@ -347,20 +345,17 @@ def workers_of(model: type[Processor], config: Config) -> CountRange:
     return workers
 
 
-def check_users(config: Config) -> None:
-    """Raise StartError if root would serve users' directories: users could then publish any file."""
-    if config.userdir is not None and config.user is None and os.geteuid() == 0:
-        raise StartError(
-            "root does not serve users' directories (userdir), since it can read all files of the machine: "
-            "--user www-data serves them as www-data, --user root as root"
-        )
+def starts_xswitch(config: Config) -> bool:
+    """Return whether the server runs an X-Switch: the model needs one, and the settings name none."""
+    if not model_named(config.concurrency).needs_xswitch:
+        return False
+    process: SupervisedProcess = feature(XSWITCH).process
+    return process.is_needed(config)
 
 
 def no_xswitch(config: Config) -> str:
     """Return the reason why this system cannot run the X-Switch that the model needs; "" if it can."""
-    if config.xswitch is not None or not model_named(config.concurrency).needs_xswitch:
-        return ""
-    return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000")
+    return needs_linux("X-Switch (-x)", "ewe -x --host 0.0.0.0 4000") if starts_xswitch(config) else ""
 
 
 def limit_to_descriptors(processor: Processor) -> None:

@@ -29,11 +29,11 @@ from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
 from ewe.log_files import Owner, followed, is_same
-from ewe.processors.base import UnknownModel, model_named
+from ewe.processors.base import UnknownModel
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
-from ewe.server.processor_factory import ProcessorFactory, no_xswitch
+from ewe.server.processor_factory import ProcessorFactory, no_xswitch, starts_xswitch
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import HANDLED, STOPS, Worker
 from ewe.streams import descriptors
@@ -52,7 +52,8 @@ MAX_LOOKED_INTO = 1000  # directories of a document root that are checked for .h
 # features and of the files (tests/house/test_late_imports.py)
 LATER = (
     "ewe.config.cores", "ewe.config.site_lines", "ewe.config.site_tables", "ewe.http.virtual_hosts",
-    "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.shared_protection",
+    "ewe.sites.several", "ewe.sites.locations", "ewe.sites.match", "ewe.gateway.proxy_protocol",
+    "ewe.gateway.shared_protection",
     "ewe.server.applications", "ewe.server.sources", "ewe.server.counted", "ewe.server.trace", "ewe.streams.tls",
     "ewe.processors.pool", "ewe.processors.scheduled_pool", "ewe.requested_bytes",
     "ewe.short_line", "ewe.scoreboard", "ewe.trace", "ipaddress",
@@ -73,7 +74,7 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """
     # A signal that comes before its handler waits for it. TERM, INT and QUIT end the process at once until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - STOPS)
-    if model_named(config.concurrency).needs_xswitch and config.xswitch is None:
+    if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
     with started_programs(config, config.user) as programs:

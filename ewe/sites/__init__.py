@@ -22,10 +22,6 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_argu
     idle_occupies_worker: an idle connection occupies a worker, so it is closed sooner.
     plan_arguments: of ServerPlan.
     """
-    if config.proxy_protocol and not config.trusted_proxies:
-        raise ValueError(
-            "no peer may send a PROXY header: name the proxy in trusted-proxies (proxy-protocol)"
-        )
     if config.sites:
         from ewe.sites.several import several
 
@@ -39,6 +35,10 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_argu
         if is_on(config, setting):
             middleware = feature(module).server(site)
             site.root = middleware.around(site.root, site.root)
+    if config.proxy_protocol and site.proxies is None:
+        raise ValueError(
+            "no peer may send a PROXY header: name the proxy in trusted-proxies (proxy-protocol)"
+        )
     site.respond = site.root.respond  # type: ignore[assignment]  # the root answers every request
     return site
 

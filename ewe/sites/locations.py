@@ -60,7 +60,7 @@ def location_of(
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
     modules = {step.module for step in (*ACCESS, *FILTERS) if step.setting}
-    return {name for module in modules for name in feature(module).settings}
+    return {setting.name for module in modules for setting in feature(module).settings}
 
 
 class LocationBuilder:

@@ -21,6 +21,7 @@ from support.server import MODELS, Server, Start, wait_until
 from support.xswitch_client import HEAD, XSwitch, xswitch
 
 from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
 from ewe.features import engines
 from ewe.features.engines import pages
 from ewe.features.engines.feature import ACTIONS, TOKEN_S, EnginesPage, action_done
@@ -96,7 +97,7 @@ def test_a_location_without_a_log_in_or_beside_users_pages_is_refused() -> None:
         location: Any = SimpleNamespace(
             at=lambda key: f"ewe.toml line 3: {key}", table=table, is_guarded=guarded,
             plan=SimpleNamespace(provided=lambda name, found=provided: found),
-            config=SimpleNamespace(userdir="public_html"),
+            config=Config(userdir="public_html"),
         )  # fmt: skip
         with pytest.raises(ConfigError, match=f"ewe.toml line 3: engines {cause}"):
             engines.answer(location)

@@ -22,6 +22,7 @@ from support.wire import read_response
 
 import ewe
 from ewe import logger
+from ewe.config.feature_table import SETTINGS
 from ewe.config.settings import Config
 from ewe.conversation import converse
 from ewe.sites import make_site
@@ -194,8 +195,8 @@ def test_each_way_to_name_a_feature_is_found(source: str, feature: str) -> None:
     assert features_in(source) == ({feature} if feature else set())
 
 
-def modules_loaded(program: str, *arguments: str) -> set[str]:
-    """Run a program, which prints sys.modules; return the names of their packages.
+def every_module_loaded(program: str, *arguments: str) -> set[str]:
+    """Run a program, which prints sys.modules; return the names of the modules.
 
     Without `site`, Python sees no packages but its own.
     """
@@ -203,7 +204,12 @@ def modules_loaded(program: str, *arguments: str) -> set[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
-    return {name.split(".")[0] for name in ran.stdout.split()}
+    return set(ran.stdout.split())
+
+
+def modules_loaded(program: str, *arguments: str) -> set[str]:
+    """Run a program, which prints sys.modules; return the names of their packages."""
+    return {name.split(".")[0] for name in every_module_loaded(program, *arguments)}
 
 
 @pytest.mark.starts_processes
@@ -218,6 +224,30 @@ def test_a_bare_server_imports_little_and_needs_nothing_installed(tmp_path: Path
     )
     loaded = modules_loaded(program, "-n", "0", str(tmp_path))
     assert "ewe" in loaded
+    assert not loaded & (HEAVY | RUN_AT_FORK), sorted(loaded & (HEAVY | RUN_AT_FORK))
+
+
+def parents(module: str) -> Iterator[str]:
+    """Yield a module's name, and the names of its packages."""
+    parts = module.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+@pytest.mark.starts_processes
+def test_the_settings_load_the_files_that_declare_them_and_no_other_part_of_a_feature() -> None:
+    """Each command and each process of a server has them in memory, also without any of the features."""
+    loaded = every_module_loaded("import sys, ewe.config.settings; print(*sys.modules)")
+    allowed = {
+        "ewe.features.base",
+        "ewe.features.declaration",
+        "ewe.gateway",
+        "ewe.gateway.protected_sources",
+    }
+    allowed |= {name for module in SETTINGS for name in parents(module)}
+    rooms = ("features", "gateway", "streams", "processors", "server", "sites", *APART)
+    others = {name for name in loaded if name.startswith(tuple(f"ewe.{room}" for room in rooms))} - allowed
+    assert not others, sorted(others)
+    loaded = {name.split(".")[0] for name in loaded}
     assert not loaded & (HEAVY | RUN_AT_FORK), sorted(loaded & (HEAVY | RUN_AT_FORK))
 
 

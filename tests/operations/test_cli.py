@@ -17,7 +17,9 @@ from support import web
 
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
-from ewe.server.xswitch_process import roots_of
+from ewe.features.cgi.settings import CGI_PATH
+from ewe.features.markdown import MARKDOWN
+from ewe.features.xswitch_command import roots_of
 from ewe.streams.listener import StartError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -274,11 +276,11 @@ def test_a_directory_without_an_option(
     for argv in ("other 8081", "8081 other", "other --port 8081", "-p 8081 ./other"):
         config = configured(server, *argv.split())
         assert (config.port, Path(config.documentroot)) == (8081, Path("other"))
-        assert not os.path.isdir(config.cgi_path) and config.markdown is False
+        assert not os.path.isdir(config[CGI_PATH]) and config[MARKDOWN] is False
         assert roots_of(config) == [os.path.realpath("other")]  # X-Switch is told of no /dev/null
     assert configured(server, "8080").documentroot == "htdocs"  # a number is a port
     assert configured(server, "./8080").documentroot == "./8080"
-    assert configured(server, "other", "--cgi-path", "cgi-bin").cgi_path == "cgi-bin"
+    assert configured(server, "other", "--cgi-path", "cgi-bin")[CGI_PATH] == "cgi-bin"
     capsys.readouterr()
     said = complaint(capsys, "nowhere/here")
     assert said == '"nowhere/here": there is no such directory'
@@ -372,7 +374,7 @@ def test_what_is_printed_of_a_directory_without_programs_has_none(
     Path("cgi-bin").mkdir()
     assert cli.main(["htdocs", "--print-config"]) == 0
     again = reread(capsys.readouterr().out, capsys, server)
-    assert not os.path.isdir(again.cgi_path) and again.documentroot == "htdocs"
+    assert not os.path.isdir(again[CGI_PATH]) and again.documentroot == "htdocs"
 
 
 def test_check_config(capsys: pytest.CaptureFixture[str], server: Server) -> None:
@@ -513,7 +515,7 @@ def test_an_interrupt_before_the_server_is_up(server: Server, capsys: pytest.Cap
 
 def test_a_site_of_ones_own(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     config = configured(server)
-    assert (config.documentroot, config.cgi_path) == ("htdocs", "cgi-bin")
+    assert (config.documentroot, config[CGI_PATH]) == ("htdocs", "cgi-bin")
     assert capsys.readouterr().err == ""
 
 
@@ -532,13 +534,13 @@ def test_the_sample_site(
     monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
     config = configured(server, "-f")
     assert Path(config.documentroot) == sample / "htdocs"
-    assert Path(config.cgi_path) == sample / "cgi-bin"
+    assert Path(config[CGI_PATH]) == sample / "cgi-bin"
     assert config.origin("documentroot") == config.origin("cgi_path") == "sample site"
     assert config.concurrency == "fork"
     said = "ewe: no htdocs here; serving the sample site of ewe (`ewe .` serves this directory)\n"
     assert capsys.readouterr().err == said
     Path("programs").mkdir()
-    assert configured(server, "--cgi-path", "programs").cgi_path == "programs"
+    assert configured(server, "--cgi-path", "programs")[CGI_PATH] == "programs"
 
 
 def test_without_a_sample_site_this_directory_is_served(
@@ -548,7 +550,7 @@ def test_without_a_sample_site_this_directory_is_served(
     Path("cgi-bin").mkdir()
     monkeypatch.setattr(cli, "PACKAGE", str(tmp_path / "lib" / "ewe"))
     config = configured(server)
-    assert config.documentroot == "." and not os.path.isdir(config.cgi_path)
+    assert config.documentroot == "." and not os.path.isdir(config[CGI_PATH])
     assert "serving this directory itself, without programs" in capsys.readouterr().err
 
 

@@ -20,6 +20,9 @@ from support.server import MODELS, Server, Start, wait_until, write_program
 from support.xswitch_client import account, xswitch
 
 from ewe.config.settings import Config
+from ewe.features.users_settings import USERDIR
+from ewe.features.xswitch_settings import XSWITCH
+from ewe.server.preflight import with_xswitch
 from ewe.server.xswitch_process import XSwitchProcess
 from ewe.streams.listener import StartError
 from ewe.xswitch.cli import defaults_with
@@ -147,6 +150,14 @@ def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "geteuid", lambda: 61999)
     with pytest.raises(StartError, match="uid 61999 has none in /etc/passwd"):
         XSwitchProcess(Config())
+
+
+def test_a_check_completes_the_settings_as_a_start_does() -> None:
+    completed = with_xswitch(Config(concurrency="xswitch", user="www-data"))
+    assert completed[USERDIR] == "public_html" and completed[XSWITCH] is not None
+    assert (completed.user, completed.origin("xswitch")) == ("www-data", "the xswitch model")
+    elsewhere = Config(concurrency="xswitch", xswitch="unix:/run/another")
+    assert with_xswitch(elsewhere) is elsewhere
 
 
 def test_each_time_limit_is_one_for_xswitch() -> None:

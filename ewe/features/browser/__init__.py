@@ -15,7 +15,6 @@ visitor writes a whole statement, which the daemon runs on a read-only connectio
     style.py        the style sheet
     asking.py       sends statements to the daemon, with limits of time, rows and bytes
     feature.py      the handler: chooses the page for a path, and the status after a failure
-    settings.py     the settings of the browser, except its path
 
 Read next: urls.py.
 """
@@ -26,6 +25,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Mount
+from ewe.features.database_settings import BROWSER, OF_BROWSER
 from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the browser, if the setting `browser` gives it a path."""
-    if plan.config.browser is not None:
+    path = plan.config[BROWSER]
+    if path is not None:
         from ewe.features.browser.feature import Browser
 
-        yield Mount(plan.config.browser, Browser(plan.config, plan.provided("databases")))
+        yield Mount(path, Browser(plan.config, plan.provided("databases")))
 
 
 FEATURE = Feature(
     "browser",
-    settings=("browser", "browser_hidden", "browser_sql", "browser_edit", "browser_query"),
+    settings=OF_BROWSER,
     mounts=mounts,
     late=("ewe.features.browser.feature",),
 )

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
 from ewe.database.protocol import DatabaseError, Value
-from ewe.features.browser import pages, settings, statements, urls
+from ewe.features import database_settings as settings
+from ewe.features.browser import pages, statements, urls
 from ewe.features.browser.asking import EXPORT_TIMEOUT_S, ROWS_TIMEOUT_S, SQL_ROWS, SQL_TIMEOUT_S, Asking
 from ewe.features.browser.pages import DatabaseOverview, PageTrail, StatementResult, TableListing
 from ewe.features.browser.schema import ForeignKey, Schema, Table, quote
@@ -77,16 +78,16 @@ class Browser:
     """Answers below one path with pages about the site's databases."""
 
     def __init__(self, config: Config, databases: Databases) -> None:
-        self.path = (config.browser or "").rstrip("/") + "/"
+        self.path = (config[settings.BROWSER] or "").rstrip("/") + "/"
         self.base = percent_encode(self.path)  # for links
         self.hosts = config.names
-        self.names = [name for name in databases.names if name not in config[settings.HIDDEN]]
-        self.editable = {parse_table(each) for each in config[settings.EDIT]}
-        self.editor = config[settings.SQL]
+        self.names = [name for name in databases.names if name not in config[settings.BROWSER_HIDDEN]]
+        self.editable = {parse_table(each) for each in config[settings.BROWSER_EDIT]}
+        self.editor = config[settings.BROWSER_SQL]
         self.development = config.development
         self.asking = Asking(databases)
         self.saved: dict[str, dict[str, str]] = {}
-        queries = config[settings.QUERY]
+        queries = config[settings.BROWSER_QUERY]
         for database, name, sql in map(parse_saved_query, queries):
             self.saved.setdefault(database, {})[name] = sql
 

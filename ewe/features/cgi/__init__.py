@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Mount, ProtectedSource
+from ewe.features.cgi.settings import CGI_PATH, SETTINGS
 from ewe.features.declaration import Feature, NeededDirectory, Runner
 from ewe.gateway.protected_sources import is_in
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the directory of programs, or the executable files in it if it contains the document root."""
-    programs = os.path.realpath(plan.config.cgi_path)
+    programs = os.path.realpath(plan.config[CGI_PATH])
     yield (
         ProtectedSource(executables=programs)
         if is_in(root, programs)
@@ -31,7 +32,7 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the site's programs, if their directory exists."""
-    if os.path.isdir(plan.config.cgi_path):
+    if os.path.isdir(plan.config[CGI_PATH]):
         from ewe.features.cgi.programs import CGI
 
         yield Mount("/cgi-bin/", CGI(plan.config, plan.static, plan.limits, plan.provided("xswitch")))
@@ -48,7 +49,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
 
 def directories(config: Config) -> Iterator[NeededDirectory]:
     """Yield the directory of programs."""
-    yield NeededDirectory(config.cgi_path, "no program there runs", "cgi-path")
+    yield NeededDirectory(config[CGI_PATH], "no program there runs", CGI_PATH.key, starts=True)
 
 
 def start_warnings(config: Config, public: str) -> Iterator[str]:
@@ -57,9 +58,9 @@ def start_warnings(config: Config, public: str) -> Iterator[str]:
     ewe would send a script without execute bit as a file there. Only executable files are protected, or ewe could
     send no file at all. If cgi-path lies inside the document root, which is usual, ewe sends none of its files.
     """
-    if os.geteuid() == 0 and config.user is None and public and os.path.isdir(config.cgi_path):
+    if os.geteuid() == 0 and config.user is None and public and os.path.isdir(config[CGI_PATH]):
         yield "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
-    for pair in dict.fromkeys((each.documentroot, each.cgi_path) for each in config.each_site()):
+    for pair in dict.fromkeys((each.documentroot, each[CGI_PATH]) for each in config.each_site()):
         root, programs = map(os.path.realpath, pair)
         if is_in(root, programs):
             yield (
@@ -70,7 +71,7 @@ def start_warnings(config: Config, public: str) -> Iterator[str]:
 
 FEATURE = Feature(
     "cgi",
-    settings=("cgi_path",),
+    settings=SETTINGS,
     protected=protected,
     mounts=mounts,
     gateway=gateway,

@@ -1,4 +1,4 @@
-"""CGI/1.1: RFC 3875. ewe starts a program below config.cgi_path for each request.
+"""CGI/1.1: RFC 3875. ewe starts a program below `cgi-path` for each request.
 
     respond: find the script -> spool the body -> start -> read the head -> document, redirect or NPH
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.config.setting_types import is_local
+from ewe.features.cgi.settings import CGI_PATH
 from ewe.gateway import scripts
 from ewe.gateway.cgi import arguments, refuse_trace, response, variables
 from ewe.gateway.programs import import_before_fork, start
@@ -43,7 +44,7 @@ class CGI:
     ) -> None:
         """switch: X-Switch, which runs every script for which it has an engine; None: no X-Switch."""
         import_before_fork()
-        self.directory = os.path.realpath(config.cgi_path)
+        self.directory = os.path.realpath(config[CGI_PATH])
         self.follows = config.symlinks == "follow"
         self.timeout = config.program_timeout
         self.spool = config.spool

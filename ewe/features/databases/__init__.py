@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.linux import needs_linux
 from ewe.config.setting_types import parse_database
 from ewe.features.base import ProtectedSource
+from ewe.features.database_settings import DATABASE, DBD, OF_DATABASES
 from ewe.features.declaration import Feature, MeasuredProcess
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def provide(plan: Plan) -> Any:
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the files of SQLite databases, and the files that SQLite keeps beside them."""
-    for _, driver, source in map(parse_database, plan.config.database):
+    for _, driver, source in map(parse_database, plan.config[DATABASE]):
         if driver == "sqlite" and source:
             for end in ("", "-journal", "-wal", "-shm"):
                 yield ProtectedSource(directory=os.path.abspath(source) + end)
@@ -44,7 +45,7 @@ def needs(config: Config) -> Iterator[str]:
     if reason := needs_linux("the database daemon (database)", in_container="ewe --host 0.0.0.0 4000"):
         yield reason
         return
-    for name, driver, source in map(parse_database, config.database):
+    for name, driver, source in map(parse_database, config[DATABASE]):
         if driver != "sqlite":
             if find_spec("psycopg") is None:
                 yield f"database {name}: PostgreSQL needs psycopg: pip install 'ewe-server[database]'"
@@ -56,7 +57,7 @@ def needs(config: Config) -> Iterator[str]:
 
 def starts_daemon(config: Config) -> bool:
     """Return whether ewe starts a daemon: the settings have databases, and do not name a daemon (`dbd`)."""
-    return bool(config.database) and config.dbd is None
+    return bool(config[DATABASE]) and config[DBD] is None
 
 
 def programs(config: Config) -> Iterator[ProgramMaker]:
@@ -86,7 +87,7 @@ def notes(config: Config) -> Iterator[str]:
     from ewe.database.drivers import Database, connect
     from ewe.database.protocol import DatabaseError
 
-    for name, driver, source in map(parse_database, config.database):
+    for name, driver, source in map(parse_database, config[DATABASE]):
         try:
             connect(Database(name, driver, source, write=False)).close()
         except DatabaseError as error:
@@ -96,18 +97,19 @@ def notes(config: Config) -> Iterator[str]:
 def measures(config: Config) -> MeasuredProcess | None:
     """Return the object that asks the database daemon for its numbers, for the status; None without a daemon.
 
-    `config.dbd` is also the address of a daemon that ewe has started. Raises ValueError for an invalid address.
+    The setting `dbd` also names a daemon that ewe has started. Raises ValueError for an invalid address.
     """
-    if config.dbd is None:
+    address = config[DBD]
+    if address is None:
         return None
     from ewe.features.databases.asking import DatabaseNumbers
 
-    return DatabaseNumbers(config.dbd)
+    return DatabaseNumbers(address)
 
 
 FEATURE = Feature(
     "databases",
-    settings=("database", "dbd", "dbd_key"),
+    settings=OF_DATABASES,
     provide=provide,
     protected=protected,
     programs=programs,

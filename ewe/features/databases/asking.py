@@ -37,6 +37,7 @@ from ewe.database.protocol import (
     decode_response,
     encode_request,
 )
+from ewe.features.database_settings import DATABASE, DBD, DBD_KEY
 from ewe.features.declaration import MeasureError
 from ewe.gateway.connections import RETRY, Connections
 from ewe.http.messages import Source
@@ -74,9 +75,9 @@ class Databases:
 
         Raises ValueError, which names the setting, for contradictory settings and for an invalid address.
         """
-        databases = [parse_database(each) for each in config.database]
+        databases = [parse_database(each) for each in config[DATABASE]]
         self.names = tuple(name for name, _, _ in databases)
-        self.daemon_key = config.dbd_key or ""
+        self.daemon_key = config[DBD_KEY] or ""
         self.silence_timeout_s = config.program_timeout
         self.connections: Connections | None = None
         self.trace: Trace | None = None
@@ -84,13 +85,14 @@ class Databases:
             from ewe.trace import trace_at
 
             self.trace = trace_at(config.trace)
-        if config.dbd is not None:
+        daemon = config[DBD]
+        if daemon is not None:
             try:
-                self.connections = Connections([config.dbd], keeps=True, retry=RETRY_ADDRESS_S)
+                self.connections = Connections([daemon], keeps=True, retry=RETRY_ADDRESS_S)
             except ValueError as reason:
                 raise ValueError(f"{reason} (dbd)") from None
         for name, _, source in databases:
-            if not source and config.dbd is None:
+            if not source and daemon is None:
                 raise ValueError(f"database {name} has no file: write {name}=FILE, or name its daemon (dbd)")
 
     async def ask(self, request: ClientRequest, io: Stream, *, writes: bool = False) -> ResultSource:

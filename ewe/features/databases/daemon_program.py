@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
+from ewe.features.database_settings import BROWSER, DATABASE, DBD
 from ewe.gateway.kept_programs import Forked, KeptProgram, ProcessHandle
 
 if TYPE_CHECKING:
@@ -30,28 +31,29 @@ if TYPE_CHECKING:
 class DaemonProgram(KeptProgram):
     """The daemon, with its socket and its settings file, both in a private directory."""
 
-    setting = "database"
-    rereads = ("database",)
+    setting = DATABASE.key
+    rereads = (DATABASE.name,)
 
     def __init__(self, config: Config, path: str) -> None:
         """path: of the socket. The settings file is in the same directory. Raises OSError."""
         super().__init__("ewe-dbd", 1, path)
         self.address = f"unix:{self.path}"
         self.settings = os.path.join(os.path.dirname(path), "databases.toml")
-        names = ", ".join(parse_database(each)[0] for each in config.database)
-        browse = f"; visitors may browse them at {config.browser}/ (browser)" if config.browser else ""
+        names = ", ".join(parse_database(each)[0] for each in config[DATABASE])
+        url_path = config[BROWSER]
+        browse = f"; visitors may browse them at {url_path}/ (browser)" if url_path else ""
         self.described = f"a database daemon at {self.address} runs for {names} (database){browse}"
         write_settings(config, self.settings)
         self.trace_path = config.trace
 
     def completed(self, config: Config) -> Config:
         """Return a configuration in which `dbd` names the daemon's socket, unless it names another daemon."""
-        needs_daemon = config.database and config.dbd is None
+        needs_daemon = config[DATABASE] and config[DBD] is None
         return config.replace(self.setting, dbd=self.address) if needs_daemon else config
 
     def write_settings(self, config: Config) -> None:
         """Write the databases of a configuration, which the daemon reads at HUP. Raises OSError."""
-        if config.database:
+        if config[DATABASE]:
             write_settings(config, self.settings)
 
     def preload(self) -> None:
@@ -84,7 +86,7 @@ def write_settings(config: Config, path: str) -> None:
     user owns the directory, and root may write the file: a symbolic link there must not lead root elsewhere.
     """
     lines = []
-    for database in config.database:
+    for database in config[DATABASE]:
         name, driver, source = parse_database(database)
         source = os.path.abspath(source) if driver == "sqlite" else source
         lines += [f"[databases.{quoted(name)}]", f"driver = {quoted(driver)}", f"source = {quoted(source)}"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
 from ewe.features.declaration import Feature
+from ewe.features.users_settings import USERDIR
 
 if TYPE_CHECKING:
     from ewe.features.base import Handler
@@ -31,7 +32,7 @@ def answer(location: LocationPlan) -> Handler:
         raise ConfigError(f"{location.at('engines')} needs an X-Switch: --xswitch, or the model -x")
     if not location.is_guarded:
         raise ConfigError(f"{location.at('engines')} needs auth, which says who the visitor is")
-    if location.config.userdir is not None:
+    if location.config[USERDIR] is not None:
         raise ConfigError(
             f"{location.at('engines')} needs a site without users' pages, whose scripts could act in a visitor's"
             ' browser: write a separate [[site]] with a name, and userdir = ""'

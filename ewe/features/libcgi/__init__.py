@@ -15,6 +15,8 @@ from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.messages import ConfigError
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature, NeededDirectory
+from ewe.features.libcgi import settings
+from ewe.features.xswitch_settings import XSWITCH
 from ewe.gateway.protected_sources import is_in
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the directory of libraries, or the libraries in it if it contains the document root."""
-    libraries = os.path.realpath(plan.config.libcgi_path)
+    libraries = os.path.realpath(plan.config[settings.LIBCGI_PATH])
     yield (
         ProtectedSource(extension=LIBCGI_SUFFIX)
         if is_in(root, libraries)
@@ -37,13 +39,13 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the mount of the site's libraries, if their directory exists: for this process, or for X-Switch."""
     config, switch, root = plan.config, plan.provided("xswitch"), plan.static.root
-    if not os.path.isdir(config.libcgi_path):
+    if not os.path.isdir(config[settings.LIBCGI_PATH]):
         return
-    if config.libcgi_isolation == "in-place":
+    if config[settings.LIBCGI_ISOLATION] == "in-place":
         from ewe.features.libcgi.in_process import LibCGI
 
         libcgi = LibCGI(config, root, plan.limits)
-        if config.libcgi_status:
+        if config[settings.LIBCGI_STATUS]:
             from ewe.features.libcgi.status import PATH, LibCGIStatus
 
             yield Mount(PATH, LibCGIStatus(libcgi, config.names))
@@ -64,7 +66,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
     config, plan = location.config, location.plan
     root, directory, prefix = plan.static.root, location.static.root, location.prefix
     switch = plan.provided("xswitch")
-    if config.libcgi_isolation == "process" and switch is not None:
+    if config[settings.LIBCGI_ISOLATION] == "process" and switch is not None:
         from ewe.features.libcgi.process import LibCGIProcess
 
         return LibCGIProcess(config, switch, root, directory, prefix)
@@ -75,16 +77,16 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ha
 
 def ends_processes(config: Config) -> bool:
     """Return whether a request may end the process: a library that is called in-process can do that."""
-    if config.libcgi_isolation != "in-place" or not os.path.isdir(config.libcgi_path):
+    if config[settings.LIBCGI_ISOLATION] != "in-place" or not os.path.isdir(config[settings.LIBCGI_PATH]):
         return False
     from ewe.features.libcgi.in_process import holds_libraries
 
-    return holds_libraries(config.libcgi_path)
+    return holds_libraries(config[settings.LIBCGI_PATH])
 
 
 def needs(config: Config) -> Iterator[str]:
     """Yield the reason why the server cannot start: libraries must run in X-Switch, and there is no X-Switch."""
-    if config.libcgi_isolation == "process" and config.xswitch is None:
+    if config[settings.LIBCGI_ISOLATION] == "process" and config[XSWITCH] is None:
         yield (
             "LibCGI libraries in separate processes (libcgi-isolation) need X-Switch: start the xswitch model (-x),"
             " or name the address of an X-Switch (--xswitch)"
@@ -93,7 +95,7 @@ def needs(config: Config) -> Iterator[str]:
 
 def notes(config: Config) -> Iterator[str]:
     """Yield the reason why no library can be called, for `ewe --check-config`."""
-    if os.path.isdir(config.libcgi_path) and config.libcgi_isolation == "in-place":
+    if os.path.isdir(config[settings.LIBCGI_PATH]) and config[settings.LIBCGI_ISOLATION] == "in-place":
         from ewe.features.libcgi.in_process import reason_unusable
 
         if hindrance := reason_unusable(config):
@@ -109,12 +111,14 @@ def preload() -> None:
 
 def directories(config: Config) -> Iterator[NeededDirectory]:
     """Yield the directory of libraries."""
-    yield NeededDirectory(config.libcgi_path, "no library there is called", "libcgi-path")
+    yield NeededDirectory(
+        config[settings.LIBCGI_PATH], "no library there is called", settings.LIBCGI_PATH.key
+    )
 
 
 FEATURE = Feature(
     "libcgi",
-    settings=("libcgi_path", "libcgi_isolation", "libcgi_status", "libcgi_max_output", "libcgi_timeout"),
+    settings=settings.SETTINGS,
     protected=protected,
     mounts=mounts,
     gateway=gateway,

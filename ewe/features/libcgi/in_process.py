@@ -1,4 +1,4 @@
-"""LibCGI in-process: this process calls the libraries below config.libcgi_path.
+"""LibCGI in-process: this process calls the libraries below `libcgi-path`.
 
     respond: cached for this request? ─▶ find the library ─▶ spool the body ─▶ io.call() ─▶ read the output's head
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
+from ewe.features.libcgi import settings
 from ewe.gateway import scripts
 from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
@@ -52,14 +53,14 @@ class LibCGI:
     ) -> None:
         """limits: of the head that a library writes.
 
-        directory, prefix: replace config.libcgi_path and /libcgi-bin/.
+        directory, prefix: replace `libcgi-path` and /libcgi-bin/.
         """
-        self.directory = directory or os.path.realpath(config.libcgi_path)
+        self.directory = directory or os.path.realpath(config[settings.LIBCGI_PATH])
         self.prefix = prefix.rstrip("/")
         self.document_root = document_root
         self.spool = config.spool
-        self.timeout_s = config.libcgi_timeout
-        self.max_output_bytes = config.libcgi_max_output
+        self.timeout_s = config[settings.LIBCGI_TIMEOUT]
+        self.max_output_bytes = config[settings.LIBCGI_MAX_OUTPUT]
         self.may_follow_links = config.symlinks == "follow"
         self.limits = limits
         # The one pair that load() has made, as the first element; empty before
@@ -234,7 +235,7 @@ def reason_unusable(config: Config) -> str:
 
     Also return "" if the directory has no library.
     """
-    if not holds_libraries(config.libcgi_path):
+    if not holds_libraries(config[settings.LIBCGI_PATH]):
         return ""
     # Off Linux, the reason ends with a command that runs ewe in a container.
     if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):

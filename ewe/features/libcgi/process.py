@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
+from ewe.features.libcgi import settings
 from ewe.gateway import scripts
 from ewe.gateway.scripts import Script, script_of
 from ewe.http.messages import Request, Response
@@ -36,13 +37,13 @@ class LibCGIProcess:
         directory: str = "",
         prefix: str = LIBCGI_PREFIX,
     ) -> None:
-        """directory, prefix: replace config.libcgi_path and /libcgi-bin/."""
-        self.directory = directory or os.path.realpath(config.libcgi_path)
+        """directory, prefix: replace `libcgi-path` and /libcgi-bin/."""
+        self.directory = directory or os.path.realpath(config[settings.LIBCGI_PATH])
         self.prefix = prefix.rstrip("/")
         self.switch = switch
         self.document_root = document_root
         # Each request tells the host its time limit: libcgi-timeout in milliseconds, at least 1
-        self.extra_variables = ((LIMIT, b"%d" % max(round(config.libcgi_timeout * 1000), 1)),)
+        self.extra_variables = ((LIMIT, b"%d" % max(round(config[settings.LIBCGI_TIMEOUT] * 1000), 1)),)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response of the library at the path; None if there is none. Raises HTTPError."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.config.setting import Setting
+from ewe.config.setting_types import BOOL
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ewe.features.plan import Plan
+
+# fmt: off
+MARKDOWN = Setting(False, BOOL, "show Markdown files (.md) as pages and books; needs the package markdown",
+                   group="files", key="markdown", after="languages")
+# fmt: on
+SETTINGS = (MARKDOWN,)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
@@ -38,4 +46,4 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     yield Mount("/", Contents(plan.static, pages.books), last=True)
 
 
-FEATURE = Feature("markdown", settings=("markdown",), mounts=mounts, late=("ewe.features.markdown.pages",))
+FEATURE = Feature("markdown", settings=SETTINGS, mounts=mounts, late=("ewe.features.markdown.pages",))
