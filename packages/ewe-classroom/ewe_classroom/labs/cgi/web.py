@@ -192,7 +192,7 @@ def answer(request: Request, root: str, respond: Respond) -> Response:
         return Response(500, b"500 Internal Server Error\n")
 
 
-def again(request: Request, root: str, location: str, respond: Respond) -> Response:
+def local_redirect(request: Request, root: str, location: str, respond: Respond) -> Response:
     """Answer a local redirect as if the client had requested its path. Raises Refused after MAX_HOPS redirects.
 
     Without a limit, two programs that redirect to each other would never end.
