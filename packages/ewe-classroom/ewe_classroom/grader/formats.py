@@ -132,7 +132,7 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
     speed = report.speed
     if speed is None or speed["failure"]:
         return []
-    columns = [{"name": "rate (reference = 1)", "value": rate_of(speed)["median"], "order": "desc"}]
+    columns = [{"name": "rate (reference = 1)", "value": rate_of_claim(speed)["median"], "order": "desc"}]
     for key, name in (
         ("p99", "99th percentile at half load (reference = 1)"),
         ("cpu", "CPU for a response (reference = 1)"),
@@ -143,7 +143,7 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
     return [*columns, {"name": "points", "value": report.score, "order": "desc"}]
 
 
-def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
+def rate_of_claim(speed: dict[str, Any]) -> dict[str, Any]:
     """Return the ratio of the rates at the claimed load. The keys are numbers in a Speed, and texts in its JSON."""
     rates = speed["rates"]
     found: dict[str, Any] = rates.get(speed["claim"]) or rates[str(speed["claim"])]
@@ -277,7 +277,7 @@ def to_autolab(report: Report) -> str:
     # One figure for each column of the scoreboard (pack_autolab.settings).
     figures: list[float] = [report.score, len(report.failed)]
     if report.speed is not None:
-        figures.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
+        figures.append(0 if report.speed["failure"] else rate_of_claim(report.speed)["median"])
     return json.dumps({"scores": scores, "scoreboard": figures})
 
 

@@ -444,7 +444,10 @@ class Bursts:
             client.close()
 
     def no_answer(self, clients: list[SceneClient], what: str) -> None:
-        """Fail with the reason for which clients have no response: a race, a crash, or a hang."""
+        """Fail with the reason for which clients have no response: a race, a crash, or a hang.
+
+        what: the burst in words, as the beginning of the verdict.
+        """
         self.expect_no_race()
         if not self.scene.subject.alive():
             output = self.output()
@@ -467,12 +470,14 @@ class Bursts:
         )
 
     def fail(self, did: str, should: str, because: str, *, is_hang: bool = False) -> None:
-        """Fail the check. A wait whose test is an `if` is the cause of all that follows.
+        """Fail the check with these texts of a verdict, unless a race or a wait explains the fault better.
 
-        is_hang: clients wait for a response. Raises NotJudged if this is so because the server is no pool.
+        A wait for a condition after an `if` in place of a loop can cause any fault, so the verdict then names this
+        wait. is_hang: clients wait for a response. Raises NotJudged if this is so because the server is no pool.
         """
         self.expect_no_race()
-        # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
+        # The waits of this run and of the first one, as "server.c:41", each once. In this run the waits at
+        # `spurious` return without a reason, so they come first: the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
         keywords = {position: self.keyword_of(position) for position in positions if position}
         position = next((position for position, keyword in keywords.items() if keyword == "if"), "")
@@ -486,7 +491,8 @@ class Bursts:
             because = f"a thread that woke at {self.spurious} went on although its condition was false"
             should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
         elif is_hang:
-            self.scene.at_once()  # raises NotJudged
+            # Only for its NotJudged, if the server serves one client at a time, or any number.
+            self.scene.at_once()
         self.scene.fail(
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )

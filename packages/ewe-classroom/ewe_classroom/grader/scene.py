@@ -511,7 +511,8 @@ class Scene:
         """Return a fingerprint of the activity of server and clients; None while a thread of the server runs.
 
         If the next look gives the same fingerprint, nothing has happened since this one: no thread has had a turn
-        on a processor (ThreadSample.turns), and no byte of a client has arrived.
+        on a processor (ThreadSample.turns), and the server's kernel has received no byte of a client: each client
+        has as many unsent() bytes as before.
         """
         if not all(task.asleep for task in tasks.values()):
             return None
