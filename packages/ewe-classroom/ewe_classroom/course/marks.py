@@ -17,7 +17,8 @@
     [manual]                            # columns that a person fills in (RESULTS/manual.csv), with their points
     structure = 2
 
-    mark = (automatic + manual) x (1 - late), rounded; automatic = points x score / points of the checks
+    mark = (automatic + manual) x (1 - penalty), rounded; automatic = points x score / points of the checks
+    penalty = days late x percent_per_day / 100, at most 1
 
 Read next: class_page.py.
 """
@@ -47,8 +48,7 @@ KEYS = ("points", "due", "round", "late", "extensions", "manual")
 LATE_KEYS = ("free_days", "percent_per_day", "most_days")
 MAX_POINTS = 10_000.0
 MIN_ROUNDING = 0.01  # marks have two decimals
-# Digits of a mark counted in steps: 0.95 are 9.5 steps of 0.1, and not the 9.499999999999998 of floats.
-STEP_DIGITS = 6
+STEP_DIGITS = 6  # digits after the point of a mark in steps, beyond the error of floats
 NO_TABLE = "name the platform's own file, as it was downloaded"
 # The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
 IDENTITY_COLUMNS = {
@@ -169,7 +169,7 @@ def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
-    """Return the mark of one student by the formula in the text of this module. Its `late` is `penalty` here.
+    """Return the mark of one student: (automatic + manual) x (1 - penalty), rounded to a step of `rules.round_to`.
 
     points: the sum of the points of the lab's checks. manual: the name of a manual mark -> the lecturer's points;
     None if the lecturer has not entered the points yet: they count as 0.
@@ -185,8 +185,9 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
     max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
-        # A half step is rounded up. round() would round 2.5 steps down to 2, which is even.
-        # min(): a maximum between two steps must not be rounded up.
+        # STEP_DIGITS: the mark 0.95 is 9.5 steps of 0.1, but 0.95 / 0.1 of floats is 9.499999999999998.
+        # floor(), because round() would round 2.5 steps down to 2, which is even: a half step is rounded up.
+        # min(), because a maximum between two steps must not be rounded up.
         steps = round(total / rules.round_to, STEP_DIGITS)
         total = min(max_points, math.floor(steps + 0.5) * rules.round_to)
     return Mark(

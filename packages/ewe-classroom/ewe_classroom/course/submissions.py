@@ -139,8 +139,8 @@ def entries_of(folder: Path, results: Path | None) -> list[Path]:
 def holds_students(directory: Path, results: Path | None) -> bool:
     """Return whether a folder holds the submissions of a class, and is not itself the submission of one student.
 
-    It does if it holds folders, archives, or files with a platform's names, and is not a repository. results: as in
-    read(). Raises OSError.
+    It does if it holds folders, archives, or files with a platform's names, and is not a repository.
+    results: the results' directory, which does not count if it lies in the folder. Raises OSError.
     """
     return (
         any(
@@ -617,10 +617,11 @@ def set_time(path: Path, seconds: float) -> None:
         os.utime(path, (seconds, seconds))
 
 
-def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyped-def]
-    """Write the bytes of an archive's member to a file. read: of the member. size: as the archive declares it.
+def write_at_most(read: Callable[[int], bytes], path: Path, size: int) -> None:
+    """Write an archive's member to a file. read: returns its next bytes, at most so many; b"" at the end.
 
-    Raises BadHandIn for more bytes: the counter has only counted the declared ones, and the disk could fill up.
+    size: the bytes that the archive declares for the member, which SubmissionCounter has counted. Raises BadHandIn
+    for more bytes: nothing has counted them, and they could fill the disk.
     """
     written = 0
     with path.open("wb") as out:
