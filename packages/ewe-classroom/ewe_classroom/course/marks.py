@@ -373,28 +373,17 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     """
     rows = table_of(path)
     heads = list(rows[0]) if rows else []
-    identity_head = next((head for head in IDENTITY_COLUMNS if head in heads), None)
-    if identity_head is None:
-        raise ConfigError(
-            f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
-        )
-    if column is None:
-        column = next((head for head in ("Grade", "grade") if head in heads), None)
-    if column is None or column not in heads:
-        raise ConfigError(
-            f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
-            f" --column: {', '.join(heads)}"
-        )
-    facts = [
-        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[identity_head], "")) for mark in marks
-    ]
+    identity_head, column = identity_and_mark_columns(path, heads, column)
+    fact = IDENTITY_COLUMNS[identity_head]  # the key of the same identity in HandIn.identity
+    identities = [normalized(mark.graded.hand_in.identity.get(fact, "")) for mark in marks]
     # Two students may have one name: neither of them may get the mark of the other.
-    ambiguous = repeated(facts) | repeated(normalized(row[identity_head]) for row in rows)
-    by_identity = {fact: mark for fact, mark in zip(facts, marks, strict=True) if fact not in ambiguous}
-    by_identity.pop("", None)  # a student without this fact must not match an empty cell
+    ambiguous = repeated(identities) | repeated(normalized(row[identity_head]) for row in rows)
+    by_identity = {each: mark for each, mark in zip(identities, marks, strict=True) if each not in ambiguous}
+    by_identity.pop("", None)  # a student without an identity must not match an empty cell
     maximum_heads = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
     written = set()  # id() of each mark: a Mark contains dictionaries, so it has no hash
     above = []
+    # Canvas has no column for the maximum: a row above the students has the maximum of each column.
     canvas_maximum = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
     for row in rows:
         if (mark := by_identity.get(normalized(row[identity_head]))) is not None:
@@ -412,6 +401,26 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     writer.writerows(rows)
     missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in written]
     return FilledTable(out.getvalue(), missing, above)
+
+
+def identity_and_mark_columns(path: Path, heads: list[str], column: str | None) -> tuple[str, str]:
+    """Return the heads of two columns of a platform's table: what identifies a student, and the mark.
+
+    column: the head that --column names, or None. Raises ConfigError if the table lacks one of the columns.
+    """
+    identity_head = next((head for head in IDENTITY_COLUMNS if head in heads), None)
+    if identity_head is None:
+        raise ConfigError(
+            f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
+        )
+    if column is None:
+        column = next((head for head in ("Grade", "grade") if head in heads), None)
+    if column is None or column not in heads:
+        raise ConfigError(
+            f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
+            f" --column: {', '.join(heads)}"
+        )
+    return identity_head, column
 
 
 def repeated(values: Iterable[str]) -> set[str]:
@@ -432,7 +441,7 @@ def number_in(text: str) -> float | None:
 
 
 def comment(mark: Mark) -> str:
-    """Return a student's feedback in a few lines: the failed checks with causes, or why nothing was graded."""
+    """Return a student's feedback in a few lines: what each failed check saw, or why nothing was graded."""
     if mark.graded.problem or not mark.graded.report:
         return mark.graded.problem
     lines = [f"{shown_number(mark.automatic)} points for the checks."]
