@@ -506,7 +506,7 @@ def leftovers(scene: EngineScene) -> None:
 )
 def ends(scene: EngineScene) -> None:
     for what in ("between two requests", "in the middle of a body"):
-        scene.probe()
+        scene.probe()  # starts an engine if none runs, and waits until it has run a script
         engine = scene.subject.engine
         if what != "between two requests":  # begin a request by hand: ask() would wait for its answer
             path = os.fsencode(scene.write("reads.py", HEADER_SCRIPT))

@@ -299,4 +299,4 @@ def memory(scene: Scene) -> None:
             "release the objects of a connection when it ends",
             "the server keeps objects of each request in a list or a dictionary",
         )
-    scene.confirm(f"120 connections brought {max(grown, 0) / 1024:.1f} KB each")
+    scene.confirm(f"{MEMORY_VISITS} connections brought {max(grown, 0) / 1024:.1f} KB each")

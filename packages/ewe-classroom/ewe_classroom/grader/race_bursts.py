@@ -394,7 +394,12 @@ class Bursts:
     # Verdicts
 
     def wait(self, condition: Condition, what: str) -> bool:
-        """Wait until a condition is true; return False once the server has ended or hangs."""
+        """Wait until a condition is true; return False once the server has ended or hangs.
+
+        A server hangs if for hang_s seconds its threads have slept and used no processor time, no thread has begun
+        or ended, and no byte has moved. It also hangs if no byte has moved for hang_s seconds of a burst that takes
+        longer than MAX_BURST_S: its threads run without an end. what: the condition in words, for the record.
+        """
         start = changed_at = moved_at = looked_at = time.monotonic()
         looks: list[bool] = []  # since the last change: did all threads sleep?
         tasks = self.scene.subject.tasks()
@@ -411,6 +416,7 @@ class Bursts:
                 before, tasks = tasks.keys(), self.scene.subject.tasks()
                 changed = moved or tasks.keys() != before  # a server that ends does so thread by thread
                 looks.append(all(task.asleep for task in tasks.values()))
+            # `moved`: bytes, or the state of a client. `changed`: also the threads of the server.
             if moved:
                 moved_at = now
             if changed:

@@ -76,7 +76,7 @@ def named_account(name: str) -> SubjectAccount:
 
 
 def own_account() -> SubjectAccount:
-    """Return an account with a user id and a group that no process uses. No other call returns it meanwhile.
+    """Return an account with a user id and a group that no process uses. claim() keeps it for this process.
 
     The search begins at a number that depends on the process id, so that graders that start at the same moment take
     different numbers.
@@ -90,6 +90,7 @@ def own_account() -> SubjectAccount:
     first_index = os.getpid() % len(OWN_UIDS)
     candidates = (*OWN_UIDS[first_index:], *OWN_UIDS[:first_index])
     free = (number for number in candidates if number not in taken and claim(number))
+    # Without a free id, two gradings share one: better than no grading.
     uid = next(free, OWN_UIDS[first_index])
     return SubjectAccount(f"number {uid}", uid, uid, is_own=True)
 
