@@ -129,7 +129,7 @@ class Lab:
         return found
 
     def variant(self, name: str) -> LabVariant:
-        """Return a way by its name. Raises ConfigError."""
+        """Return the variant in a language: one of LANGUAGES, or MODEL. Raises ConfigError."""
         if name not in self.variants:
             raise ConfigError(
                 f"the lab {self.name} has no version in {name}; choose one of {', '.join(self.variants)}"

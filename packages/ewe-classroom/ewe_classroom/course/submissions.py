@@ -52,9 +52,7 @@ MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
-# An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
-# the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
-EXTRA_HEAD_BYTES, EXTRA_TIMES, EXTRA_TIME = 4, 0x5455, slice(1, 5)
+EXTENDED_TIMESTAMP = 0x5455  # the kind of an extra field of a zip file's member: times in UTC (Info-ZIP)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
 # The shortest name: a student chooses the rest, and could write the number of another student there.
 MOODLE = re.compile(
@@ -547,16 +545,17 @@ def changed_s(member: zipfile.ZipInfo) -> float:
     """Return when a member of a zip file was changed, in seconds since 1970.
 
     Most programs add the time in UTC in an extra field. The date of the zip format itself has no zone: without the
-    field it is taken for the local time.
+    field it is taken for the local time. member.extra: one field after the other, each with its kind (2 bytes), the
+    size of its value (2 bytes) and its value.
     """
     extra = member.extra
-    while len(extra) > EXTRA_HEAD_BYTES:
-        kind, size = (int.from_bytes(extra[at : at + 2], "little") for at in (0, 2))
-        value = extra[EXTRA_HEAD_BYTES : EXTRA_HEAD_BYTES + size]
-        # The first byte says which times follow; bit 0 stands for the time of the last change.
-        if kind == EXTRA_TIMES and len(value) >= EXTRA_TIME.stop and value[0] & 1:
-            return float(int.from_bytes(value[EXTRA_TIME], "little", signed=True))
-        extra = extra[EXTRA_HEAD_BYTES + size :]
+    while len(extra) > 4:
+        kind, size = int.from_bytes(extra[:2], "little"), int.from_bytes(extra[2:4], "little")
+        value, extra = extra[4 : 4 + size], extra[4 + size :]
+        # The first byte says which times follow, with 4 bytes each. Bit 0 stands for the time of the last change,
+        # which is then the first one.
+        if kind == EXTENDED_TIMESTAMP and len(value) >= 5 and value[0] & 1:
+            return float(int.from_bytes(value[1:5], "little", signed=True))
     return time.mktime((*member.date_time, 0, 0, -1))
 
 
