@@ -104,7 +104,7 @@ def expect_closed(
     )
     named = [each for each in extra if each.startswith(first)] or extra
     if all("connection" in each for each in extra) and STAYS_OPEN in scene.findings.faults:
-        scene.fault(
+        scene.fail_once(
             STAYS_OPEN,
             f"{CLIENTS_OF_EACH_KIND} clients {actions}, and their connections stay open",
             should,

@@ -656,8 +656,11 @@ class Scene:
         """
         raise FailedExpectation(sent, did, should, because)
 
-    def fault(self, name: str, did: str, should: str, because: str = "") -> None:
-        """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it."""
+    def fail_once(self, name: str, did: str, should: str, because: str = "") -> None:
+        """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it.
+
+        name: of the fault. did, should, because: arguments of fail().
+        """
         blamed_check = self.findings.faults.get(name, self.check)
         if blamed_check == self.check:
             raise FailedExpectation("", did, should, because, name)
