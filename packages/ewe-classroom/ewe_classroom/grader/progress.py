@@ -135,7 +135,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
                 "serve the waiting client as soon as a worker is free",
                 "a wake-up is lost, a worker has ended, or the worker keeps the first client's idle connection",
             )
-        scene.expect_file(waiting, "/39.txt")
+        scene.expect_file(waiting, waiting.path)
         stalled = [first, *stalled]
     for client in stalled:
         if not client.answers:
