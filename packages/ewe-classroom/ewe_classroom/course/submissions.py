@@ -236,7 +236,8 @@ def gradescope(folder: Path) -> list[HandIn]:
         sent = time_of(yaml_value(part, "created_at"))
         identity = {"Name": name, "SID": number, "Email": address}
         directory = folder / match[1]
-        each = HandIn(name or match[1], name or match[1], [(directory, "")], identity, sent)
+        shown = name or match[1]
+        each = HandIn(shown, key=shown, source=[(directory, "")], identity=identity, sent=sent)
         if not directory.is_dir():
             each.problem = f"{match[1]}: this folder is missing"
         found.append(each)
@@ -273,7 +274,9 @@ def github(folder: Path, directories: list[Path]) -> list[HandIn]:
     found = []
     for path in directories:
         account = path.name.removeprefix(prefix) or path.name
-        found.append(HandIn(account, account, [(path, "")], {"GitHub": account}, last_commit(path)))
+        identity = {"GitHub": account}
+        sent = last_commit(path)
+        found.append(HandIn(account, key=account, source=[(path, "")], identity=identity, sent=sent))
     return found
 
 
@@ -323,11 +326,9 @@ def folders(entries: list[Path]) -> list[HandIn]:
         name = path.name
         if path.is_file():
             name = name[: -len(suffix)] if (suffix := archive_suffix(name)) else path.stem
-        found.append(
-            HandIn(
-                name, name, [(path, "" if path.is_dir() else path.name)], {"name": name}, newest_change(path)
-            )
-        )
+        source = [(path, "" if path.is_dir() else path.name)]
+        sent = newest_change(path)
+        found.append(HandIn(name, key=name, source=source, identity={"name": name}, sent=sent))
     return found
 
 
