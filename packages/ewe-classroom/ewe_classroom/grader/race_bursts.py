@@ -193,11 +193,12 @@ class Bursts:
         if has_queue and self.workers > 1:
             self.start()
             self.stop_full()
-        for position in self.positions[:MAX_POSITIONS]:
+        tested = self.positions[:MAX_POSITIONS]
+        for position in tested:
             self.start(position)
             self.serve_bursts()
             self.stop(0)
-        where = f"; the waits at {', '.join(self.positions)} test again" if self.positions else ""
+        where = f"; the waits at {', '.join(tested)} test again" if tested else ""
         self.scene.confirm(
             f"{self.requests} requests in bursts, with a race detector: no race, no lost wake-up{where}"
         )
