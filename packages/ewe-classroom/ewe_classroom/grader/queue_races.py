@@ -270,7 +270,13 @@ def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:
         if now_s != used_s:
             used_s, awake_at = now_s, time.monotonic()
         asleep = all(task.asleep for task in processes.tasks([process.pid]).values())
-        if used_s > EXPLORER_CPU_S or (asleep and time.monotonic() - awake_at > EXPLORER_ASLEEP_S):
+        if asleep and time.monotonic() - awake_at > EXPLORER_ASLEEP_S:
+            scene.fail(
+                f"the queue's scenarios did not end: all threads have slept for {EXPLORER_ASLEEP_S:g} s",
+                "end: each scenario starts two or three threads for three items",
+                "a call that waits outside of the queue, or when server.py is imported: keep it in main()",
+            )
+        if used_s > EXPLORER_CPU_S:
             scene.fail(
                 f"the queue's scenarios did not end within {used_s:.0f} s of processor time",
                 "end: each scenario starts two or three threads for three items",
