@@ -200,7 +200,11 @@ def local_redirect(request: Request, root: str, location: str, respond: Respond)
     if request.hops >= MAX_HOPS:
         raise Refused(502)
     path, _, query = location.partition("?")
-    asked = replace(request, method="GET", path=path, query=query, body=b"", hops=request.hops + 1)
+    # Without the body, its type and its length would be wrong.
+    fields = {name: value for name, value in request.fields.items() if not name.startswith("content-")}
+    asked = replace(
+        request, method="GET", path=path, query=query, fields=fields, body=b"", hops=request.hops + 1
+    )
     return answer(asked, root, respond)
 
 
