@@ -49,6 +49,7 @@ LATE_KEYS = ("free_days", "percent_per_day", "most_days")
 MAX_POINTS = 10_000.0
 MIN_ROUNDING = 0.01  # marks have two decimals
 STEP_DIGITS = 6  # digits after the point of a mark in steps, beyond the error of floats
+NO_LATE_DAY = "no day is counted, because of free days or an extension"
 NO_TABLE = "name the platform's own file, as it was downloaded"
 # The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
 IDENTITY_COLUMNS = {
@@ -348,7 +349,8 @@ def remark(mark: Mark) -> str:
         were = "check was" if not_run == 1 else "checks were"
         parts.append(f"{not_run} {were} not run: see the limit of a run, --limit, and --jobs")
     if graded.hand_in.late and graded.hand_in.sent is None:
-        parts.append("late, as the platform says; one day is counted")
+        counted = "one day is counted" if mark.late_days else NO_LATE_DAY
+        parts.append(f"late, as the platform says; {counted}")
     return "; ".join(part for part in parts if part)
 
 
