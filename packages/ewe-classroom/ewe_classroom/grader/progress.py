@@ -249,7 +249,6 @@ def slow_readers(scene: Scene) -> None:
     ),
 )
 def idle_clients(scene: Scene) -> None:
-    idle: list[SceneClient] = []
     for number in range(IDLE_CLIENTS):
         client = scene.client(f"idle {number + 1}").ask(f"/{number}.txt")
         scene.until(client.answered_or_over, f"{client.name} gets a response")
@@ -259,7 +258,6 @@ def idle_clients(scene: Scene) -> None:
                 "answer this client: idle connections must not stop other clients",
                 f"each idle connection occupies one of {number} workers",
             )
-        idle.append(client)
     scene.expect_answer(after=f"{IDLE_CLIENTS} connections became idle")
     scene.confirm(f"{IDLE_CLIENTS} idle connections stopped no new client")
 
