@@ -54,7 +54,7 @@ def grade(options: argparse.Namespace) -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
-    # Both only to raise ConfigError: --own names a file that is not one of the lab, --scheme a wrong file.
+    # Only to raise ConfigError: for a file of --own that the lab does not give, and for a wrong scheme.
     check_own_files(variant, options.own)
     lab_scheme(lab, options.scheme)
     rules = marks.read_rules(options.rules)

@@ -96,7 +96,8 @@ class Lab:
     def in_language(self, file: str, language: str, locale: str = ENGLISH) -> str:
         """Return a text of the lab, or a picture, in the words of a programming language and of a locale.
 
-        Raises ConfigError if the lab has no text in this locale, or if a mark is wrong.
+        Raises ConfigError if the lab has no text in this locale, or if the text names a language or a word that is
+        unknown (one_text.py).
         """
         if locale != ENGLISH and locale not in self.locales:
             raise ConfigError(

@@ -26,7 +26,7 @@ LIMIT_MEANINGS = (
 )
 
 
-def numbers(scene: Scene, kind: str) -> tuple[list[int], int | None]:
+def stalled_counts(scene: Scene, kind: str) -> tuple[list[int], int | None]:
     """Return the numbers of stalled clients that must not stop another client, and the number that must.
 
     The second one is None if no number may stop a client. kind: of the stalled clients (Scene.hold()).
@@ -54,7 +54,7 @@ def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -
 
 def play_progress(scene: Scene, kind: str) -> None:
     """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
-    served, stopped = numbers(scene, kind)
+    served, stopped = stalled_counts(scene, kind)
     if kind == "reader" and stopped is not None and scene.workers > 1:
         # A wrong number of workers costs the points of `progress` alone.
         stopped = scene.at_once()
