@@ -12,7 +12,7 @@ killed, the file is complete and counts the finished checks. The other checks ha
     Autolab          the last line of standard output
 
 A report quotes the server's output, and the output may be a gigabyte, binary bytes, or characters that take six
-bytes in JSON. No report is larger than MAX_FILE_BYTES: fitted() shortens the texts of a report until it fits.
+bytes in JSON. No report is larger than MAX_FILE_BYTES: within_size_limit() shortens the texts of a report.
 """
 
 from __future__ import annotations

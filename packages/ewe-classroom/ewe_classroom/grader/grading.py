@@ -109,7 +109,7 @@ class Grading:
         self.deadline = float("inf")  # of the whole run (time.monotonic())
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
-        self.fault = ""  # the name of the fault by which the last check has failed (Scene.fault())
+        self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
         self.on_verdict = on_verdict
         self.kind = kind(scheme.subject)
         self.site = self.kind.site(directory, seed)  # the files that the server serves

@@ -93,7 +93,7 @@ Condition = Callable[[], bool]
 class FailedExpectation(Exception):
     """The server does not behave as the check expects. sent, did, should, because: texts for the student.
 
-    name: of a fault that several checks may meet (Scene.fault()); else "".
+    name: of a fault that several checks may meet (Scene.fail_once()); else "".
     """
 
     def __init__(self, sent: str, did: str, should: str, because: str = "", name: str = "") -> None:
