@@ -145,11 +145,11 @@ def source_of(cls: type) -> str:
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif isinstance(value, FunctionType | type) and home == cls.__module__:
-            if (
-                name != value.__name__ and module.get(value.__name__) is value
-            ):  # a second name: `send = helper`
-                add(value.__name__, value)
-                parts.append(f"{name} = {value.__name__}\n")
+            first_name = value.__name__
+            # `name` is a second name of the value: send = helper
+            if name != first_name and module.get(first_name) is value:
+                add(first_name, value)
+                parts.append(f"{name} = {first_name}\n")
                 return
             source = textwrap.dedent(inspect.getsource(value))
             for each in ast.walk(ast.parse(source)):
