@@ -24,8 +24,8 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with 
 def located(text: str, subject: str) -> str:
     """Return the path of the submission that a path of the command line stands for. Raises BadSubject.
 
-    A platform may unpack a submission into a further folder. A directory, or a missing file with the usual name of a
-    submission, therefore stands for the file below it. text: the path. Any other path is returned unchanged.
+    A platform may unpack a submission into a further folder. A directory, or a missing file with the usual name of
+    a submission, therefore stands for the file below it. text: the path. Any other path is returned unchanged.
     subject: the kind of the submission (kinds.py).
     """
     path = Path(text)
