@@ -145,6 +145,12 @@ def source_of(cls: type) -> str:
         if isinstance(value, ModuleType):
             imports.append(f"import {value.__name__} as {name}")
         elif isinstance(value, FunctionType | type) and home == cls.__module__:
+            first_name = value.__name__
+            # `name` is a second name of the value: send = helper
+            if name != first_name and module.get(first_name) is value:
+                add(first_name, value)
+                parts.append(f"{name} = {first_name}\n")
+                return
             source = textwrap.dedent(inspect.getsource(value))
             for each in ast.walk(ast.parse(source)):
                 if isinstance(each, ast.Name) and each.id in module:
@@ -155,8 +161,8 @@ def source_of(cls: type) -> str:
             parts.append(f"{name} = float('{float(value)!r}')\n")
         elif isinstance(value, CONSTANTS) and is_literal(value):
             parts.append(f"{name} = {value!r}\n")
-        elif home is not None and hasattr(value, "__qualname__"):
-            imports.append(f"from {home} import {value.__qualname__} as {name}")
+        elif home is not None and (imported := name_in_module(home, value)).isidentifier():
+            imports.append(f"from {home} import {imported} as {name}")
         else:
             raise ValueError(
                 f"{cls.__name__} uses {name}, an object of the notebook (type {type(value).__name__}) without a "
@@ -165,6 +171,17 @@ def source_of(cls: type) -> str:
 
     add(cls.__name__, cls)
     return "\n".join(["from __future__ import annotations", *imports, "", *parts])
+
+
+def name_in_module(home: str, value: Any) -> str:
+    """Return the name by which a value can be imported from the module `home`, which defines it; "" if it has none.
+
+    Usually this is its qualified name. But random.choice() is a method of an object: its qualified name is
+    "Random.choice", and only its short name is a name of the module.
+    """
+    name: str = getattr(value, "__name__", "")
+    qualified_name: str = getattr(value, "__qualname__", "")
+    return name if getattr(sys.modules.get(home), name, None) is value else qualified_name
 
 
 def is_literal(value: Any) -> bool:

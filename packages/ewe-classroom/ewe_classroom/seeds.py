@@ -71,11 +71,11 @@ class Seed:
         return low + int.from_bytes(hashlib.sha256(text.encode()).digest()) % (high - low + 1)
 
     def choice(self, what: str, options: Sequence[T]) -> T:
-        """Return one of several values, for example to break a tie in a lab. what: as in number()."""
+        """Return one of several values, for example to break a tie in a lab. what: the use of the value."""
         return options[self.number(what, 0, len(options) - 1)]
 
     def order(self, what: str, items: Sequence[T]) -> list[T]:
-        """Return the items in this student's order. what: as in number()."""
+        """Return the items in this student's order. what: the use of the order, from which its numbers are made."""
         not_taken = list(items)
         return [
             not_taken.pop(self.number(f"{what} {index}", 0, len(not_taken) - 1))

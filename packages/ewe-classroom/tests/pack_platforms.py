@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ewe_classroom.course.pack_autolab import WHEELS_OF_IMAGE
 from ewe_classroom.course.pack_plan import Files
-from ewe_classroom.course.pack_scripts import EWE
+from ewe_classroom.course.pack_scripts import EWE_DIRECTORY
 from ewe_classroom.grader.sandbox import private_network
 
 # The capabilities that Docker leaves to root.
@@ -71,9 +71,9 @@ class Played:
                 text = content.decode()
                 for place in ("/autograder", "/grade/"):
                     text = text.replace(place, f"{self.root}{place}")
-                text = text.replace(f"{EWE}/bin/ewe-grade", f"{EWE}/bin/ewe-grade {only}").replace(
-                    EWE, str(self.ewe)
-                )
+                text = text.replace(
+                    f"{EWE_DIRECTORY}/bin/ewe-grade", f"{EWE_DIRECTORY}/bin/ewe-grade {only}"
+                ).replace(EWE_DIRECTORY, str(self.ewe))
                 if (self.ewe / "bin" / "ewe-grade").exists():  # installed by the test before
                     text = re.sub(r" *python=\n(.*\n)*?.*ewe-classroom==.*\n", "", text)
                 content = text.encode()

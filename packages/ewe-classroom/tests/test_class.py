@@ -663,6 +663,15 @@ def test_a_mark_follows_the_rules(rules: dict[str, Any], after: float, total: fl
     assert mark.total == pytest.approx(total)
 
 
+@pytest.mark.parametrize(
+    ("free_days", "says"),
+    [(0, "one day is counted"), (1, "no day is counted, because of free days or an extension")],
+)
+def test_the_table_says_how_a_late_submission_without_a_time_counts(free_days: int, says: str) -> None:
+    mark = marks.mark_of(graded("Ada", late=True), marks.MarkRules(free_days=free_days), 100, {})
+    assert marks.remark(mark) == f"late, as the platform says; {says}"
+
+
 def test_an_accent_has_two_spellings_and_one_meaning(tmp_path: Path) -> None:
     composed, apart = "Zo\N{LATIN SMALL LETTER E WITH ACUTE}", "Zoe\N{COMBINING ACUTE ACCENT}"
     result = graded(apart, 50, sent=DUE + timedelta(days=2), identity={"Full name": apart})

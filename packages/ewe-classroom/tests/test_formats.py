@@ -339,7 +339,7 @@ def test_a_report_shows_the_smallest_schedule_with_its_columns(report: Report) -
     with redirect_stdout(io.StringIO()) as printed:
         print_verdict(verdict, color=False)
     assert all(f"\n        {line}\n" in printed.getvalue() for line in lines), "no line is broken"
-    verdict.leave_open("it rests on progress")
+    verdict.make_not_judged("it rests on progress")
     assert not verdict.schedule and "columns" not in to_html(report).partition("</style>")[2]
 
 

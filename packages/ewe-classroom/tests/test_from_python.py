@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from importlib.metadata import entry_points
 from pathlib import Path
+from random import choice
 from shlex import quote
 
 import pytest
@@ -128,6 +129,16 @@ class Mine(Processor):
             self.run(self.stream_of(accepted))
 
 
+another_helper = helper
+
+
+class Chooses(Processor):
+    """random.choice() is a method of an object, and another_helper() a second name."""
+
+    def serve(self, listener: object) -> None:
+        assert another_helper(choice([b"line"])) == b"line" + CRLF
+
+
 class Uses(Processor):
     def serve(self, listener: object) -> None:
         print(AN_OBJECT)
@@ -181,6 +192,9 @@ def test_the_source_of_a_class_holds_what_it_names() -> None:
     ):
         assert line in source
     assert source.index("CRLF =") < source.index("def helper") < source.index("class Mine")
+    names: dict[str, type[Processor]] = {}
+    exec(source_of(Chooses), names)
+    names["Chooses"].serve(object.__new__(names["Chooses"]), None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="uses AN_OBJECT, an object of the notebook"):
         source_of(Uses)
     with pytest.raises(ValueError, match="uses STATES, an object of the notebook"):

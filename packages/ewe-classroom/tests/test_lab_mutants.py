@@ -135,6 +135,17 @@ def test_a_measurement_that_lies_is_caught(name: str, tmp_path: Path) -> None:
     assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
 
 
+def test_the_first_requests_of_the_log_must_be_in_the_data(tmp_path: Path) -> None:
+    path = data_mutants.write("honest", tmp_path)
+    table = json.loads(path.read_text())
+    del table["runs"][0]["requests"][:9]
+    path.write_text(json.dumps(table))
+    grading = Grading(run_scene.from_path(str(path)), load("measure"), tmp_path, SandboxLimits())
+    (verdict,) = grade(grading, str(path), "runs-server-log")
+    assert explained(verdict, "slow requests were left out"), f"{verdict.status}\n{verdict.text()}"
+    assert "9 of them are not in the data" in verdict.did
+
+
 def test_no_check_of_conditions_fails_on_ewe(caching: Grading) -> None:
     command = f"{PYTHON} -m ewe -t --port {{port}} --documentroot {{root}} --access-log off"
     checks = (

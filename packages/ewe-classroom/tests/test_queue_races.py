@@ -230,8 +230,8 @@ class StillScene:
 @pytest.mark.parametrize(
     ("program", "says"),
     [
-        ("while True:\n    pass", "did not end"),
-        ("import time\ntime.sleep(60)", "did not end"),
+        ("while True:\n    pass", "did not end within 1 s of processor time"),
+        ("import time\ntime.sleep(60)", "did not end: all threads have slept for 1.5 s"),
         ("import time\nfor _ in range(20):\n    time.sleep(0.1)\n    sum(range(300_000))", ""),
     ],
     ids=["spins", "sleeps", "waits for a busy machine"],
@@ -266,6 +266,22 @@ def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch
     bursts.hang_s = 0.1
     connects_at = time.monotonic() + 0.4
     assert bursts.wait(lambda: time.monotonic() > connects_at, "it connects")
+
+
+def test_the_bursts_name_the_waits_that_they_have_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may wait at more places than the check has time for."""
+    started: list[str] = []
+    said: list[str] = []
+    scene = SimpleNamespace(workers=4, findings=Findings(), confirm=said.append)
+    bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
+    monkeypatch.setattr(race_bursts, "MAX_POSITIONS", 2)
+    monkeypatch.setattr(bursts, "start", lambda spurious="": started.append(spurious))
+    for name in ("serve_bursts", "stop"):
+        monkeypatch.setattr(bursts, name, lambda *_: None)
+    monkeypatch.setattr(bursts, "traced_positions", lambda: ["pool.c:1", "pool.c:2", "pool.c:3"])
+    bursts.play(has_queue=False)
+    assert started == ["", "", "pool.c:1", "pool.c:2"]
+    assert said[0].endswith("; the waits at pool.c:1, pool.c:2 test again")
 
 
 def test_a_test_queue_of_the_student_has_no_effect(tmp_path: Path) -> None:

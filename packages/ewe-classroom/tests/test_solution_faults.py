@@ -487,6 +487,20 @@ def test_a_cgi_program_may_send_fields_in_utf8_and_no_content(
     assert encoded == "HTTP/1.1 204 No Content\r\nX-Name: Å, à\r\nConnection: keep-alive\r\n\r\n".encode()
 
 
+def test_a_local_redirect_takes_no_fields_of_the_body_along(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = of_lab("cgi", "server", monkeypatch, tmp_path)
+    web = sys.modules["web"]
+    fields = {"content-type": "text/plain", "content-length": "4", "cookie": "a=b"}
+    request = web.Request("POST", "/cgi-bin/first", "", "HTTP/1.1", fields, b"body", "127.0.0.1", 80)
+    asked: list[Any] = []
+    web.local_redirect(request, str(tmp_path), "/cgi-bin/second", lambda other, root: asked.append(other))
+    variables = server.variables(asked[0], "/cgi-bin/second", "")
+    assert variables["REQUEST_METHOD"] == "GET" and variables["HTTP_COOKIE"] == "a=b"
+    assert not {"CONTENT_TYPE", "CONTENT_LENGTH"} & variables.keys()
+
+
 @pytest.mark.parametrize(("name", "module"), [("thread", "server"), ("cgi", "web")])
 def test_a_signal_before_a_thread_starts_ends_a_server_in_order(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -103,7 +103,7 @@ def test_a_grading_says_which_folder_it_has_taken(
     (tmp_path / "lab4").mkdir()
     (tmp_path / "lab4" / "server.py").touch()
     options = grade_cli.parser().parse_args(["--work", "server.py", "server.py"])
-    with grade_cli.copied(options, None, ()):
+    with grade_cli.graded_copy(options, None, ()):
         assert os.listdir() == ["server.py"]
     assert capsys.readouterr().out == "graded: the folder lab4\n"
 

@@ -34,7 +34,7 @@ from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.similarity import MAX_PAIRS, SimilarPair, needs_copydetect, similar
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 
-OWN_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
+RESULT_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
 MAX_JOBS = 64
 MAX_NAMES = 8  # of students, in a message
 MAX_FILES_OF_A_CLASS = 500_000
@@ -49,6 +49,40 @@ def grade(options: argparse.Namespace) -> int:
 
     Return the exit status: 0 if every submission was graded, else 1. Raises ConfigError.
     """
+    check_options(options)
+    # The terminal may not be able to show each letter of a student's name.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    lab = labs.lab(options.lab)
+    variant = lab.variant(options.language)
+    # Only to raise ConfigError: for a file of --own that the lab does not give, and for a wrong scheme.
+    check_own_files(variant, options.own)
+    lab_scheme(lab, options.scheme)
+    rules = marks.read_rules(options.rules)
+    # resolve(): the folder may be given as "." or as a link.
+    class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
+    results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
+    with unpacked(options.folder) as folder:
+        layout = submissions.read(folder, variant.work[0], results)
+        count = len(layout.hand_ins)
+        print(
+            f"{lab.title}: {count} submissions ({layout.platform}), {options.jobs} at a time; results in {results}"
+        )
+        # A graded program may not copy another submission, a mark, or a solution.
+        hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
+        plan = ClassPlan(
+            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden,
+            tuple(options.own), options.scheme,
+        )  # fmt: skip
+        with ended_by_sigterm():
+            graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
+    return write_results(options, plan, rules, graded)
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Check the options that need neither the lab nor the submissions. Raises ConfigError for a wrong one.
+
+    An error is then shown at once, and not after hours of grading.
+    """
     if lacking := needs_linux("grading a class", shlex.join(["ewe-course", *sys.argv[1:]])):
         raise ConfigError(lacking)
     if not 1 <= options.jobs <= MAX_JOBS:
@@ -59,39 +93,15 @@ def grade(options: argparse.Namespace) -> int:
         )
     if options.column and not options.table:
         raise ConfigError("--column needs --table FILE, the platform's own table of marks")
-    # The terminal may not be able to show each letter of a student's name.
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    lab = labs.lab(options.lab)
-    variant = lab.variant(options.language)
-    check_own_files(variant, options.own)
-    lab_scheme(lab, options.scheme)  # only to raise ConfigError for a wrong file
-    rules = marks.read_rules(options.rules)
-    # resolve(): the folder may be given as "." or as a link.
-    class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
-    results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
     if options.table:
-        if options.table.name in OWN_FILES:
+        if options.table.name in RESULT_FILES:
             raise ConfigError(
                 f"--table: {options.table.name} is the name of a file of the results; rename the platform's table"
             )
-        # Fill in no marks: a wrong table or column is then an error now, and not after hours of grading.
+        # Fill in no marks: this only raises the ConfigError of a wrong table or column.
         marks.filled(options.table, options.column, [])
     if options.similar:
         needs_copydetect()
-    with unpacked(options.folder) as folder:
-        layout = submissions.read(folder, variant.work[0], results)
-        count = len(layout.hand_ins)
-        print(
-            f"{lab.title}: {count} submissions ({layout.platform}), {options.jobs} at a time; results in {results}"
-        )
-        hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
-        plan = ClassPlan(
-            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden,
-            tuple(options.own), options.scheme,
-        )  # fmt: skip
-        with ended_by_sigterm():
-            graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
-    return write_results(options, plan, rules, graded)
 
 
 def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:

@@ -218,7 +218,7 @@ def grade_alone(
         (plan.results / STUDENTS).mkdir(exist_ok=True)
         plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
         given = given_files(plan)
-        rules = digests(plan, given)
+        lab_digests = digests(plan, given)
     except OSError as reason:
         raise ConfigError(
             f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
@@ -226,7 +226,7 @@ def grade_alone(
     found: dict[str, GradedHandIn] = {}
     waiting: list[WaitingHandIn] = []
     for each in hand_ins:
-        ready = prepare(plan, each, rules)
+        ready = prepare(plan, each, lab_digests)
         if isinstance(ready, GradedHandIn):
             found[each.key] = ready
         else:
@@ -247,7 +247,9 @@ def grade_alone(
             f"the limit of {plan.limit_s:g} s was reached: {counted(len(late))} to be graded again, one at a time,"
             f" with {longer.limit_s:g} s"
         )
-        for result in timed(longer, [once_more(plan, each, rules) for each in late], given, on_result):
+        for result in timed(
+            longer, [prepare_again(plan, each, lab_digests) for each in late], given, on_result
+        ):
             result.again = True
             found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
@@ -295,17 +297,17 @@ def has_reached_limit(graded: GradedHandIn, plan: ClassPlan) -> bool:
     return not had_longer_limit and any(each["status"] == NOT_RUN for each in report["verdicts"])
 
 
-def once_more(plan: ClassPlan, graded: GradedHandIn, rules: dict[str, Any]) -> WaitingHandIn:
-    """Forget the report of a submission, whose files are in the results already; return what to grade again.
+def prepare_again(plan: ClassPlan, graded: GradedHandIn, lab_digests: dict[str, Any]) -> WaitingHandIn:
+    """Prepare a submission that has reached the limit to be graded again: remove its report, and keep its files.
 
-    A run that is interrupted now leaves no report without its last checks: the next one grades the submission.
-    Raises OSError.
+    The report lacks the checks that did not run. If the command is interrupted now, the next run of it finds no
+    report, and grades the submission. lab_digests: the result of digests(). Raises OSError.
     """
     directory = plan.directory(graded.hand_in)
     forget_result(directory)
     files = directory / "files"
     work = directory_of(files, (*plan.variant.work, *plan.variant.data))
-    return WaitingHandIn(graded.hand_in, work, identify_work(plan, graded.hand_in, files, rules))
+    return WaitingHandIn(graded.hand_in, work, identify_work(plan, graded.hand_in, files, lab_digests))
 
 
 def digests(plan: ClassPlan, given: Path | None) -> dict[str, Any]:
@@ -343,8 +345,8 @@ def given_files(plan: ClassPlan) -> Path | None:
     return directory
 
 
-def prepare(plan: ClassPlan, hand_in: HandIn, rules: dict[str, Any]) -> GradedHandIn | WaitingHandIn:
-    """Copy a student's files. rules: of digests().
+def prepare(plan: ClassPlan, hand_in: HandIn, lab_digests: dict[str, Any]) -> GradedHandIn | WaitingHandIn:
+    """Copy a student's files. lab_digests: the result of digests().
 
     Return a result if there is nothing to grade: the earlier one of the same files, or one with a problem.
     Otherwise return what to grade.
@@ -362,7 +364,7 @@ def prepare(plan: ClassPlan, hand_in: HandIn, rules: dict[str, Any]) -> GradedHa
             raise BadHandIn(hand_in.problem)
         take_files(hand_in, new_files)
         work = directory_of(new_files, (*plan.variant.work, *plan.variant.data))
-        graded_work = identify_work(plan, hand_in, new_files, rules)
+        graded_work = identify_work(plan, hand_in, new_files, lab_digests)
         earlier_work = earlier_facts(directory)
         if earlier_work == graded_work and (earlier_report := kept_report(directory)) is not None:
             shutil.rmtree(new_files)
@@ -393,16 +395,18 @@ def forget_result(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def identify_work(plan: ClassPlan, hand_in: HandIn, directory: Path, rules: dict[str, Any]) -> dict[str, Any]:
+def identify_work(
+    plan: ClassPlan, hand_in: HandIn, directory: Path, lab_digests: dict[str, Any]
+) -> dict[str, Any]:
     """Return the facts that decide a report: with the same ones, another run would write the same report.
 
-    directory: the student's files. rules: of digests().
+    directory: the student's files. lab_digests: the result of digests().
     """
     names = [str(path.relative_to(directory)) for path in walk(directory) if path.is_file()]
     return {
         "format": FORMAT, "version": __version__, "lab": plan.lab.name, "language": plan.variant.name,
         "student": hand_in.name, "seeded": plan.seeded, "limit_s": plan.limit_s, "own": sorted(plan.own),
-        "files": digest_of(directory, names), **rules,
+        "files": digest_of(directory, names), **lab_digests,
     }  # fmt: skip
 
 

@@ -96,7 +96,8 @@ class Lab:
     def in_language(self, file: str, language: str, locale: str = ENGLISH) -> str:
         """Return a text of the lab, or a picture, in the words of a programming language and of a locale.
 
-        Raises ConfigError if the lab has no text in this locale, or if a mark is wrong.
+        Raises ConfigError if the lab has no text in this locale, or if the text names a language or a word that is
+        unknown (one_text.py).
         """
         if locale != ENGLISH and locale not in self.locales:
             raise ConfigError(
@@ -129,7 +130,7 @@ class Lab:
         return found
 
     def variant(self, name: str) -> LabVariant:
-        """Return a way by its name. Raises ConfigError."""
+        """Return the variant in a language: one of LANGUAGES, or MODEL. Raises ConfigError."""
         if name not in self.variants:
             raise ConfigError(
                 f"the lab {self.name} has no version in {name}; choose one of {', '.join(self.variants)}"

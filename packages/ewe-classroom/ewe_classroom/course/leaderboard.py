@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.grader.formats import rate_of
+from ewe_classroom.grader.formats import rate_of_claim
 
 FORMAT = "ewe-grade/1"
 MAX_RESULT_BYTES = 4 << 20  # of one result file
@@ -54,7 +54,11 @@ MAX_FIGURE = 1e9  # no measured ratio or memory (in KiB) is so large
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
-    """One server. rate, p99, cpu: ratios to the reference. failure: the reason for a missing speed, else ""."""
+    """One server. failure: the reason for a missing speed, else "".
+
+    rate, p99, cpu: ratios to the reference. low, high: the interval of the rate. claim: the number of simultaneous
+    clients that the server claims to serve (speed.py). noisy: the interval is too wide for a rank.
+    """
 
     name: str
     lab: str
@@ -120,8 +124,8 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
 def entry_of(path: Path) -> LeaderboardEntry:
     """Return the entry of one result file.
 
-    The file may come from a student, so each of its values is converted to its type. Raises OSError; one of
-    BAD_CONTENTS for other contents.
+    The file may come from a student, so each of its values is converted to its type. Raises OSError, and one of the
+    exceptions of BAD_CONTENTS if the file was not written by ewe-grade --json.
     """
     if not path.is_file():  # the opening of a FIFO would wait for a writer
         raise ValueError("not a file")
@@ -132,6 +136,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
     began = float(table["began"])
     datetime.fromtimestamp(began, UTC)  # the page shows it: a time that no calendar has raises an error now
     checks = [verdict for verdict in table["verdicts"] if verdict["name"] != "speed"]
+    # Without a student's name: ada.json, or ada/report.json.
     name = str(table.get("student") or (path.parent.name if path.stem in GENERAL_NAMES else path.stem))
     entry = LeaderboardEntry(
         name=printable(name[:MAX_NAME_CHARS]),
@@ -151,7 +156,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
         "failure": printable(str(speed["failure"])),
     }  # fmt: skip
     if not speed["failure"]:
-        rate = rate_of(speed)
+        rate = rate_of_claim(speed)
         of_speed |= {"rate": number(rate["median"]), "low": number(rate["low"]), "high": number(rate["high"])}
         of_speed |= {
             key: None if speed[key] is None else number(speed[key]) for key in ("p99", "cpu", "memory_kib")

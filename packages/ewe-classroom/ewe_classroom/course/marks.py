@@ -17,7 +17,8 @@
     [manual]                            # columns that a person fills in (RESULTS/manual.csv), with their points
     structure = 2
 
-    mark = (automatic + manual) x (1 - late), rounded; automatic = points x score / points of the checks
+    mark = (automatic + manual) x (1 - penalty), rounded; automatic = points x score / points of the checks
+    penalty = days late x percent_per_day / 100, at most 1
 
 Read next: class_page.py.
 """
@@ -47,8 +48,8 @@ KEYS = ("points", "due", "round", "late", "extensions", "manual")
 LATE_KEYS = ("free_days", "percent_per_day", "most_days")
 MAX_POINTS = 10_000.0
 MIN_ROUNDING = 0.01  # marks have two decimals
-# Digits of a mark counted in steps: 0.95 are 9.5 steps of 0.1, and not the 9.499999999999998 of floats.
-STEP_DIGITS = 6
+STEP_DIGITS = 6  # digits after the point of a mark in steps, beyond the error of floats
+NO_LATE_DAY = "no day is counted, because of free days or an extension"
 NO_TABLE = "name the platform's own file, as it was downloaded"
 # The columns by which a platform's table knows a student, and the name of the same fact in HandIn.identity.
 IDENTITY_COLUMNS = {
@@ -169,7 +170,7 @@ def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
-    """Return the mark of one student by the formula in the text of this module. Its `late` is `penalty` here.
+    """Return the mark of one student: (automatic + manual) x (1 - penalty), rounded to a step of `rules.round_to`.
 
     points: the sum of the points of the lab's checks. manual: the name of a manual mark -> the lecturer's points;
     None if the lecturer has not entered the points yet: they count as 0.
@@ -185,8 +186,9 @@ def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[
     total = (automatic + sum(value or 0.0 for value in manual.values())) * (1 - penalty)
     max_points = automatic_max + sum(rules.manual.values())
     if rules.round_to >= MIN_ROUNDING:
-        # A half step is rounded up. round() would round 2.5 steps down to 2, which is even.
-        # min(): a maximum between two steps must not be rounded up.
+        # STEP_DIGITS: the mark 0.95 is 9.5 steps of 0.1, but 0.95 / 0.1 of floats is 9.499999999999998.
+        # floor(), because round() would round 2.5 steps down to 2, which is even: a half step is rounded up.
+        # min(), because a maximum between two steps must not be rounded up.
         steps = round(total / rules.round_to, STEP_DIGITS)
         total = min(max_points, math.floor(steps + 0.5) * rules.round_to)
     return Mark(
@@ -347,7 +349,8 @@ def remark(mark: Mark) -> str:
         were = "check was" if not_run == 1 else "checks were"
         parts.append(f"{not_run} {were} not run: see the limit of a run, --limit, and --jobs")
     if graded.hand_in.late and graded.hand_in.sent is None:
-        parts.append("late, as the platform says; one day is counted")
+        counted = "one day is counted" if mark.late_days else NO_LATE_DAY
+        parts.append(f"late, as the platform says; {counted}")
     return "; ".join(part for part in parts if part)
 
 
@@ -372,28 +375,17 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     """
     rows = table_of(path)
     heads = list(rows[0]) if rows else []
-    identity_head = next((head for head in IDENTITY_COLUMNS if head in heads), None)
-    if identity_head is None:
-        raise ConfigError(
-            f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
-        )
-    if column is None:
-        column = next((head for head in ("Grade", "grade") if head in heads), None)
-    if column is None or column not in heads:
-        raise ConfigError(
-            f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
-            f" --column: {', '.join(heads)}"
-        )
-    facts = [
-        normalized(mark.graded.hand_in.identity.get(IDENTITY_COLUMNS[identity_head], "")) for mark in marks
-    ]
+    identity_head, column = identity_and_mark_columns(path, heads, column)
+    fact = IDENTITY_COLUMNS[identity_head]  # the key of the same identity in HandIn.identity
+    identities = [normalized(mark.graded.hand_in.identity.get(fact, "")) for mark in marks]
     # Two students may have one name: neither of them may get the mark of the other.
-    ambiguous = repeated(facts) | repeated(normalized(row[identity_head]) for row in rows)
-    by_identity = {fact: mark for fact, mark in zip(facts, marks, strict=True) if fact not in ambiguous}
-    by_identity.pop("", None)  # a student without this fact must not match an empty cell
+    ambiguous = repeated(identities) | repeated(normalized(row[identity_head]) for row in rows)
+    by_identity = {each: mark for each, mark in zip(identities, marks, strict=True) if each not in ambiguous}
+    by_identity.pop("", None)  # a student without an identity must not match an empty cell
     maximum_heads = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
     written = set()  # id() of each mark: a Mark contains dictionaries, so it has no hash
     above = []
+    # Canvas has no column for the maximum: a row above the students has the maximum of each column.
     canvas_maximum = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
     for row in rows:
         if (mark := by_identity.get(normalized(row[identity_head]))) is not None:
@@ -411,6 +403,26 @@ def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     writer.writerows(rows)
     missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in written]
     return FilledTable(out.getvalue(), missing, above)
+
+
+def identity_and_mark_columns(path: Path, heads: list[str], column: str | None) -> tuple[str, str]:
+    """Return the heads of two columns of a platform's table: what identifies a student, and the mark.
+
+    column: the head that --column names, or None. Raises ConfigError if the table lacks one of the columns.
+    """
+    identity_head = next((head for head in IDENTITY_COLUMNS if head in heads), None)
+    if identity_head is None:
+        raise ConfigError(
+            f"--table: {path} has none of the columns {', '.join(IDENTITY_COLUMNS)}; {NO_TABLE}"
+        )
+    if column is None:
+        column = next((head for head in ("Grade", "grade") if head in heads), None)
+    if column is None or column not in heads:
+        raise ConfigError(
+            f"--table: {path} has no column {column or 'Grade'!r}{nearest(column or 'Grade', heads)}; name one with"
+            f" --column: {', '.join(heads)}"
+        )
+    return identity_head, column
 
 
 def repeated(values: Iterable[str]) -> set[str]:
@@ -431,7 +443,7 @@ def number_in(text: str) -> float | None:
 
 
 def comment(mark: Mark) -> str:
-    """Return a student's feedback in a few lines: the failed checks with causes, or why nothing was graded."""
+    """Return a student's feedback in a few lines: what each failed check saw, or why nothing was graded."""
     if mark.graded.problem or not mark.graded.report:
         return mark.graded.problem
     lines = [f"{shown_number(mark.automatic)} points for the checks."]

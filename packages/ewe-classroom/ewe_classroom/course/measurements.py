@@ -158,7 +158,7 @@ class OkAnswer:
     def feed(self, data: bytes) -> bool:
         """Take the next bytes, b"" at the connection's end; return whether the answer is complete.
 
-        Raises WrongAnswer.
+        The request has Connection: close, so the end of the connection completes an answer. Raises WrongAnswer.
         """
         if len(self.begins) < STATUS_DIGITS.stop:  # the status line may come in several pieces
             self.begins += data[: STATUS_DIGITS.stop]

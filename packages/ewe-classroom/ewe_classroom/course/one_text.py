@@ -32,12 +32,12 @@ class TextError(ValueError):
 def text_for(
     language: str, text: str, words: Mapping[str, Mapping[str, str]], languages: tuple[str, ...]
 ) -> str:
-    """Return the text for one language, without marks. Raises TextError.
+    """Return the text for one language, without marks (`<!-- c go -->`, `{{while}}`). Raises TextError.
 
     words: word -> language -> its form. languages: the names that a mark may have.
     """
     lines = []
-    shown = True  # whether the present part is for this language
+    shown = True  # whether the present part, which a mark begins, is for this language
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         mark = PART.fullmatch(line)
         if mark is None:

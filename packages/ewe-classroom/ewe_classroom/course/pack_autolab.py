@@ -19,7 +19,7 @@ import json
 
 from ewe_classroom.course.archives import tar_of
 from ewe_classroom.course.pack_plan import GRADING_S, TOOLS, Files, PackPlan
-from ewe_classroom.course.pack_scripts import EWE, ZERO, install
+from ewe_classroom.course.pack_scripts import EWE_DIRECTORY, ZERO, install
 
 WHEELS_OF_IMAGE = "/usr/local/lib/ewe-wheels"
 RB = """\
@@ -100,7 +100,7 @@ def autolab(plan: PackPlan) -> Files:
     name = plan.lab.name
     # Autolab takes one file from a student. Several files come as an archive, which MAKEFILE unpacks.
     handin = plan.handed_in[0] if len(plan.handed_in) == 1 and not plan.own else "handin.tar"
-    driver = DRIVER.format(ewe=EWE, command=plan.command("--autolab", '"$grader"'), zero=ZERO)
+    driver = DRIVER.format(ewe=EWE_DIRECTORY, command=plan.command("--autolab", '"$grader"'), zero=ZERO)
     assessment = {
         f"{name}/{name}.yml": settings(plan, handin).encode(),
         f"{name}/{name}.rb": RB.format(module=name.capitalize(), name=name).encode(),
@@ -117,7 +117,7 @@ def autolab(plan: PackPlan) -> Files:
     )  # fmt: skip
     return {
         f"{name}.tar": tar_of(assessment),
-        "image/Dockerfile": IMAGE.format(ewe=EWE, tools=tools, wheels=WHEELS_OF_IMAGE).encode(),
+        "image/Dockerfile": IMAGE.format(ewe=EWE_DIRECTORY, tools=tools, wheels=WHEELS_OF_IMAGE).encode(),
         "image/install.sh": ("#!/bin/sh\nset -e\n" + install(WHEELS_OF_IMAGE)).encode(),
         "README.md": readme.encode(),
         **plan.wheel_files("image/wheels"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ewe_classroom.course.labs import Lab, LabVariant
 from ewe_classroom.course.own_parts import lab_scheme
-from ewe_classroom.course.pack_scripts import EWE
+from ewe_classroom.course.pack_scripts import EWE_DIRECTORY
 from ewe_classroom.course.wheels import Wheels
 from ewe_classroom.grader.scheme import Item, Scheme
 
@@ -64,9 +64,10 @@ class PackPlan:
         """Return the command that grades the submission in the current directory.
 
         outputs: the options for the results. folder: a shell word for the directory in the pack that has the files
-        of graded_by(). seed: a shell expression for the student's name.
+        of graded_by(): the lab's given files, and the lecturer's own scheme. seed: a shell expression for the
+        student's name.
         """
-        words = [f"{EWE}/bin/ewe-grade --lab {self.lab_option(folder)}", outputs]
+        words = [f"{EWE_DIRECTORY}/bin/ewe-grade --lab {self.lab_option(folder)}", outputs]
         words += [f'--seed="{seed}"'] if self.seeded else []
         words += [f"--work {name}" for name in self.handed_in]
         words += [f"--given {folder}/given"] if self.variant.given else []

@@ -17,7 +17,7 @@ from ewe import __version__
 
 # Not below /opt: on GitHub's runners, every account may write to /opt and to the Pythons of setup-python. A
 # submission there could change the grader.
-EWE = "/var/lib/ewe"
+EWE_DIRECTORY = "/var/lib/ewe"
 PYTHON_LIST = "/usr/bin/python3 /usr/local/bin/python3 python3 python3.14 python3.13 python3.12 python3.11"
 
 INSTALL = """\
@@ -72,7 +72,7 @@ def install(wheels: str) -> str:
 
     -I: a venv.py or pip.py in the current directory, which may be a submission's, is not imported.
     """
-    return INSTALL.format(pythons=PYTHON_LIST, ewe=EWE, wheels=wheels, version=__version__)
+    return INSTALL.format(pythons=PYTHON_LIST, ewe=EWE_DIRECTORY, wheels=wheels, version=__version__)
 
 
 def root_script(command: str, *, source: str, result: str = "", before: str = "", after: str = "") -> str:

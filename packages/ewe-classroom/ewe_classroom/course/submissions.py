@@ -52,9 +52,7 @@ MAX_SHOWN = 4  # names of files, in a message
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_READ_BYTES = 1 << 20  # of one read of an archive: a piece of a member, or a header of a tar file
 DOS_FOLDER = 0x10  # a bit of a zip file's attributes
-# An extra field of a zip file's member: its kind and its size with two bytes each, then the value. EXTRA_TIMES is
-# the kind of the times in UTC; in its value, EXTRA_TIME has the time of the last change.
-EXTRA_HEAD_BYTES, EXTRA_TIMES, EXTRA_TIME = 4, 0x5455, slice(1, 5)
+EXTENDED_TIMESTAMP = 0x5455  # the kind of an extra field of a zip file's member: times in UTC (Info-ZIP)
 IGNORED_FOLDERS = {"__MACOSX", ".git", "__pycache__"}  # folders that no student means
 # The shortest name: a student chooses the rest, and could write the number of another student there.
 MOODLE = re.compile(
@@ -139,8 +137,8 @@ def entries_of(folder: Path, results: Path | None) -> list[Path]:
 def holds_students(directory: Path, results: Path | None) -> bool:
     """Return whether a folder holds the submissions of a class, and is not itself the submission of one student.
 
-    It does if it holds folders, archives, or files with a platform's names, and is not a repository. results: as in
-    read(). Raises OSError.
+    It does if it holds folders, archives, or files with a platform's names, and is not a repository.
+    results: the results' directory, which does not count if it lies in the folder. Raises OSError.
     """
     return (
         any(
@@ -238,7 +236,8 @@ def gradescope(folder: Path) -> list[HandIn]:
         sent = time_of(yaml_value(part, "created_at"))
         identity = {"Name": name, "SID": number, "Email": address}
         directory = folder / match[1]
-        each = HandIn(name or match[1], name or match[1], [(directory, "")], identity, sent)
+        shown = name or match[1]
+        each = HandIn(shown, key=shown, source=[(directory, "")], identity=identity, sent=sent)
         if not directory.is_dir():
             each.problem = f"{match[1]}: this folder is missing"
         found.append(each)
@@ -275,7 +274,9 @@ def github(folder: Path, directories: list[Path]) -> list[HandIn]:
     found = []
     for path in directories:
         account = path.name.removeprefix(prefix) or path.name
-        found.append(HandIn(account, account, [(path, "")], {"GitHub": account}, last_commit(path)))
+        identity = {"GitHub": account}
+        sent = last_commit(path)
+        found.append(HandIn(account, key=account, source=[(path, "")], identity=identity, sent=sent))
     return found
 
 
@@ -325,11 +326,9 @@ def folders(entries: list[Path]) -> list[HandIn]:
         name = path.name
         if path.is_file():
             name = name[: -len(suffix)] if (suffix := archive_suffix(name)) else path.stem
-        found.append(
-            HandIn(
-                name, name, [(path, "" if path.is_dir() else path.name)], {"name": name}, newest_change(path)
-            )
-        )
+        source = [(path, "" if path.is_dir() else path.name)]
+        sent = newest_change(path)
+        found.append(HandIn(name, key=name, source=source, identity={"name": name}, sent=sent))
     return found
 
 
@@ -547,16 +546,17 @@ def changed_s(member: zipfile.ZipInfo) -> float:
     """Return when a member of a zip file was changed, in seconds since 1970.
 
     Most programs add the time in UTC in an extra field. The date of the zip format itself has no zone: without the
-    field it is taken for the local time.
+    field it is taken for the local time. member.extra: one field after the other, each with its kind (2 bytes), the
+    size of its value (2 bytes) and its value.
     """
     extra = member.extra
-    while len(extra) > EXTRA_HEAD_BYTES:
-        kind, size = (int.from_bytes(extra[at : at + 2], "little") for at in (0, 2))
-        value = extra[EXTRA_HEAD_BYTES : EXTRA_HEAD_BYTES + size]
-        # The first byte says which times follow; bit 0 stands for the time of the last change.
-        if kind == EXTRA_TIMES and len(value) >= EXTRA_TIME.stop and value[0] & 1:
-            return float(int.from_bytes(value[EXTRA_TIME], "little", signed=True))
-        extra = extra[EXTRA_HEAD_BYTES + size :]
+    while len(extra) > 4:
+        kind, size = int.from_bytes(extra[:2], "little"), int.from_bytes(extra[2:4], "little")
+        value, extra = extra[4 : 4 + size], extra[4 + size :]
+        # The first byte says which times follow, with 4 bytes each. Bit 0 stands for the time of the last change,
+        # which is then the first one.
+        if kind == EXTENDED_TIMESTAMP and len(value) >= 5 and value[0] & 1:
+            return float(int.from_bytes(value[1:5], "little", signed=True))
     return time.mktime((*member.date_time, 0, 0, -1))
 
 
@@ -617,10 +617,11 @@ def set_time(path: Path, seconds: float) -> None:
         os.utime(path, (seconds, seconds))
 
 
-def write_at_most(read, path: Path, size: int) -> None:  # type: ignore[no-untyped-def]
-    """Write the bytes of an archive's member to a file. read: of the member. size: as the archive declares it.
+def write_at_most(read: Callable[[int], bytes], path: Path, size: int) -> None:
+    """Write an archive's member to a file. read: returns its next bytes, at most so many; b"" at the end.
 
-    Raises BadHandIn for more bytes: the counter has only counted the declared ones, and the disk could fill up.
+    size: the bytes that the archive declares for the member, which SubmissionCounter has counted. Raises BadHandIn
+    for more bytes: nothing has counted them, and they could fill the disk.
     """
     written = 0
     with path.open("wb") as out:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ewe_classroom.course.locales import ENGLISH
 
-LINK = re.compile(r'<a href="(?!#|https?:)[^"]*">(.*?)</a>', re.DOTALL)
+LINK_TO_FILE = re.compile(r'<a href="(?!#|https?:)[^"]*">(.*?)</a>', re.DOTALL)
 IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]*)"[^>]*>')
 XMLNS = ' xmlns="http://www.w3.org/2000/svg"'
-CONTENTS_FROM = 4  # sections; a shorter page has no table of contents
+MIN_SECTIONS_FOR_CONTENTS = 4  # a page with fewer sections has no table of contents
 
 
 class MarkdownMissing(ImportError):
@@ -41,12 +41,13 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
     # The texts have no HTML. With a seed they have a student's name, which must not become a part of the page.
     reader.preprocessors.deregister("html_block")
     reader.inlinePatterns.deregister("html")
-    body = LINK.sub(r"\1", reader.convert(text))
+    # A link to another file would lead nowhere: only its text stays.
+    body = LINK_TO_FILE.sub(r"\1", reader.convert(text))
     body = IMAGE.sub(lambda image: figure(image, pictures or {}), body)
     # The template puts the table of contents between the title with the first paragraph, and the rest.
     lead, _, rest = body.partition("</p>")
     sections: list[dict[str, Any]] = getattr(reader, "toc_tokens", [])  # the extension adds this attribute
-    contents = sections if len(sections) >= CONTENTS_FROM else []
+    contents = sections if len(sections) >= MIN_SECTIONS_FOR_CONTENTS else []
     return render(
         "ewe_classroom",
         "text.html.j2",

@@ -235,7 +235,7 @@ def run(options: argparse.Namespace) -> int:
         subject_kind = kind(lab.subject)
         try:
             if options.work:
-                stack.enter_context(copied(options, account, hidden))
+                stack.enter_context(graded_copy(options, account, hidden))
             start_command = (
                 subject_kind.from_command(options.command)
                 if options.command
@@ -309,12 +309,12 @@ def hidden_paths(options: argparse.Namespace, lab: scheme.Scheme) -> tuple[str, 
 
 
 @contextmanager
-def copied(
+def graded_copy(
     options: argparse.Namespace, account: SubjectAccount | None, hidden: tuple[str, ...]
 ) -> Iterator[None]:
-    """Change to a copy of the submission (submission.py) for the time of the grading.
+    """Change to a copy of the submission (submission.py), built if --build says how, for the time of the grading.
 
-    Raises ConfigError, BadSubject.
+    hidden: paths that are empty for the build. Raises ConfigError, BadSubject.
     """
     # The report files belong below the present directory, which chdir() changes.
     for name in (*formats.FORMATS, "html", "record", "runs"):
@@ -327,6 +327,7 @@ def copied(
         submission.take(options.work)
         if submission.source != home:
             print(f"graded: the folder {printable(str(submission.source.relative_to(home)))}")
+        # The lab's files (--given) replace those of the student, except files that students may write (--own).
         if options.given is not None:
             own = submission.take_own(options.own or [])
             submission.add_given(Path(options.given), own)

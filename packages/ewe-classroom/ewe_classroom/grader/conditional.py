@@ -307,14 +307,15 @@ def tag_lists(scene: Scene) -> None:
 def modified_since(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
     text = "the dates are compared as text: turn both into numbers"
-    # The status, the seconds from the file's time to the date, and the likely cause of another status. Friday comes
-    # before Tuesday in the alphabet, and Wednesday after it: as text, these dates compare in the wrong way.
+    # The status, the seconds from the file's time (put()) to the date, and the likely cause of another status. The
+    # file was changed on a Tuesday. A later Friday comes before Tuesday in the alphabet, and an earlier Wednesday
+    # after it: as text, these dates compare in the wrong way.
+    friday_s, wednesday_s = 87 * DAY_S, -279 * DAY_S
     cases = [
         (304, 0, "the file's time has a fraction that the date cannot carry: compare whole seconds"),
         (200, -1, "a file that changed one second after the date counts as unchanged"),
-        # a Friday
-        (304, 87 * DAY_S, text + ". Or only the very same date counts, but a later date is as good"),
-        (200, -279 * DAY_S, text),  # a Wednesday
+        (304, friday_s, text + ". Or only the very same date counts, but a later date is as good"),
+        (200, wednesday_s, text),
         (304, 1, "only the very same date counts, but a later date is as good"),
         (200, -10 * 365 * DAY_S, text),
         (304, 364 * DAY_S, text),
@@ -322,8 +323,8 @@ def modified_since(scene: Scene) -> None:
     for name, form in FORMS.items():
         for status, seconds, because in cases:
             value = time.strftime(form, time.gmtime(CHANGED_S + seconds))
-            unread = f"; or a date in the format of {name} is not understood" if status == 304 else ""
-            expect(scene, status, "/page.txt", {"If-Modified-Since": value}, because + unread)
+            or_unread = f"; or a date in the format of {name} is not understood" if status == 304 else ""
+            expect(scene, status, "/page.txt", {"If-Modified-Since": value}, because + or_unread)
     for value in ("yesterday", "", "Tue, 99 Oct 2020 10:00:00 GMT", "9999999999"):
         because = "a value that is not a date must be ignored, as if the field were missing"
         expect(scene, 200, "/page.txt", {"If-Modified-Since": value}, because)

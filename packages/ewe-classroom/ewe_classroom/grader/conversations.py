@@ -182,7 +182,7 @@ def half_close(scene: Scene) -> None:
         because = "a loop calls recv() again although recv() returns b''"
         if scene.nobody_receives():
             because = "the conversation has ended, and nothing closes its connection: no thread is in recv()"
-        scene.fault(
+        scene.fail_once(
             STAYS_OPEN,
             f"half a request and FIN have arrived, and the connection stays open{scene.blocked()}",
             "close the connection: the rest of the request can never come",
@@ -275,7 +275,7 @@ def keep_alive(scene: Scene) -> None:
                 because = (
                     "the conversation has ended, and nothing closes its connection: no thread is in recv()"
                 )
-            scene.fault(
+            scene.fail_once(
                 STAYS_OPEN,
                 f"the connection stays open after a request with {what}: the client {client.story()}",
                 "close the connection after the response",

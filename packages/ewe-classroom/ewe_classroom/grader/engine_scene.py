@@ -327,8 +327,9 @@ class EngineScene(Scene):
     ) -> ScriptResult:
         """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`.
 
-        name, text, more: as in run(). because: the likely cause of a failure. status: None if the engine ends
-        without an end mark.
+        name: of the script's file, which gets this text if it is given. more: the other arguments of run().
+        HEAD: the head that the scripts of the checks write. because: the likely cause of a failure. status: None if
+        the engine ends without an end mark.
         """
         answer = self.run(name, text, **more)
         expected = HEAD + (output.encode() if isinstance(output, str) else output)

@@ -46,7 +46,8 @@ def answers(scene: EngineScene) -> None:
     scene.expect(
         "hello.py", HEADER_SCRIPT + 'print("hello")\n', "hello\n", "the script is not run, or not flushed"
     )
-    # Each character that the protocol writes in another way, and text that only looks like that ("%25").
+    # Each character that the protocol percent-encodes, and text that looks percent-encoded ("%25").
+    # ECHO prints each argument, the variable CHECK_VALUE, the present directory, and then the body.
     words = ["one", "two words", "tab\there", "50%25", "über", ""]
     value = "a\nb%0A c\t="
     body = bytes(range(256)) * 300
@@ -506,7 +507,7 @@ def leftovers(scene: EngineScene) -> None:
 )
 def ends(scene: EngineScene) -> None:
     for what in ("between two requests", "in the middle of a body"):
-        scene.probe()
+        scene.probe()  # starts an engine if none runs, and waits until it has run a script
         engine = scene.subject.engine
         if what != "between two requests":  # begin a request by hand: ask() would wait for its answer
             path = os.fsencode(scene.write("reads.py", HEADER_SCRIPT))

@@ -108,7 +108,7 @@ def nonsense(scene: Scene) -> None:
         scene.until(client.over, f"{client.name} sees the end of the connection")
         scene.expect_alive(f"a client sent the bytes {text[:16]!r}")
         if not client.over():
-            scene.fault(
+            scene.fail_once(
                 STAYS_OPEN,
                 f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open{scene.blocked()}",
                 "answer 400, or close",

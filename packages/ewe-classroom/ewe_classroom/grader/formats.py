@@ -12,7 +12,7 @@ killed, the file is complete and counts the finished checks. The other checks ha
     Autolab          the last line of standard output
 
 A report quotes the server's output, and the output may be a gigabyte, binary bytes, or characters that take six
-bytes in JSON. No report is larger than MAX_FILE_BYTES: fitted() shortens the texts of a report until it fits.
+bytes in JSON. No report is larger than MAX_FILE_BYTES: within_size_limit() shortens the texts of a report.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESTLESS = "This server never sleeps (idle-cpu): begin there. Checks that need a
 NOT_FINISHED = "The grader was stopped before it had finished. The checks that did not run have no points."
 
 
-def fitted(make: Callable[[Report, int], str]) -> Callable[[Report], str]:
+def within_size_limit(make: Callable[[Report, int], str]) -> Callable[[Report], str]:
     """Decorate a format so that its result has at most MAX_FILE_BYTES, if the shortest texts allow it.
 
     `make` gets the report, and the most characters of one text.
@@ -83,19 +83,19 @@ def to_json(report: Report) -> str:
     return text
 
 
-def shortened(value: Any, maximum: int) -> Any:
-    """Return a value of JSON with every text clipped to `maximum` characters."""
+def shortened(value: Any, max_chars: int) -> Any:
+    """Return a value of JSON with every text clipped to `max_chars` characters."""
     if isinstance(value, str):
-        return clip(value, maximum)
+        return clip(value, max_chars)
     if isinstance(value, list):
-        return [shortened(each, maximum) for each in value]
+        return [shortened(each, max_chars) for each in value]
     if isinstance(value, dict):
-        return {key: shortened(each, maximum) for key, each in value.items()}
+        return {key: shortened(each, max_chars) for key, each in value.items()}
     return value
 
 
-@fitted
-def to_gradescope(report: Report, maximum: int) -> str:
+@within_size_limit
+def to_gradescope(report: Report, max_chars: int) -> str:
     """Return Gradescope's results.json: score and status of each check, and the speed for the leaderboard."""
     tests: list[dict[str, Any]] = [
         {
@@ -104,7 +104,7 @@ def to_gradescope(report: Report, maximum: int) -> str:
             "score": verdict.score,
             "max_score": verdict.points,
             "status": "passed" if verdict.status == PASSED else "failed",
-            "output": verdict.text(maximum),
+            "output": verdict.text(max_chars),
             "output_format": "text",
             "visibility": "visible",
             "extra_data": {"again": clip(verdict.again, MAX_COMMAND_CHARS)},
@@ -132,7 +132,7 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
     speed = report.speed
     if speed is None or speed["failure"]:
         return []
-    columns = [{"name": "rate (reference = 1)", "value": rate_of(speed)["median"], "order": "desc"}]
+    columns = [{"name": "rate (reference = 1)", "value": rate_of_claim(speed)["median"], "order": "desc"}]
     for key, name in (
         ("p99", "99th percentile at half load (reference = 1)"),
         ("cpu", "CPU for a response (reference = 1)"),
@@ -143,20 +143,20 @@ def leaderboard(report: Report) -> list[dict[str, Any]]:
     return [*columns, {"name": "points", "value": report.score, "order": "desc"}]
 
 
-def rate_of(speed: dict[str, Any]) -> dict[str, Any]:
+def rate_of_claim(speed: dict[str, Any]) -> dict[str, Any]:
     """Return the ratio of the rates at the claimed load. The keys are numbers in a Speed, and texts in its JSON."""
     rates = speed["rates"]
     found: dict[str, Any] = rates.get(speed["claim"]) or rates[str(speed["claim"])]
     return found
 
 
-@fitted
-def to_classroom50(report: Report, maximum: int) -> str:
+@within_size_limit
+def to_classroom50(report: Report, max_chars: int) -> str:
     """Return Classroom 50's result.json.
 
     The runner of Classroom 50 gives classroom, assignment, student and commit in environment variables. It replaces
     `owner`, `assignment_type`, `datetime` and `graded_at` by its own values, but the schema requires them
-    (https://github.com/foundation50/classroom50/wiki/Advanced-Autograding). maximum: the characters of an `output`.
+    (https://github.com/foundation50/classroom50/wiki/Advanced-Autograding). max_chars: of an `output`.
     """
     commit = os.environ.get("COMMIT_URL", "")
     table = {
@@ -181,14 +181,14 @@ def to_classroom50(report: Report, maximum: int) -> str:
                 "max-score": verdict.points,
                 "output": text,
             }
-            for verdict, text in zip(report.verdicts, texts_with_remarks(report, maximum), strict=True)
+            for verdict, text in zip(report.verdicts, texts_with_remarks(report, max_chars), strict=True)
         ],
     }
     return as_json(table)
 
 
-@fitted
-def to_classroom(report: Report, maximum: int) -> str:
+@within_size_limit
+def to_classroom(report: Report, max_chars: int) -> str:
     """Return the results for GitHub Classroom's reporter, a step of a workflow, which wants them in base64.
 
     https://github.com/classroom-resources/autograding-grading-reporter adds the scores of the tests.
@@ -208,14 +208,14 @@ def to_classroom(report: Report, maximum: int) -> str:
                 "line_no": 0,
                 "execution_time": f"{verdict.seconds:.1f}s",
             }
-            for verdict, text in zip(report.verdicts, texts_with_remarks(report, maximum), strict=True)
+            for verdict, text in zip(report.verdicts, texts_with_remarks(report, max_chars), strict=True)
         ],
     }
     return as_json(table)
 
 
-@fitted
-def to_prairielearn(report: Report, maximum: int) -> str:
+@within_size_limit
+def to_prairielearn(report: Report, max_chars: int) -> str:
     """Return results.json of PrairieLearn, which takes at most 1 MB."""
     table = {
         "gradable": True,
@@ -229,7 +229,7 @@ def to_prairielearn(report: Report, maximum: int) -> str:
                 "points": verdict.score,
                 "max_points": verdict.points,
                 "message": verdict.status,
-                "output": verdict.text(maximum),
+                "output": verdict.text(max_chars),
             }
             for verdict in report.verdicts
         ],
@@ -237,8 +237,8 @@ def to_prairielearn(report: Report, maximum: int) -> str:
     return as_json(table)
 
 
-@fitted
-def to_junit(report: Report, maximum: int) -> str:
+@within_size_limit
+def to_junit(report: Report, max_chars: int) -> str:
     """Return JUnit's XML: one testsuite, one testcase for each check. The remarks are properties of the suite."""
     count = dict.fromkeys((PASSED, FAILED, ERROR, NOT_RUN, NOT_JUDGED), 0)
     for verdict in report.verdicts:
@@ -263,7 +263,7 @@ def to_junit(report: Report, maximum: int) -> str:
         kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped", NOT_JUDGED: "skipped"}[verdict.status]
         message = clip(verdict.what_happened, MAX_MESSAGE_CHARS) or verdict.status
         inner = f"<{kind} message={attribute(message)}"
-        inner += "/>" if kind == "skipped" else f">{escaped_xml(verdict.text(maximum))}</{kind}>"
+        inner += "/>" if kind == "skipped" else f">{escaped_xml(verdict.text(max_chars))}</{kind}>"
         lines.append(f"{start_tag}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
 
@@ -277,7 +277,7 @@ def to_autolab(report: Report) -> str:
     # One figure for each column of the scoreboard (pack_autolab.settings).
     figures: list[float] = [report.score, len(report.failed)]
     if report.speed is not None:
-        figures.append(0 if report.speed["failure"] else rate_of(report.speed)["median"])
+        figures.append(0 if report.speed["failure"] else rate_of_claim(report.speed)["median"])
     return json.dumps({"scores": scores, "scoreboard": figures})
 
 
@@ -306,13 +306,13 @@ def remarks(report: Report) -> list[str]:
     return said + report.notes
 
 
-def texts_with_remarks(report: Report, maximum: int) -> list[str]:
+def texts_with_remarks(report: Report, max_chars: int) -> list[str]:
     """Return the text of each check, for a platform that shows no text about the run.
 
     The text of one check begins with the remarks: the first check that has not passed, or else the first one.
-    maximum: the characters of one text of a check.
+    max_chars: of the text of one check.
     """
-    texts = [verdict.text(maximum) for verdict in report.verdicts]
+    texts = [verdict.text(max_chars) for verdict in report.verdicts]
     if texts and (said := remarks(report)):
         number = next((index for index, verdict in enumerate(report.verdicts) if verdict.status != PASSED), 0)
         texts[number] = "\n".join([*said, texts[number]])

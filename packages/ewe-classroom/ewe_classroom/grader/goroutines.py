@@ -116,8 +116,9 @@ def hold(scene: Scene, count: int) -> list[SceneClient]:
 def judge(scene: Scene, kind: str, client_count: int) -> None:
     """Count goroutines before stalled clients come, beside them, and after they have left.
 
-    Fail unless the counts fit the model. kind: the model, an option of the check who-works: "thread", "fixed" or
-    "one" (workers.KIND). client_count: the number of stalled clients.
+    A count ends the server (SIGQUIT), so each of the three counts has a new server. Fail unless the counts fit the
+    model. kind: the model, an option of the check who-works: "thread", "fixed" or "one" (workers.KIND).
+    client_count: the number of stalled clients.
     """
     scene.settle()
     processes_alone = len(scene.subject.running())
@@ -154,7 +155,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
             "one goroutine, the event loop, and at most one that waits for signals",
             "helper goroutines do the work that the loop should do without blocking",
         )
-    # The count has ended the server. In the new one, clients stall again, get their responses, and leave.
+    # In this third server, clients stall again, get their responses, and leave.
     restart_server(scene)
     for client in hold(scene, client_count):
         scene.release(client)

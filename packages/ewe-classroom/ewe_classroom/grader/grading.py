@@ -110,7 +110,7 @@ class Grading:
         self.deadline = float("inf")  # of the whole run (time.monotonic())
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
-        self.fault = ""  # the name of the fault by which the last check has failed (Scene.fault())
+        self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
         self.on_verdict = on_verdict
         self.kind = kind(scheme.subject)
         self.site = self.kind.site(directory, seed)  # the files that the server serves
@@ -238,7 +238,7 @@ class Grading:
             ]
             if causes:
                 cause = causes[0].name
-                verdict.leave_open(
+                verdict.make_not_judged(
                     f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
                 )
         if item is not None and verdict.status == PASSED:
@@ -298,25 +298,26 @@ class Grading:
             if scene is None or verdict.status not in (PASSED, FAILED):
                 return
             is_disturbed = verdict.status == FAILED and scene.may_have_timed_out()
+            # unproved: the waits that ended although a server that is never quiescent could still have acted.
             if scene.unproved or (is_disturbed and self.never_sleeps):
-                self.make_not_judged(verdict, scene)
+                self.rest_on_idle_cpu(verdict, scene)
                 return
             if not is_disturbed:
                 return
         is_race = verdict.name in self.findings.causes
         if scene is not None and scene.queued_s >= BUSY_MACHINE_S and not is_race:
-            verdict.leave_open(
+            verdict.make_not_judged(
                 f"the machine was too busy: in {MAX_ATTEMPTS} attempts the server disconnected a client that had "
                 f"waited for {MIN_SERVER_TIMEOUT_S:g} s or more, which a time limit may do. Grade again when the "
                 f"machine has less to do. What happened here: {verdict.did}"
             )
 
-    def make_not_judged(self, verdict: Verdict, scene: Scene) -> None:
+    def rest_on_idle_cpu(self, verdict: Verdict, scene: Scene) -> None:
         """Make a verdict "not judged": a server that is never quiescent could still have acted."""
         if verdict.name == FIRST_CHECK:  # this check has found the busy waiting, so its verdict stays
             return
         waited = f" (here: {scene.unproved[0]})" if scene.unproved else ""
-        verdict.leave_open(
+        verdict.make_not_judged(
             f"it rests on {FIRST_CHECK}: the server is never quiescent, so the end of a wait does not show that it "
             f"will not act{waited}. Mend the busy waiting first."
         )

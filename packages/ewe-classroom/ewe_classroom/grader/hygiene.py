@@ -104,7 +104,7 @@ def expect_closed(
     )
     named = [each for each in extra if each.startswith(first)] or extra
     if all("connection" in each for each in extra) and STAYS_OPEN in scene.findings.faults:
-        scene.fault(
+        scene.fail_once(
             STAYS_OPEN,
             f"{CLIENTS_OF_EACH_KIND} clients {actions}, and their connections stay open",
             should,
@@ -299,4 +299,4 @@ def memory(scene: Scene) -> None:
             "release the objects of a connection when it ends",
             "the server keeps objects of each request in a list or a dictionary",
         )
-    scene.confirm(f"120 connections brought {max(grown, 0) / 1024:.1f} KB each")
+    scene.confirm(f"{MEMORY_VISITS} connections brought {max(grown, 0) / 1024:.1f} KB each")

@@ -45,14 +45,15 @@ def kind(name: str) -> SubjectKind:
     if name == ENGINE:
         return SubjectKind(
             ENGINE, engine_scene.from_path, engine_scene.from_command,
-            lambda directory, seed: engine_scene.Scripts(directory),
-            engine_scene.EngineSubject, engine_scene.EngineScene,
+            site=lambda directory, seed: engine_scene.Scripts(directory),
+            subject=engine_scene.EngineSubject, scene=engine_scene.EngineScene,
         )  # fmt: skip
     if name == DATA:
         return SubjectKind(
-            DATA, run_scene.from_path, run_scene.from_command, lambda directory, seed: None,
-            run_scene.RunSubject, run_scene.RunScene,
+            DATA, run_scene.from_path, run_scene.from_command,
+            site=lambda directory, seed: None, subject=run_scene.RunSubject, scene=run_scene.RunScene,
         )  # fmt: skip
     return SubjectKind(
-        SERVER, subject.from_path, subject.from_command, subject.ServedFiles, subject.Subject, scene.Scene
-    )
+        SERVER, subject.from_path, subject.from_command,
+        site=subject.ServedFiles, subject=subject.Subject, scene=scene.Scene,
+    )  # fmt: skip

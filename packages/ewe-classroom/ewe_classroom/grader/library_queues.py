@@ -16,7 +16,7 @@ from pathlib import Path
 from ewe_classroom.grader.own_model import imported_files
 
 MODULES = ("queue", "_queue", "multiprocessing", "concurrent.futures", "asyncio")
-HARMLESS = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a queue nor a pool
+NAMES_WITHOUT_QUEUE = {"Empty", "Full", "cpu_count"}  # names in MODULES that are neither a queue nor a pool
 COMPUTED_IMPORT = re.compile(r"\b(__import__|importlib|runpy|exec|eval)\b")
 GO_CHANNEL = re.compile(r"\bchan\s+(?!<-)(?!(?:struct\{\}|bool|error|int|os\.Signal)(?!\w))([\w.*\[\]]+)")
 C_CALL = re.compile(r"\b(mq_open|msgget|g_async_queue_new\w*|g_thread_pool_new)\s*\(")
@@ -56,7 +56,8 @@ def in_python(text: str) -> Iterator[tuple[int, str]]:
                 if is_from_modules(alias.name):
                     yield node.lineno, f"the module {alias.name}"
         elif isinstance(node, ast.ImportFrom) and not node.level:  # `from .queue` is the student's own module
-            names = [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in HARMLESS]
+            imported = [alias.name for alias in node.names if alias.name not in NAMES_WITHOUT_QUEUE]
+            names = [f"{node.module}.{each}" for each in imported]
             # `from concurrent import futures` imports a module, and `from queue import Queue` a name in a module.
             if name := next(filter(is_from_modules, names), None):
                 yield node.lineno, name

@@ -107,7 +107,7 @@ class FileAnswer:
         return False
 
 
-def words(error: Exception) -> str:
+def fault_text(error: Exception) -> str:
     """Return the text of a fault of the loop, for a verdict. Only an OSError has no text of the loop."""
     if isinstance(error, OSError) and not isinstance(error, ClientsTimedOut):
         return f"a connection failed: {error.strerror or errno.errorcode.get(error.errno or 0, '?')}"
@@ -115,10 +115,10 @@ def words(error: Exception) -> str:
 
 
 def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes, address: str) -> Slice:
-    """Let clients ask for a file again and again; stop at the first request that fails. Return the times.
+    """Let clients ask for a file again and again; stop at the first request that fails. Return the slice.
 
-    seconds: how long new requests are sent. Those under way then are still waited for. address: the clients'
-    address, in 127.0.0.0/8.
+    seconds: how long new requests are sent. Those under way then are still waited for. body: the file's bytes.
+    address: the clients' address, in 127.0.0.0/8.
     """
     load = ClosedLoad(
         ("127.0.0.1", port),
@@ -128,7 +128,7 @@ def closed_loop(port: int, clients: int, seconds: float, path: str, body: bytes,
         seconds,
         source=address,
         stall_timeout_s=STALL_TIMEOUT_S,
-        fault=words,
+        fault=fault_text,
         stops=True,
     )
     found = ClosedLoop(load).run()

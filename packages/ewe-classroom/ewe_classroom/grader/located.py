@@ -22,10 +22,11 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with 
 
 
 def located(text: str, subject: str) -> str:
-    """Return the path of the submission that a path stands for. Raises BadSubject.
+    """Return the path of the submission that a path of the command line stands for. Raises BadSubject.
 
-    text: the path. It is returned unchanged if it is a file, or is missing and has no usual name. subject: the kind
-    of the submission (kinds.py).
+    A platform may unpack a submission into a further folder. A directory, or a missing file with the usual name of
+    a submission, therefore stands for the file below it. text: the path. Any other path is returned unchanged.
+    subject: the kind of the submission (kinds.py).
     """
     path = Path(text)
     is_usual = path.name in USUAL_NAMES[subject] and path.parent.is_dir()

@@ -37,8 +37,8 @@ from ewe_explore.pages import render
 # Steps by which a page becomes smaller: the characters of one text, and the verdicts that get a picture.
 TEXT_LIMITS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
 INTERPRETER = re.compile(r"python[\d.]*")
-COLUMNS_TEXTS = 4  # a text in columns, mostly spaces, may be as long as so many others
-QUOTED = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
+COLUMNS_FACTOR = 4  # a text in columns is mostly spaces, so it may be longer than others by this factor
+LITERAL_STYLES = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–", NOT_JUDGED: "?"}
 
 
@@ -80,10 +80,10 @@ def to_frame(report: Report) -> str:
     return render("ewe_classroom", "notebook.html.j2", title=summary_line(report), **values)
 
 
-def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, Any]:
+def values_of(report: Report, max_chars: int, drawn: Sequence[str]) -> dict[str, Any]:
     """Return the values of the page's template.
 
-    maximum: characters of a text. drawn: the statuses of the verdicts that get a picture.
+    max_chars: of one text. drawn: the statuses of the verdicts that get a picture.
     """
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     failed = by_weight(report.failed, report.first_advice())
@@ -95,7 +95,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
         "report": report,
         # The template itself has the words of RESTLESS, the first of them in bold.
         "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
-        "subject": clip(report.subject, maximum),
+        "subject": clip(report.subject, max_chars),
         "program": clip(program(report.subject), 60),
         "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
         "tiles": [tiles for tiles in (failed, open_verdicts, right) if tiles],
@@ -109,7 +109,7 @@ def values_of(report: Report, maximum: int, drawn: Sequence[str]) -> dict[str, A
         "definitions": Markup(lanes.definitions()),
         "samples": Markup(lanes.legend(LEGEND)),
         "sections": [
-            (heading, [card(verdict, report, maximum, drawn) for verdict in verdicts])
+            (heading, [card(verdict, report, max_chars, drawn) for verdict in verdicts])
             for heading, verdicts in (
                 ("Look at these", failed),
                 ("Not judged, or not run", open_verdicts),
@@ -146,17 +146,18 @@ def pieces(text: str) -> list[Piece]:
     return [Piece(part, is_code=index % 2 == 1) for index, part in enumerate(parts) if part]
 
 
-def card(verdict: Verdict, report: Report, maximum: int, drawn: Sequence[str]) -> Card:
+def card(verdict: Verdict, report: Report, max_chars: int, drawn: Sequence[str]) -> Card:
     """Return one check with its evidence and its timeline. The card of a failed check, and of the speed, is open.
 
-    maximum: the characters of one text. drawn: the statuses of verdicts that get a picture.
+    max_chars: of one text. drawn: the statuses of verdicts that get a picture.
     """
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in drawn
     rows = []
-    for label, text, kind in rows_of(verdict):
-        clipped = clip(text, maximum * COLUMNS_TEXTS if kind == "columns" else maximum)
-        rows.append((label, [Piece(clipped, False)] if kind in QUOTED else pieces(clipped), kind))
+    for label, text, style in rows_of(verdict):
+        clipped = clip(text, max_chars * COLUMNS_FACTOR if style == "columns" else max_chars)
+        text_pieces = [Piece(clipped, is_code=False)] if style in LITERAL_STYLES else pieces(clipped)
+        rows.append((label, text_pieces, style))
     return Card(
         verdict,
         mark=MARKS[verdict.status],

@@ -26,7 +26,7 @@ LIMIT_MEANINGS = (
 )
 
 
-def numbers(scene: Scene, kind: str) -> tuple[list[int], int | None]:
+def stalled_counts(scene: Scene, kind: str) -> tuple[list[int], int | None]:
     """Return the numbers of stalled clients that must not stop another client, and the number that must.
 
     The second one is None if no number may stop a client. kind: of the stalled clients (Scene.hold()).
@@ -54,7 +54,7 @@ def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -
 
 def play_progress(scene: Scene, kind: str) -> None:
     """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
-    served, stopped = numbers(scene, kind)
+    served, stopped = stalled_counts(scene, kind)
     if kind == "reader" and stopped is not None and scene.workers > 1:
         # A wrong number of workers costs the points of `progress` alone.
         stopped = scene.at_once()
@@ -135,7 +135,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
                 "serve the waiting client as soon as a worker is free",
                 "a wake-up is lost, a worker has ended, or the worker keeps the first client's idle connection",
             )
-        scene.expect_file(waiting, "/39.txt")
+        scene.expect_file(waiting, waiting.path)
         stalled = [first, *stalled]
     for client in stalled:
         if not client.answers:
@@ -249,7 +249,6 @@ def slow_readers(scene: Scene) -> None:
     ),
 )
 def idle_clients(scene: Scene) -> None:
-    idle: list[SceneClient] = []
     for number in range(IDLE_CLIENTS):
         client = scene.client(f"idle {number + 1}").ask(f"/{number}.txt")
         scene.until(client.answered_or_over, f"{client.name} gets a response")
@@ -259,7 +258,6 @@ def idle_clients(scene: Scene) -> None:
                 "answer this client: idle connections must not stop other clients",
                 f"each idle connection occupies one of {number} workers",
             )
-        idle.append(client)
     scene.expect_answer(after=f"{IDLE_CLIENTS} connections became idle")
     scene.confirm(f"{IDLE_CLIENTS} idle connections stopped no new client")
 

@@ -115,7 +115,7 @@ def expect_own_queue(scene: Scene, files: list[Path]) -> None:
 
 def explore_queue(scene: Scene, source: Path) -> None:
     """Run the class Queue of a file under the explorer; fail if a scenario fails."""
-    directory = copied(scene, source.parent)
+    directory = copy_of_submission(scene, source.parent)
     # The scenarios import `server`, but the submission may have another name.
     if source.name != "server.py" and (directory / source.name).is_file():
         (directory / source.name).rename(directory / "server.py")
@@ -135,7 +135,7 @@ def explore_queue(scene: Scene, source: Path) -> None:
 
 def explore_model(scene: Scene, module: str, name: str) -> None:
     """Run the class `name` of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
-    directory = copied(scene, scene.subject.start_command.directory)
+    directory = copy_of_submission(scene, scene.subject.start_command.directory)
     file = directory / f"{module}.py"
     schedules = 0
     for scenario, option, is_narrow in MODEL_SCENARIOS:
@@ -216,8 +216,11 @@ def timeline_of(report: str) -> str:
     return "\n".join(line for line in lines[heads[-1] :] if not line.startswith(RULE)) if heads else ""
 
 
-def copied(scene: Scene, source: Path) -> Path:
-    """Return a new directory with the Python files of a submission's directory."""
+def copy_of_submission(scene: Scene, source: Path) -> Path:
+    """Copy the Python files of a submission's directory to a new directory; return it.
+
+    The check adds its own files to the copy: the scenarios, and the control that has to fail.
+    """
     directory = scene.subject.output.parent / "queue"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -267,7 +270,13 @@ def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:
         if now_s != used_s:
             used_s, awake_at = now_s, time.monotonic()
         asleep = all(task.asleep for task in processes.tasks([process.pid]).values())
-        if used_s > EXPLORER_CPU_S or (asleep and time.monotonic() - awake_at > EXPLORER_ASLEEP_S):
+        if asleep and time.monotonic() - awake_at > EXPLORER_ASLEEP_S:
+            scene.fail(
+                f"the queue's scenarios did not end: all threads have slept for {EXPLORER_ASLEEP_S:g} s",
+                "end: each scenario starts two or three threads for three items",
+                "a call that waits outside of the queue, or when server.py is imported: keep it in main()",
+            )
+        if used_s > EXPLORER_CPU_S:
             scene.fail(
                 f"the queue's scenarios did not end within {used_s:.0f} s of processor time",
                 "end: each scenario starts two or three threads for three items",

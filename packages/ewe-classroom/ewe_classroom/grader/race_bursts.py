@@ -193,11 +193,12 @@ class Bursts:
         if has_queue and self.workers > 1:
             self.start()
             self.stop_full()
-        for position in self.positions[:MAX_POSITIONS]:
+        tested = self.positions[:MAX_POSITIONS]
+        for position in tested:
             self.start(position)
             self.serve_bursts()
             self.stop(0)
-        where = f"; the waits at {', '.join(self.positions)} test again" if self.positions else ""
+        where = f"; the waits at {', '.join(tested)} test again" if tested else ""
         self.scene.confirm(
             f"{self.requests} requests in bursts, with a race detector: no race, no lost wake-up{where}"
         )
@@ -394,7 +395,12 @@ class Bursts:
     # Verdicts
 
     def wait(self, condition: Condition, what: str) -> bool:
-        """Wait until a condition is true; return False once the server has ended or hangs."""
+        """Wait until a condition is true; return False once the server has ended or hangs.
+
+        A server hangs if for hang_s seconds its threads have slept and used no processor time, no thread has begun
+        or ended, and no byte has moved. It also hangs if no byte has moved for hang_s seconds of a burst that takes
+        longer than MAX_BURST_S: its threads run without an end. what: the condition in words, for the record.
+        """
         start = changed_at = moved_at = looked_at = time.monotonic()
         looks: list[bool] = []  # since the last change: did all threads sleep?
         tasks = self.scene.subject.tasks()
@@ -411,6 +417,7 @@ class Bursts:
                 before, tasks = tasks.keys(), self.scene.subject.tasks()
                 changed = moved or tasks.keys() != before  # a server that ends does so thread by thread
                 looks.append(all(task.asleep for task in tasks.values()))
+            # `moved`: bytes, or the state of a client. `changed`: also the threads of the server.
             if moved:
                 moved_at = now
             if changed:
@@ -444,7 +451,10 @@ class Bursts:
             client.close()
 
     def no_answer(self, clients: list[SceneClient], what: str) -> None:
-        """Fail with the reason for which clients have no response: a race, a crash, or a hang."""
+        """Fail with the reason for which clients have no response: a race, a crash, or a hang.
+
+        what: the burst in words, as the beginning of the verdict.
+        """
         self.expect_no_race()
         if not self.scene.subject.alive():
             output = self.output()
@@ -467,12 +477,14 @@ class Bursts:
         )
 
     def fail(self, did: str, should: str, because: str, *, is_hang: bool = False) -> None:
-        """Fail the check. A wait whose test is an `if` is the cause of all that follows.
+        """Fail the check with these texts of a verdict, unless a race or a wait explains the fault better.
 
-        is_hang: clients wait for a response. Raises NotJudged if this is so because the server is no pool.
+        A wait for a condition after an `if` in place of a loop can cause any fault, so the verdict then names this
+        wait. is_hang: clients wait for a response. Raises NotJudged if this is so because the server is no pool.
         """
         self.expect_no_race()
-        # Each place once. The one whose waits return without a reason comes first: it is the likely cause.
+        # The waits of this run and of the first one, as "server.c:41", each once. In this run the waits at
+        # `spurious` return without a reason, so they come first: the likely cause.
         positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
         keywords = {position: self.keyword_of(position) for position in positions if position}
         position = next((position for position, keyword in keywords.items() if keyword == "if"), "")
@@ -486,7 +498,8 @@ class Bursts:
             because = f"a thread that woke at {self.spurious} went on although its condition was false"
             should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
         elif is_hang:
-            self.scene.at_once()  # raises NotJudged
+            # Only for its NotJudged, if the server serves one client at a time, or any number.
+            self.scene.at_once()
         self.scene.fail(
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )

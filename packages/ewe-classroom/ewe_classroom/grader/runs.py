@@ -129,10 +129,11 @@ def server_log(scene: RunScene) -> None:
     served = sorted(scene.served(), key=lambda line: line.arrival)
     arrivals = [line.arrival for line in served]
     runs = sorted(scene.runs(), key=first_sent)
-    # The lines of a run in the log: from its first request to the first request of the next run. bisect finds them
-    # in the sorted log: a look at each line for each run would take hours for forged data.
-    first_lines = [bisect.bisect_left(arrivals, first_sent(run) - CLOCK_TOLERANCE_S) for run in runs]
-    for run, begin, end in zip(runs, first_lines, [*first_lines[1:], len(served)], strict=True):
+    # The lines of a run in the log: from its first request to the first request of the next run. The first run also
+    # has the lines before it, and the last run those after it: each line must be in the data. bisect finds them in
+    # the sorted log: a look at each line for each run would take hours for forged data.
+    next_runs = [bisect.bisect_left(arrivals, first_sent(run) - CLOCK_TOLERANCE_S) for run in runs[1:]]
+    for run, begin, end in zip(runs, [0, *next_runs], [*next_runs, len(served)], strict=True):
         lines = served[begin:end]
         strange, missing = matched(run, lines)
         if missing:

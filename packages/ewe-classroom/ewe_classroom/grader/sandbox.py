@@ -76,7 +76,7 @@ def named_account(name: str) -> SubjectAccount:
 
 
 def own_account() -> SubjectAccount:
-    """Return an account with a user id and a group that no process uses. No other call returns it meanwhile.
+    """Return an account with a user id and a group that no process uses. claim() keeps it for this process.
 
     The search begins at a number that depends on the process id, so that graders that start at the same moment take
     different numbers.
@@ -90,6 +90,7 @@ def own_account() -> SubjectAccount:
     first_index = os.getpid() % len(OWN_UIDS)
     candidates = (*OWN_UIDS[first_index:], *OWN_UIDS[:first_index])
     free = (number for number in candidates if number not in taken and claim(number))
+    # Without a free id, two gradings share one: better than no grading.
     uid = next(free, OWN_UIDS[first_index])
     return SubjectAccount(f"number {uid}", uid, uid, is_own=True)
 
@@ -325,7 +326,7 @@ def adopt_orphans() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def gain_nothing() -> None:
+def set_no_new_privileges() -> None:
     """Make the kernel ignore setuid bits for this process and its children, for example that of sudo."""
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
@@ -358,7 +359,7 @@ class SandboxLimits:
         Raises OSError, which Popen turns into a SubprocessError without a text.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program inherits the blocked signals of the grader
-        # Before the limits: without a private network, hide() opens files.
+        # Before the limits: hide() may open files, the maps of user ids (new_namespaces()), and needs descriptors.
         if self.hidden and not hide((*self.hidden, *self.also_hidden)):
             # hideable() tried `hidden`, so this is rare: the memory is full. The solutions must stay unreadable.
             raise OSError("the paths that the program may not read cannot be hidden")
@@ -374,7 +375,7 @@ class SandboxLimits:
         if self.account is not None:
             lower(resource.RLIMIT_NPROC, self.processes)
             become(self.account)
-        gain_nothing()
+        set_no_new_privileges()
         end_with_parent(signal.SIGKILL)  # last, because a change of the account clears this setting
 
 

@@ -205,6 +205,7 @@ class Sanitized:
 
         Raises BadSubject, MissingProgram.
         """
+        # The conditions with bad luck: CFLAGS includes this file in each source.
         copy(UNLUCKY / "ewe_unlucky.h", self.directory / "ewe_unlucky.h")
         if not (self.directory / "Makefile").exists():
             copy(SHARED / "Makefile", self.directory / "Makefile")

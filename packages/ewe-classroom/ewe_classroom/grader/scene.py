@@ -93,7 +93,7 @@ Condition = Callable[[], bool]
 class FailedExpectation(Exception):
     """The server does not behave as the check expects. sent, did, should, because: texts for the student.
 
-    name: of a fault that several checks may meet (Scene.fault()); else "".
+    name: of a fault that several checks may meet (Scene.fail_once()); else "".
     """
 
     def __init__(self, sent: str, did: str, should: str, because: str = "", name: str = "") -> None:
@@ -511,7 +511,8 @@ class Scene:
         """Return a fingerprint of the activity of server and clients; None while a thread of the server runs.
 
         If the next look gives the same fingerprint, nothing has happened since this one: no thread has had a turn
-        on a processor (ThreadSample.turns), and no byte of a client has arrived.
+        on a processor (ThreadSample.turns), and the server's kernel has received no byte of a client: each client
+        has as many unsent() bytes as before.
         """
         if not all(task.asleep for task in tasks.values()):
             return None
@@ -655,8 +656,11 @@ class Scene:
         """
         raise FailedExpectation(sent, did, should, because)
 
-    def fault(self, name: str, did: str, should: str, because: str = "") -> None:
-        """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it."""
+    def fail_once(self, name: str, did: str, should: str, because: str = "") -> None:
+        """Fail because of a fault that several checks may meet; go on if an earlier check has failed by it.
+
+        name: of the fault. did, should, because: arguments of fail().
+        """
         blamed_check = self.findings.faults.get(name, self.check)
         if blamed_check == self.check:
             raise FailedExpectation("", did, should, because, name)

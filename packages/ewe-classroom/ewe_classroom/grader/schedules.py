@@ -174,9 +174,9 @@ class Play:
         if victim is None:
             answered = [each for each in self.waiting if self.status(each.client)]
             if answered:
-                first = answered[0]
+                served = answered[0]
                 scene.fail(
-                    f"{len(self.waiting)} requests waited, and {first.name} {self.outcome(first.client)}",
+                    f"{len(self.waiting)} requests waited, and {served.name} {self.outcome(served.client)}",
                     "let this request wait: all workers are occupied, and the queue has room",
                     "the queue is smaller than QUEUE, or the server serves more requests than it has workers",
                 )
@@ -336,7 +336,7 @@ def variables(policy: str, queue: int, drop: str = "newest", overtaken: int = 10
     environment=variables("fifo", 16),
 )
 def order_fifo(scene: Scene) -> None:
-    play = Play(scene, first)
+    play = Play(scene, rule=first)
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
@@ -364,7 +364,7 @@ def order_fifo(scene: Scene) -> None:
     environment=variables("sff", 16),
 )
 def order_sff(scene: Scene) -> None:
-    play = Play(scene, smallest)
+    play = Play(scene, rule=smallest)
     # With --seed, the five sizes are in the student's order. They arrive in the order of the names.
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
@@ -388,7 +388,7 @@ def order_sff(scene: Scene) -> None:
     environment=variables("sff", 16, overtaken=2),
 )
 def order_patience(scene: Scene) -> None:
-    play = Play(scene, patient(2))
+    play = Play(scene, rule=patient(2))
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_4), ("3rd", SIZE_1), ("4th", SIZE_2)):
         play.add(name, path)
     play.serve_next()
@@ -412,7 +412,7 @@ def order_patience(scene: Scene) -> None:
     environment=variables("fifo", 3),
 )
 def queue_bound(scene: Scene) -> None:
-    play = Play(scene, first)  # occupies all workers; its rule, `first`, chooses the request to serve next
+    play = Play(scene, rule=first)  # occupies all workers; the rule chooses the request to serve next
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_1), ("3rd", SIZE_4)):
         play.add(name, path)
     play.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
@@ -436,7 +436,7 @@ def queue_bound(scene: Scene) -> None:
     environment=variables("fifo", 3, "oldest"),
 )
 def drop_oldest(scene: Scene) -> None:
-    play = Play(scene, first)
+    play = Play(scene, rule=first)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_1)):
         play.add(name, path)
     play.add("4th", SIZE_2, victim=first)
@@ -455,7 +455,7 @@ def drop_oldest(scene: Scene) -> None:
     environment=variables("sff", 3, "largest"),
 )
 def drop_largest(scene: Scene) -> None:
-    play = Play(scene, smallest)
+    play = Play(scene, rule=smallest)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_2)):
         play.add(name, path)
     play.add("4th", SIZE_1, victim=largest)
@@ -476,7 +476,7 @@ def drop_largest(scene: Scene) -> None:
     fresh=True,
 )
 def trace_agrees(scene: Scene) -> None:
-    play = Play(scene, smallest)
+    play = Play(scene, rule=smallest)
     if not scene.subject.trace.stat().st_size:
         scene.fail(
             f"{scene.workers} requests are served, and the file that EWE_TRACE names is empty",

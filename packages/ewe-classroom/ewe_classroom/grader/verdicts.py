@@ -63,7 +63,7 @@ class Verdict:
             return self.earned
         return self.points if self.status == PASSED else 0
 
-    def leave_open(self, because: str) -> None:
+    def make_not_judged(self, because: str) -> None:
         """Make the verdict "not judged", for this reason. Its texts about a failure are dropped."""
         self.status, self.because = NOT_JUDGED, because
         self.sent = self.did = self.should = self.schedule = ""

@@ -17,7 +17,7 @@ import subprocess
 import time
 from urllib.parse import unquote
 
-from web import PROGRAMS, Refused, Request, Response, again, main
+from web import PROGRAMS, Refused, Request, Response, local_redirect, main
 
 TIME_LIMIT_S = float(os.environ.get("CGI_TIMEOUT", "10"))  # seconds that a program may take
 MAX_OUTPUT_BYTES = 16 << 20  # bytes that a program may write
@@ -27,7 +27,7 @@ STATUS = re.compile(r"([2-5][0-9][0-9])( .*)?")
 # variables
 WITHHELD = {"proxy", "authorization", "proxy-authorization", "content-type", "content-length"}
 # Fields of a program's output that the client does not get: the server sets them itself
-OWN = {"status", "content-length", "connection", "transfer-encoding"}
+SERVER_FIELDS = {"status", "content-length", "connection", "transfer-encoding"}
 
 
 class TimeLimitExceeded(Exception):
@@ -200,10 +200,10 @@ def response_of(output: bytes, request: Request, root: str) -> Response:
             status = value
         elif name.lower() == "location":
             location = value
-        if name.lower() not in OWN:
+        if name.lower() not in SERVER_FIELDS:
             fields.append((name, value))
     if location.startswith("/") and not status:
-        return again(request, root, location, respond)
+        return local_redirect(request, root, location, respond)
     status = status or ("302" if location else "200")
     if not STATUS.fullmatch(status):
         raise Refused(502)

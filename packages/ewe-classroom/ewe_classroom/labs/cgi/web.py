@@ -192,7 +192,7 @@ def answer(request: Request, root: str, respond: Respond) -> Response:
         return Response(500, b"500 Internal Server Error\n")
 
 
-def again(request: Request, root: str, location: str, respond: Respond) -> Response:
+def local_redirect(request: Request, root: str, location: str, respond: Respond) -> Response:
     """Answer a local redirect as if the client had requested its path. Raises Refused after MAX_HOPS redirects.
 
     Without a limit, two programs that redirect to each other would never end.
@@ -200,7 +200,11 @@ def again(request: Request, root: str, location: str, respond: Respond) -> Respo
     if request.hops >= MAX_HOPS:
         raise Refused(502)
     path, _, query = location.partition("?")
-    asked = replace(request, method="GET", path=path, query=query, body=b"", hops=request.hops + 1)
+    # Without the body, its type and its length would be wrong.
+    fields = {name: value for name, value in request.fields.items() if not name.startswith("content-")}
+    asked = replace(
+        request, method="GET", path=path, query=query, fields=fields, body=b"", hops=request.hops + 1
+    )
     return answer(asked, root, respond)
 
 

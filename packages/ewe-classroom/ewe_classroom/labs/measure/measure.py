@@ -45,7 +45,7 @@ def exchange(port: int) -> None:
 
 
 def closed_loop(port: int, clients: int, seconds: float) -> tuple[float, Requests]:
-    """Let clients send requests for some seconds; return the time of the start, and all requests.
+    """Let clients send requests for some seconds; return the time of the start, and all requests (due, sent, done).
 
     In a closed loop a request is due when it is sent.
     """

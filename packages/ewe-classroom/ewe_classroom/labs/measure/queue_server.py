@@ -24,7 +24,7 @@ class Clerk:
     """The clerk serves one request at a time, in the order of arrival.
 
     service, stall, every: in seconds. next: the number of the next request that arrives. serving: the number of the
-    request that is served now.
+    request that is served now. free: notified when the clerk has served a request.
     """
 
     def __init__(self, service: float, stall: float, every: float, log: str) -> None:
@@ -35,7 +35,10 @@ class Clerk:
         self.log = open(log, "w", buffering=1)  # line-buffered: each line is in the file at once
 
     def serve(self, connection: socket.socket, arrival: float, number: int) -> None:
-        """Wait until this request is next, serve it, and send the response."""
+        """Wait until this request is next, serve it, and send the response. In a stall, wait for its end.
+
+        arrival: the time of the request (time.monotonic()). number: its place in the order of arrival.
+        """
         with self.free:
             while number != self.serving:
                 self.free.wait()

@@ -23,18 +23,18 @@ GET = "GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"
 GET_AND_CLOSE = "GET /hello.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 HALF = "GET /hello.txt HTTP/1.1\r\nHost: local"
 REST = "host\r\nConnection: close\r\n\r\n"
-steps = []
+steps = []  # of step(): title, function, max_descriptors, variables of the server's environment
 
 
 class Failed(Exception):
     """A step has failed. The text names the fault."""
 
 
-def step(title, descriptors=0, **environment):
-    """Make a function a step. descriptors: how many descriptors the server may have; 0: the usual number."""
+def step(title, max_descriptors=0, **environment):
+    """Make a function a step. max_descriptors: how many the server may have open; 0: the usual number."""
 
     def keep(function):
-        steps.append((title, function, descriptors, environment))
+        steps.append((title, function, max_descriptors, environment))
         return function
 
     return keep
@@ -42,13 +42,13 @@ def step(title, descriptors=0, **environment):
 
 def run(prepare=None):
     """Run all steps; end the program with status 1 at the first that fails. prepare(directory) adds files."""
-    for number, (title, function, descriptors, environment) in enumerate(steps, 1):
+    for number, (title, function, max_descriptors, environment) in enumerate(steps, 1):
         with tempfile.TemporaryDirectory() as directory:
             (Path(directory) / "hello.txt").write_text(BODY)
             if prepare:
                 prepare(Path(directory))
             try:
-                with Server(directory, descriptors, environment) as server:
+                with Server(directory, max_descriptors, environment) as server:
                     function(server)
             except Failed as failure:
                 sys.exit(f"✗ {number}. {title}\n  {failure}")
@@ -59,7 +59,7 @@ def run(prepare=None):
 class Server:
     """Your server, on a free port of this machine. It serves a directory with hello.txt."""
 
-    def __init__(self, directory, descriptors, environment):
+    def __init__(self, directory, max_descriptors, environment):
         self.directory = directory
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -67,7 +67,7 @@ class Server:
         words = [sys.executable, "server.py", str(self.port), directory, "4"]
         if os.path.exists("model.py"):
             words = [sys.executable, "-m", "ewe", "--model", "model:Mine", str(self.port), directory]
-        limits = (descriptors, descriptors)
+        limits = (max_descriptors, max_descriptors)
         self.output = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             words,
@@ -75,7 +75,7 @@ class Server:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that killpg() ends the children of the server, too
             env={**os.environ, **environment},
-            preexec_fn=lambda: descriptors and resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+            preexec_fn=lambda: max_descriptors and resource.setrlimit(resource.RLIMIT_NOFILE, limits),
         )
 
     def __enter__(self):

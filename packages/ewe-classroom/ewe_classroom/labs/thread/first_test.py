@@ -23,7 +23,7 @@ def two(server):
         slow.expect(BODY, "The first client has sent the rest of its request, and gets no response.")
 
 
-@step("The server survives its limit of descriptors.", descriptors=DESCRIPTORS)
+@step("The server survives its limit of descriptors.", max_descriptors=DESCRIPTORS)
 def limit(server):
     clients = [server.connect() for _ in range(CLIENTS)]
     for client in clients:
