@@ -146,7 +146,9 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
 
 def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
     """Return the text of a lab with the command of its first test, below the heading of the first step."""
-    first = frame("first", locale).format(command=variant.first)
+    go = frame("first-go", locale).rstrip("\n") if variant.name == "go" else ""
+    race = frame("first-race", locale) if "-race" in variant.first else ""
+    first = frame("first", locale).format(command=variant.first, go=go + race)
     return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 
