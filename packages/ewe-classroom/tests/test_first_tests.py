@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.server import ROOT
 
 from ewe_classroom.course import cli, labs, locales
+from ewe_classroom.course.handout import assignment
 
 WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
 NO_RESPONSE = "The client has sent a request, and gets no response."
@@ -75,6 +77,49 @@ def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, way: str)
         assert locales.frame("first", locale).strip().partition("\n")[0] in step
         for name in variant.tests:
             assert (directory / name).is_file() and f"- `{name}`: " in text
+
+
+@pytest.mark.parametrize(("lab", "way"), WAYS)
+def test_new_names_the_first_test_before_the_grader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lab: str, way: str
+) -> None:
+    variant = labs.lab(lab).variant(way)
+    assert cli.main(["new", lab, str(tmp_path / "my work"), "--language", way, "--seed", "Ada"]) == 0
+    first, then = capsys.readouterr().out.splitlines()[-2:]
+    assert first == f"Next, the first test: cd '{tmp_path}/my work' && {variant.first}"
+    assert then.endswith(f" ewe-grade --lab {lab} --seed Ada {variant.grade}")
+    assert f" {variant.build} && " in then if variant.build else "&&" not in then
+
+
+@pytest.mark.parametrize(("lab", "way"), WAYS)
+def test_the_first_step_says_why_go_needs_a_minute(lab: str, way: str) -> None:
+    """And that the race detector needs a C compiler."""
+    found = labs.lab(lab)
+    for locale in found.locales:
+        step = assignment(found, found.variant(way), locale=locale).partition("\n## 2. ")[0]
+        assert ("`go test`" in step) == (way == "go")
+        assert ("\n`-race`" in step) == ("-race" in found.variant(way).first)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("gcc")
+def test_the_first_test_of_the_pool_shows_an_access_without_a_lock(tmp_path: Path) -> None:
+    """Step 2 in C: the command of the handout builds the test with ThreadSanitizer."""
+    assert cli.main(["solution", "pool", str(tmp_path), "--language", "c"]) == 0
+    text = assignment(labs.lab("pool"), labs.lab("pool").variant("c"))
+    (command,) = re.findall("^    (make clean check .*)$", text, re.MULTILINE)
+    source = (tmp_path / "server.c").read_text()
+    count, unlock = "    queue.count++;\n", "    pthread_mutex_unlock(&queue.lock);\n"
+    for text, races in (
+        (source, False),
+        (source.replace(count, "").replace(unlock, unlock + count, 1), True),
+    ):
+        (tmp_path / "server.c").write_text(text)
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert ("WARNING: ThreadSanitizer: data race" in done.stdout) == races, done.stdout
+        assert bool(done.returncode) == races, done.stdout
 
 
 @pytest.mark.starts_processes

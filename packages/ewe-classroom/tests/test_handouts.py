@@ -79,6 +79,17 @@ def test_the_page_of_lecturers_has_the_hours_of_the_steps() -> None:
     assert f"at most {labs.CLASS_HOURS} hours" in page
 
 
+def test_a_handout_says_where_the_source_of_ewe_lies(tmp_path: Path) -> None:
+    """Only a handout that names a file of it."""
+    command = "python3 -c 'import ewe; print(ewe.__path__[0])'"
+    named = set()
+    for lab, language in WAYS:
+        text = handout(tmp_path / lab / language, lab, language)
+        assert (f"\n\n    {command}\n" in text) == bool(SOURCE_OF_EWE.search(text)), (lab, language)
+        named |= {name.strip("`") for name in SOURCE_OF_EWE.findall(text)}
+    assert "ewe/processors/pool.py" in named and all((ROOT / name).is_file() for name in named)
+
+
 def test_a_text_has_parts_and_words() -> None:
     text = "a\n<!-- go -->\n  use `{{get}}`\n<!-- python c -->\nuse `get()`\n<!-- all -->\nb\n"
     assert text_for("go", text, WORDS, LANGUAGES) == "a\n  use `Get`\nb\n"

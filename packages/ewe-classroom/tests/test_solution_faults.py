@@ -34,7 +34,7 @@ RACES = ("queue-races", "shared-data")
 # One of each kind that the check tells apart; with EWE_TEST_ZOO (`make zoo`) all.
 QUICKLY = (
     "PutUnlocked, pool in C", "IfInGet, pool in C", "SignalsTheFirst, pool in C", "CloseWakesOne, pool in C",
-    "OtherLock, pool in C", "MessageQueue, pool in C", "LockOrder, thread in C",
+    "OtherLock, pool in C", "MessageQueue, pool in C", "LockOrder, thread in C", "NotDetached, thread in C",
     "PutUnlocked, pool in Go", "IfInPut, pool in Go", "SignalsTheFirst, pool in Go", "ChannelAsQueue, pool in Go",
     "LibraryQueue, pool in Python",
 )  # fmt: skip

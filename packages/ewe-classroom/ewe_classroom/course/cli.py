@@ -20,6 +20,7 @@ from ewe_classroom.course import labs, locales
 from ewe_classroom.seeds import Seed
 
 if TYPE_CHECKING:
+    from ewe_classroom.course.labs import Lab, LabVariant
     from ewe_classroom.course.questions import Question
 
 DESCRIPTION = "Labs on concurrency: assignments, starters, solutions, and packs for the platform of a course."
@@ -248,10 +249,18 @@ def new(options: argparse.Namespace) -> int:
             "README.md has the assignment; a page for a browser needs two packages: pip install markdown jinja2"
         )
     if not options.solved:
-        student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
-        directory = shlex.quote(str(options.directory))
-        print(f"\nNext: cd {directory} && ewe-grade --lab {lab.name}{student} {variant.grade}")
+        print(next_commands(lab, variant, options.directory, seed))
     return 0
+
+
+def next_commands(lab: Lab, variant: LabVariant, directory: Path, seed: Seed | None) -> str:
+    """Return the lines that name a student's first commands: the first test, then the build and ewe-grade."""
+    student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
+    build = f"{variant.build} && " if variant.build else ""
+    return (
+        f"\nNext, the first test: cd {shlex.quote(str(directory))} && {variant.first}\n"
+        f"Then, when it passes: {build}ewe-grade --lab {lab.name}{student} {variant.grade}"
+    )
 
 
 def pack(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ nothing.
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import groupby
 from pathlib import Path
@@ -30,6 +31,7 @@ from ewe_classroom.grader import scheme
 from ewe_classroom.grader.kinds import SERVER
 from ewe_classroom.seeds import Seed
 
+SOURCE_OF_EWE = re.compile(r"`(ewe/[\w/]+\.py)`")
 PROGRAMMING = {"python": "Python", "c": "C", "go": "Go"}
 SUBJECTS = {
     "conversations": "Requests and responses",
@@ -120,8 +122,10 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     files = [frame("work", locale).format(name=name) for name in variant.work]
     files += [frame("given", locale).format(name=name) for name in variant.given]
     files += [frame("test", locale).format(name=name) for name in variant.tests]
+    source = SOURCE_OF_EWE.search(text)
     begin = frame("begin", locale).format(
         files="\n".join(files),
+        source=frame("source", locale).format(name=source[1]) if source else "",
         build=frame("build", locale).format(build=variant.build) if variant.build else "",
         lab=f"{lab.name} --seed {shlex.quote(seed.name)}" if seed is not None else lab.name,
         grade=variant.grade,
@@ -146,7 +150,9 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
 
 def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
     """Return the text of a lab with the command of its first test, below the heading of the first step."""
-    first = frame("first", locale).format(command=variant.first)
+    go = frame("first-go", locale).rstrip("\n") if variant.name == "go" else ""
+    race = frame("first-race", locale) if "-race" in variant.first else ""
+    first = frame("first", locale).format(command=variant.first, go=go + race)
     return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 

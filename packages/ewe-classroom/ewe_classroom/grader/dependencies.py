@@ -61,7 +61,10 @@ RESTS: dict[str, dict[str, str]] = {
     "who-works": {"progress": ONE, "byte-by-byte": HALVES},
     "descriptors": {"parent-lets-go": "a connection that the parent keeps is an open descriptor"},
     "memory": {"who-works": "a thread that stays keeps its memory"},
-    "shared-data": {"progress": ONE},
+    "shared-data": {
+        "progress": ONE,
+        "memory": "a race detector keeps more than the program for each thread that keeps memory, and ends late",
+    },
     "child-killed": {
         "progress": ONE,
         "parent-lets-go": "a connection ends when the last process has closed it",

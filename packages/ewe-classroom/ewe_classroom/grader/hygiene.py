@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
@@ -21,7 +22,10 @@ MIN_RUN_SHARE = MAX_BUSY_SHARE / 4
 LOOK_EVERY_S = 0.01  # between two looks at the server's threads: one that ends in between is not seen
 NEW_THREAD = processes.ThreadSample(0, 0, "", turns=0, ran_s=0.0, queued_s=0.0)  # before its first turn
 MEMORY_VISITS = 120
+MEMORY_ROUNDS = 4  # in which the MEMORY_VISITS come
 MAX_GROWTH_BYTES = 16 * 1024  # of memory, for each of the MEMORY_VISITS
+# Of address space, for each visit of each round. The smallest stacks of threads have 128 KB.
+MAX_ADDRESS_GROWTH_BYTES = 64 * 1024
 MAX_WAKE_UPS_PER_S = 40.0  # wake-ups a second; a timer of 50 ms needs 20
 
 
@@ -273,9 +277,12 @@ def watch(scene: Scene) -> tuple[float, float, float]:
     "memory",
     proves="memory does not grow with the number of requests",
     sends="60 requests to warm up, then 120 more; every fourth client leaves early",
-    expects="less than 16 KB more for each connection",
-    why="Memory that a server keeps for each request adds up: after a million requests the kernel ends the server.",
-    hint="Look for lists and dictionaries that only grow: connections, threads, caches without a limit.",
+    expects="less than 16 KB of memory and 64 KB of address space more for each connection",
+    why="Memory that a server keeps for each request adds up: after a million requests the kernel ends the server."
+    " Linux allows a process 65,530 mappings, and a stack with its guard takes two: after some 32,000 stacks that"
+    " stay, no further thread can start.",
+    hint="Look for lists and dictionaries that only grow: connections, threads, caches without a limit. Detach each"
+    " thread, or join it.",
     fresh=True,
 )
 def memory(scene: Scene) -> None:
@@ -289,10 +296,15 @@ def memory(scene: Scene) -> None:
 
     visits(WARM_UP_VISITS)  # the first connections fill the caches of the interpreter
     scene.settle()
-    before = used()
-    visits(MEMORY_VISITS)
-    scene.settle()
+    before, threads_before = used(), len(scene.subject.tasks())
+    spaces = [address_spaces(scene)]
+    for _ in range(MEMORY_ROUNDS):
+        visits(MEMORY_VISITS // MEMORY_ROUNDS)
+        scene.settle()
+        spaces.append(address_spaces(scene))
     grown = (used() - before) / MEMORY_VISITS
+    if len(scene.subject.tasks()) - threads_before < MEMORY_VISITS // 2:
+        expect_stacks_back(scene, spaces)
     if grown > MAX_GROWTH_BYTES:
         scene.fail(
             f"memory grew by {grown / 1024:.0f} KB for each of {MEMORY_VISITS} connections",
@@ -300,3 +312,34 @@ def memory(scene: Scene) -> None:
             "the server keeps objects of each request in a list or a dictionary",
         )
     scene.confirm(f"{MEMORY_VISITS} connections brought {max(grown, 0) / 1024:.1f} KB each")
+
+
+def address_spaces(scene: Scene) -> dict[int, processes.AddressSpace]:
+    """Return the address space of each process of the server, by its process id."""
+    return {pid: processes.address_space(pid) for pid in scene.subject.running()}
+
+
+def expect_stacks_back(scene: Scene, spaces: list[dict[int, processes.AddressSpace]]) -> None:
+    """Fail if the address space has grown with each connection, as by the stacks of threads that have ended.
+
+    spaces: address_spaces() before the MEMORY_VISITS, and after each of their rounds. The C library and a runtime
+    take address space in few large pieces. Such a piece grows one round, and a leak grows all of them.
+    """
+    visits = MEMORY_VISITS // MEMORY_ROUNDS
+    growths = [
+        [(after[pid], before[pid]) for pid in after.keys() & before.keys()]
+        for before, after in pairwise(spaces)
+    ]
+    least_bytes = (
+        min(sum(now.size_bytes - then.size_bytes for now, then in pairs) for pairs in growths) / visits
+    )
+    least_guards = min(sum(now.guards - then.guards for now, then in pairs) for pairs in growths) / visits
+    if least_bytes > MAX_ADDRESS_GROWTH_BYTES:
+        scene.fail(
+            f"the address space grew by {least_bytes / 1024:,.0f} KB for each of {MEMORY_VISITS} connections, and "
+            "no thread of them goes on",
+            "detach the thread of a connection (in C: pthread_detach()), or join it",
+            "a thread that is neither detached nor joined keeps its stack"
+            # Some C libraries have no guard that can be counted.
+            + ("" if least_guards > 0.5 else "; or a large buffer is never freed"),
+        )

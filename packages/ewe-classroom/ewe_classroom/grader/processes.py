@@ -104,6 +104,18 @@ class ThreadSample:
 
 
 @dataclass(frozen=True)
+class AddressSpace:
+    """The address space of a process, without the parts that belong to a file.
+
+    size_bytes: also of pages that the process has never touched. guards: the parts that it may neither read nor
+    write. The C library puts one below the stack of each thread.
+    """
+
+    size_bytes: int = 0
+    guards: int = 0
+
+
+@dataclass(frozen=True)
 class TcpEntry:
     """One row of /proc/net/tcp. peer: the peer's port, 0 if the socket listens. unread: bytes in its queue."""
 
@@ -213,6 +225,28 @@ def memory_share(pid: int) -> int:
             text = read(f"/proc/{pid}/smaps_rollup")
     match = re.search(r"Pss_Anon:\s+(\d+) kB", text)
     return int(match[1]) * 1024 if match else 0
+
+
+def address_space(pid: int) -> AddressSpace:
+    """Return the address space of a process; an empty one if the process has ended, or hides it."""
+    text = read(f"/proc/{pid}/maps")
+    if not text:
+        with owners_rights(pid):
+            text = read(f"/proc/{pid}/maps")
+    return parse_maps(text)
+
+
+def parse_maps(text: str) -> AddressSpace:
+    """Return the address space that a file maps of proc(5) describes."""
+    size_bytes = guards = 0
+    for line in text.splitlines():
+        # 7f736c1e0000-7f736c1e1000 ---p 00000000 00:00 0, and then the name of the file, if the part has one.
+        addresses, rights, _, _, _, *name = line.split(maxsplit=5)
+        if not name or name[0].startswith("[anon"):
+            start, end = (int(address, 16) for address in addresses.split("-"))
+            size_bytes += end - start
+            guards += rights.startswith("---")
+    return AddressSpace(size_bytes, guards)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ SERIAL: list[Entry] = [
         ("\t\t\tconnection.Close()\n", ""),
     ),
     (
-        "IgnoresWriteError", "serial", "go", "reset-in-response", "aborted download",
+        "IgnoresWriteError", "serial", "go", "reset-in-response", "goes on running",
         "The error of Write is ignored, and the loop goes on without end.",
         (CONVERSATION_GO, "\t\t\tcount, err := connection.Write(piece)\n\t\t\tif err != nil {\n"
          "\t\t\t\treturn\n\t\t\t}\n",
@@ -114,7 +114,7 @@ THREAD: list[Entry] = [
          "    pthread_mutex_lock(&lock);\n    threads--;\n    pthread_cond"),
     ),
     (
-        "NotDetached", "thread", "c", "shared-data", "did not end", "No thread is detached or joined.",
+        "NotDetached", "thread", "c", "memory", "keeps its stack", "No thread is detached or joined.",
         ("        pthread_detach(thread); /* no thread joins it; its resources are freed at its end */\n",
          ""),
     ),
