@@ -255,7 +255,7 @@ def for_client_with_copy(request: Request, response: Response, coding: str) -> R
     tag = (response.get("etag") or "").removeprefix("W/")
     fields = with_vary(response.fields, "Accept-Encoding")
     value = request.values.get("if-none-match") or ""
-    known = tags(value) or []
+    known = tags(value)
     for opaque in ENCODED_TAG.findall(value):
         if (added := f'W/"{opaque}"') in known:
             known.remove(added)  # added by plain_tags()
