@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 # Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
 # their Requests. It caches only short heads of requests without a body. A full cache drops all its entries.
 MAX_HEADS = 1024
+CR = 13  # the byte
 TURN_S = 0.002  # exchanges that take this time together count as TURN_BYTES, even if they send little
 # Only for the access log, with nginx's status: the client left before its response began.
 CLIENT_LEFT = Response(499)
@@ -201,28 +202,32 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
     """
     head = b""
     try:
-        head, pending = await read_head(stream, site, pending)
+        end = pending.find(b"\r\n\r\n") + 4
+        # Almost every head is complete, and begins with its request line: then there is nothing to wait for.
+        if end > 4 and pending[0] != CR:
+            head, pending = pending[:end], pending[end:]
+        else:
+            head, pending = await read_head(stream, site, pending)
         request = site.heads.get(head) or parse_request(head, site.limits)
-        if stream.scheme != "https" and request.target[:6].lower() == "https:":  # RFC 9110 section 7.4
+        is_https = request.target[0] in "hH" and request.target[:6].lower() == "https:"
+        if is_https and stream.scheme != "https":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
         raise RefusedHead(error, head) from None
     if request.length == 0:
-        remember(site, head, request)
+        # An https URL is not cached: some connections refuse it, and others do not.
+        if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
+            remember(site, head, request)
         return request, pending
     request.body = Body(stream, request, pending, site.limits, site.config.body_timeout)
     return request, b""
 
 
 def remember(site: Site, head: bytes, request: Request) -> None:
-    """Add a head and its Request to the site's cache. Exchanges may share a Request, since it is never changed.
-
-    An https URL is not cached: some connections refuse it, and others do not.
-    """
-    if len(head) <= MAX_CACHED_HEAD_CHARS and request.target[:6].lower() != "https:":
-        if len(site.heads) >= MAX_HEADS:
-            site.heads.clear()
-        site.heads[head] = request
+    """Add a head and its Request to the site's cache. Exchanges may share a Request, since it is never changed."""
+    if len(site.heads) >= MAX_HEADS:
+        site.heads.clear()
+    site.heads[head] = request
 
 
 async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:
