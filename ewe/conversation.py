@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 # Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
 # their Requests. It caches only short heads of requests without a body. A full cache drops all its entries.
 MAX_HEADS = 1024
-CR = 13  # the byte
 TURN_S = 0.002  # exchanges that take this time together count as TURN_BYTES, even if they send little
 # Only for the access log, with nginx's status: the client left before its response began.
 CLIENT_LEFT = Response(499)
@@ -204,7 +203,7 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
     try:
         end = pending.find(b"\r\n\r\n") + 4
         # Almost every head is complete, and begins with its request line: then there is nothing to wait for.
-        if end > 4 and pending[0] != CR:
+        if end > 4 and pending[:1] != b"\r":
             head, pending = pending[:end], pending[end:]
         else:
             head, pending = await read_head(stream, site, pending)
@@ -217,17 +216,12 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
     if request.length == 0:
         # An https URL is not cached: some connections refuse it, and others do not.
         if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
-            remember(site, head, request)
+            if len(site.heads) >= MAX_HEADS:
+                site.heads.clear()
+            site.heads[head] = request
         return request, pending
     request.body = Body(stream, request, pending, site.limits, site.config.body_timeout)
     return request, b""
-
-
-def remember(site: Site, head: bytes, request: Request) -> None:
-    """Add a head and its Request to the site's cache. Exchanges may share a Request, since it is never changed."""
-    if len(site.heads) >= MAX_HEADS:
-        site.heads.clear()
-    site.heads[head] = request
 
 
 async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:
