@@ -17,7 +17,8 @@ holds at a time. A thread is therefore woken only if it is needed:
 
 - All threads sleep: one is woken, in the loop's next round. Many clients of a busy server send in the same round.
   A thread that the first of them woke would compete with the loop for the interpreter's lock: it would take the
-  lock for each call and give it back, instead of once for all calls of the round.
+  lock for each call and give it back, instead of once for all calls of the round. The call of a single client waits
+  for one more round of the loop.
 - One thread is awake, and takes calls faster than one in WAKE_AFTER_S: this thread will take the new call, too.
   A second thread would only compete with it for the interpreter's lock.
 - No thread has taken a call for WAKE_AFTER_S: the calls block. One more thread is woken, or started. If calls
