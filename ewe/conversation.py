@@ -201,28 +201,27 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
     """
     head = b""
     try:
-        head, pending = await read_head(stream, site, pending)
+        end = pending.find(b"\r\n\r\n") + 4
+        # Almost every head is complete, and begins with its request line: then there is nothing to wait for.
+        if end > 4 and pending[:1] != b"\r":
+            head, pending = pending[:end], pending[end:]
+        else:
+            head, pending = await read_head(stream, site, pending)
         request = site.heads.get(head) or parse_request(head, site.limits)
-        if stream.scheme != "https" and request.target[:6].lower() == "https:":  # RFC 9110 section 7.4
+        is_https = request.target[0] in "hH" and request.target[:6].lower() == "https:"
+        if is_https and stream.scheme != "https":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
         raise RefusedHead(error, head) from None
     if request.length == 0:
-        remember(site, head, request)
+        # An https URL is not cached: some connections refuse it, and others do not.
+        if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
+            if len(site.heads) >= MAX_HEADS:
+                site.heads.clear()
+            site.heads[head] = request
         return request, pending
     request.body = Body(stream, request, pending, site.limits, site.config.body_timeout)
     return request, b""
-
-
-def remember(site: Site, head: bytes, request: Request) -> None:
-    """Add a head and its Request to the site's cache. Exchanges may share a Request, since it is never changed.
-
-    An https URL is not cached: some connections refuse it, and others do not.
-    """
-    if len(head) <= MAX_CACHED_HEAD_CHARS and request.target[:6].lower() != "https:":
-        if len(site.heads) >= MAX_HEADS:
-            site.heads.clear()
-        site.heads[head] = request
 
 
 async def read_head(stream: Stream, site: Site, pending: bytes) -> tuple[bytes, bytes]:

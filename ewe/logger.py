@@ -61,6 +61,9 @@ UNPRINTABLE_IN_MESSAGE = Escapes(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def escaped(text: str, what: Escapes = UNPRINTABLE) -> str:
     """Return a text with the characters that match `what` escaped."""
+    # Nearly every text is printable ASCII. These four checks take a quarter of the time of the pattern's search.
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return text
     return text.translate(what) if what.pattern.search(text) else text
 
 

@@ -48,6 +48,7 @@ from ewe.http.messages import (
 from ewe.http.negotiation import preferred_coding
 from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
+from ewe.streams.base import COPIED_BYTES
 from ewe.streams.descriptors import limit
 
 if TYPE_CHECKING:
@@ -276,15 +277,12 @@ class Static:
             elif not known.sidecars and request.method in ("GET", "HEAD"):
                 file = known.file
                 opened = file.opened  # another thread may let it go
-                response = file.response if opened is None else file.response_if_unchanged(opened)
+                response = self.conditional_response(request, file, opened) if request.conditional else None
                 if response is None:
-                    self.forget(request.path)
-                elif not request.conditional:
+                    response = file.response if opened is None else file.response_if_unchanged(opened)
+                if response is not None:
                     return response
-                elif (refusal := refused_by_condition(request, file)) is not None:
-                    return refusal
-                else:
-                    return self.partial_response(request, file, response) or response
+                self.forget(request.path)
         if request.method not in ("GET", "HEAD"):
             return self.other_method(request)
         response = self.serve(request, request.path)
@@ -539,27 +537,48 @@ class Static:
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
         response = whole(file, descriptor)
-        response = self.partial_response(request, file, response) or response
+        assert not isinstance(response.body, Source)
+        response = self.partial_response(request, file, response.body) or response
         if isinstance(response.body, tuple):
             response.release = lambda: os.close(descriptor)
         return response
 
-    def partial_response(self, request: Request, file: File, whole: Response) -> Response | None:
-        """Return a 206 or 416, or None to send the whole file. whole: the response with it."""
-        value = request.values.get("range")
+    def conditional_response(self, request: Request, file: File, opened: OpenFile | None) -> Response | None:
+        """Return the 206, 304, 412 or 416 for a file in the cache; None to send the whole file, or if the file was
+        changed meanwhile.
+
+        opened: file.opened, which this thread keeps open.
+        """
+        if opened is not None and file_version(os.fstat(opened.descriptor)) != file.file_version:
+            return None
+        refusal = refused_by_condition(request, file)
+        if refusal is not None:
+            return refusal
+        body = file.body if opened is None else (Region(opened.descriptor, 0, file.size, opened),)
+        return None if body is None else self.partial_response(request, file, body)
+
+    def partial_response(
+        self, request: Request, file: File, whole: bytes | tuple[bytes | Region, ...]
+    ) -> Response | None:
+        """Return a 206 or 416, or None to send the whole file. whole: the body of the response with it."""
+        values = request.values
+        value = values.get("range")
         if value is None or request.method != "GET":
             return None
-        if not conditional.range_applies(request, file.etag, file.modified, time.time()):
+        now = time.time()
+        if "if-range" in values and not conditional.range_applies(request, file.etag, file.modified, now):
             return None
         found = ranges.satisfiable_ranges(value, file.size)
         if found is None:
             return None  # the field is malformed, or has too many ranges
         if not found:  # no range lies in the file
             return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
-        assert not isinstance(whole.body, Source)
         # partial() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        return ranges.partial(found, file.size, file.kind, file.fields, whole.body, file.head)
+        response = ranges.partial(found, file.size, file.kind, file.fields, whole, file.head)
+        if type(response.body) is tuple and len(response.body) == 1:
+            response.body = read_if_short(response.body[0]) or response.body
+        return response
 
     # The cache: path -> file, at most self.room bytes. Each entry is checked again after FILE_CHECK_S.
 
@@ -666,6 +685,17 @@ def read(descriptor: int, size: int) -> bytes | None:
     """Return the bytes of a file; None if its size has changed meanwhile."""
     data = os.read(descriptor, size + 1)
     return data if len(data) == size else None
+
+
+def read_if_short(part: bytes | Region) -> bytes | None:
+    """Return the bytes of a short part of an open file, which leave in one system call with their head; else None.
+
+    Return None also if the file has become shorter meanwhile: the response is then aborted as it is sent.
+    """
+    if isinstance(part, bytes) or part.count > COPIED_BYTES:
+        return None
+    data = os.pread(part.file, part.count, part.offset)
+    return data if len(data) == part.count else None
 
 
 def redirect(target: str) -> Response:

@@ -17,14 +17,12 @@ TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*
 PARSED_DATES: BoundedDict[str, float | None] = BoundedDict(256)
 
 
-def tags(value: str | None) -> list[str] | None:
-    """Return the entity tags of If-Match or If-None-Match: ["*"] for the star, None if the field is missing.
+def tags(value: str) -> list[str]:
+    """Return the entity tags of If-Match or If-None-Match: ["*"] for the star.
 
     A malformed list counts as empty. Then If-Match is false, so nothing is changed, and If-None-Match is true, so
     the client gets the whole file.
     """
-    if value is None:
-        return None
     if value == "*":
         return ["*"]
     return TAG.findall(value) if TAGS.fullmatch(value) else []
@@ -37,14 +35,14 @@ def status_by_conditions(request: Request, etag: str, modified: float | None) ->
     1970; None for a page without a date. Then the conditions with dates are ignored (sections 13.1.3, 13.1.4).
     """
     get = request.values.get
-    matching = tags(get("if-match"))
-    if matching is not None:
+    if (value := get("if-match")) is not None:
+        matching = tags(value)
         if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never matches
             return 412
     elif modified is not None and is_later(modified, get("if-unmodified-since")):
         return 412
-    differing = tags(get("if-none-match"))
-    if differing is not None:
+    if (value := get("if-none-match")) is not None:
+        differing = tags(value)
         if differing == ["*"] or etag in (tag.removeprefix("W/") for tag in differing):  # weak comparison
             return 304
     elif modified is not None and is_later(modified, get("if-modified-since")) is False:

@@ -18,8 +18,8 @@ MAX_CACHED_LINES = 1024
 MAX_CACHED_LINE_CHARS = 256
 # Lines of these fields are not cached: they differ between clients and requests.
 VARYING = frozenset({
-    "authorization", "content-length", "cookie", "proxy-authorization", "referer", "x-api-key", "x-auth-token",
-    "x-csrf-token",
+    "authorization", "content-length", "cookie", "proxy-authorization", "range", "referer", "x-api-key",
+    "x-auth-token", "x-csrf-token",
 })  # fmt: skip
 parsed_lines: BoundedDict[str, tuple[str, str]] = BoundedDict(MAX_CACHED_LINES)
 

@@ -132,7 +132,7 @@ class Request:
         self.expects = False
         self.conditional = not CONDITIONS.isdisjoint(self.values)
         self.body: BodyReader = NO_BODY
-        self.protocol = f"HTTP/{version[0]}.{version[1]}"
+        self.protocol = "HTTP/1.1" if version == (1, 1) else "HTTP/1.0"
         self.line = f"{method} {target} {self.protocol}"
 
     def get(self, name: str) -> str | None:

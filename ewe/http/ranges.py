@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from ewe.http.messages import Region, Response, encode_head
-from ewe.http.status import REASONS
+from ewe.http.messages import Region, Response
 
 MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
+ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")  # as most clients ask
+# The head with one range: Content-Range, and the field lines of the response with the whole file
+ONE_PART = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\n%b"
 
 
 def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
@@ -18,6 +20,9 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     Return None if the field is malformed or has too many ranges: the whole file is then sent. Return an empty list
     if no range can be satisfied: the status is then 416 (section 15.5.17).
     """
+    one = ONE_RANGE.fullmatch(value)
+    if one is not None and (begin := int(one[1])) <= (end := int(one[2])):
+        return [(begin, min(end, size - 1) - begin + 1)] if begin < size else []
     unit, _, specs = value.partition("=")
     if unit.lower() != "bytes":
         return None
@@ -78,11 +83,11 @@ def partial(
     """
     if len(ranges) == 1:
         offset, count = ranges[0]
-        about = ("Content-Range", f"bytes {offset}-{offset + count - 1}/{size}")
+        where = f"bytes {offset}-{offset + count - 1}/{size}"
         part = part_of(whole, offset, count)
         body = part if isinstance(part, bytes) else (part,)
-        head = encode_head(206, REASONS[206], (about,)) + head.partition(b"\r\n")[2]
-        return Response(206, (about, ("Content-Type", kind), *fields), body, head=head)
+        head = ONE_PART % (where.encode(), head.partition(b"\r\n")[2])
+        return Response(206, (("Content-Range", where), ("Content-Type", kind), *fields), body, head=head)
     boundary = os.urandom(12).hex()
     pieces: list[bytes | Region] = []
     for offset, count in ranges:

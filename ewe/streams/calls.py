@@ -15,7 +15,10 @@ The change of threads is cheap: it needs no Future, no Task and no lock. Both qu
 popleft() are atomic. Two costs remain: waking a thread (a futex), and the interpreter's lock, which only one thread
 holds at a time. A thread is therefore woken only if it is needed:
 
-- All threads sleep: one is woken.
+- All threads sleep: one is woken, in the loop's next round. Many clients of a busy server send in the same round.
+  A thread that the first of them woke would compete with the loop for the interpreter's lock: it would take the
+  lock for each call and give it back, instead of once for all calls of the round. The call of a single client waits
+  for one more round of the loop.
 - One thread is awake, and takes calls faster than one in WAKE_AFTER_S: this thread will take the new call, too.
   A second thread would only compete with it for the interpreter's lock.
 - No thread has taken a call for WAKE_AFTER_S: the calls block. One more thread is woken, or started. If calls
@@ -113,17 +116,41 @@ class ExecutorThreads:
         self.thread_ends: SimpleQueue[None] = SimpleQueue()  # one entry for each thread that has ended
         self.sleeping: list[LockType] = []  # one lock for each thread that waits for a call
         self.last_taken_at = 0.0  # time.monotonic() when a thread last took a call, or was woken for one
+        self.wake_planned = False  # the loop is going to call wake_for_round()
         self.watching = False  # the loop is going to call wake_more()
         self.first: ExecutorCall | None = None  # the call that had waited longest when wake_more() last ran
 
     def put(self, call: ExecutorCall) -> None:
         """Have a thread make a call."""
         self.waiting.append(call)
+        if self.wake_planned:
+            return
         now = time.monotonic()
         if len(self.sleeping) == self.count or now - self.last_taken_at > WAKE_AFTER_S:
-            self.last_taken_at = now  # the woken thread will take a call; until then no other thread is woken
-            self.wake()
-        elif not self.watching:
+            if self.sleeping:
+                self.wake_planned = True
+                self.loop.call_soon(self.wake_for_round)
+            else:
+                self.last_taken_at = (
+                    now  # the new thread will take a call; until then no other thread is woken
+                )
+                self.wake()
+        else:
+            self.watch()
+
+    def wake_for_round(self) -> None:
+        """Wake a thread for the calls of the loop's last round, unless a thread has taken them already."""
+        self.wake_planned = False
+        if not self.waiting:
+            return
+        if len(self.waiting) > 1:
+            self.watch()  # the first call may block
+        self.last_taken_at = time.monotonic()  # the woken thread will take a call
+        self.wake()
+
+    def watch(self) -> None:
+        """Plan wake_more(), unless it is planned."""
+        if not self.watching:
             self.watching = True
             self.loop.call_later(WAKE_AFTER_S, self.wake_more)
 

@@ -1234,3 +1234,13 @@ def test_too_many_field_lines_are_refused_before_they_are_parsed() -> None:
     with pytest.raises(HTTPError, match="max-fields"):
         parse_fields("".join(f"name-{number}:\r\n" for number in range(9000)), LIMITS)
     assert parsed_lines == kept
+
+
+def test_the_ranges_of_a_download_replace_no_line_in_the_cache() -> None:
+    """A player of films asks for another range each time, and the lines of other clients stay in the cache."""
+    kept = dict(parsed_lines)
+    assert parse_fields("Range: bytes=0-99\r\nrange: bytes=100-199\r\n", LIMITS)[1] == (
+        "range",
+        "bytes=100-199",
+    )
+    assert parsed_lines == kept

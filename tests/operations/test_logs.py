@@ -23,7 +23,7 @@ from support.server import ROOT, Server, Start, run_command, wait_until, write_p
 from support.wire import read_all, read_response, reset
 
 from ewe.log_files import LogFile
-from ewe.logger import UNPRINTABLE_IN_MESSAGE, escaped
+from ewe.logger import UNPRINTABLE, UNPRINTABLE_IN_MESSAGE, escaped
 
 COMBINED = re.compile(
     r'127\.0\.0\.1 - - \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] "([^"\\]|\\.)*" \d{3} (\d+|-)'
@@ -70,6 +70,13 @@ def test_what_is_escaped_and_that_it_costs_little() -> None:
     # With a function for each character, it takes many times as long.
     by_function = seconds(lambda text: re.sub("\xff", lambda match: f"\\x{ord(match[0]):02x}", text))
     assert min(seconds(escaped) for _ in range(3)) < by_function / 2
+
+
+def test_every_character_is_escaped_as_the_table_says() -> None:
+    for code in (*range(0x180), 0x2028, 0xDC80, 0xDCFF):
+        text = f"a{chr(code)}b"
+        for table in (UNPRINTABLE, UNPRINTABLE_IN_MESSAGE):
+            assert escaped(text, table) == text.translate(table)
 
 
 def told_losses(text: str) -> int:

@@ -1451,6 +1451,38 @@ def test_calls_that_come_at_once_and_block_get_threads(calls: Calls) -> None:
     wait_until(lambda: all(call.value is not None for call in made), 20)
 
 
+def test_the_calls_of_one_round_wake_one_thread_after_it() -> None:
+    soon: list[Callable[[], None]] = []
+    later: list[Callable[[], None]] = []
+    loop: Any = SimpleNamespace(call_soon=soon.append, call_later=lambda _, function: later.append(function))
+    threads = ExecutorThreads(loop, 2)
+    lock = threading.Lock()
+    lock.acquire()
+    threads.count = 1
+    threads.sleeping.append(lock)  # type: ignore[arg-type]
+    for _ in range(3):
+        threads.put(ExecutorCall(bytes, (), lambda: None))
+    assert soon == [threads.wake_for_round] and lock.locked()
+    soon.pop()()
+    assert not lock.locked()
+    assert later == [threads.wake_more]  # the first call may block
+    threads.put(ExecutorCall(bytes, (), lambda: None))  # the thread is awake, and takes it
+    assert not soon and len(threads.waiting) == 4
+
+
+def test_a_thread_that_was_still_awake_has_taken_the_calls_of_the_round() -> None:
+    soon: list[Callable[[], None]] = []
+    threads = ExecutorThreads(SimpleNamespace(call_soon=soon.append), 2)  # type: ignore[arg-type]
+    lock = threading.Lock()
+    threads.count = 1
+    threads.sleeping.append(lock)  # type: ignore[arg-type]
+    threads.put(ExecutorCall(bytes, (), lambda: None))
+    threads.sleeping.clear()
+    threads.waiting.clear()
+    soon.pop()()  # starts no second thread
+    assert threads.count == 1 and not threads.wake_planned
+
+
 def test_calls_that_block_get_threads_up_to_the_limit(calls: Calls) -> None:
     barrier = threading.Barrier(4)  # three calls and the test
     running: list[int] = []

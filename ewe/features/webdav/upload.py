@@ -203,16 +203,16 @@ def check_conditions(request: Request, resource: DavPath) -> None:
         return
     get, about = request.values.get, resource.about
     etag = etag_of(about) if about is not None and not resource.is_directory else None
-    matching = conditional.tags(get("if-match"))
-    if matching is not None:
+    if (value := get("if-match")) is not None:
+        matching = conditional.tags(value)
         if about is None or (matching != ["*"] and etag not in matching):
             raise HTTPError(412, f"webdav: If-Match does not hold for {resource.real}")
     else:
         since = parse_date(get("if-unmodified-since") or "")
         if since is not None and about is not None and int(about.st_mtime) > since:
             raise HTTPError(412, f"webdav: {resource.real} was modified since")
-    differing = conditional.tags(get("if-none-match"))
-    if differing is not None and about is not None:
+    if (value := get("if-none-match")) is not None and about is not None:
+        differing = conditional.tags(value)
         weak = [tag.removeprefix("W/") for tag in differing]
         if differing == ["*"] or etag in weak:
             raise HTTPError(412, f"webdav: If-None-Match does not hold for {resource.real}")
