@@ -60,6 +60,7 @@ def test_a_wheel_has_the_files_that_git_knows(tmp_path: Path, package: str) -> N
     directory = DIRECTORIES[package]
     files = {name: name for name in known_to_git(directory, package)}
     if package == "ewe":
+        del files["ewe/README.md"]  # the list of the files, which is for a checkout
         files |= {f"ewe/sample/{name}": name for name in known_to_git(directory, *SAMPLES)}
         assert len(files) > 300 and {"100%", "vu"} <= set(re.split("[/ ]", " ".join(files)))
     with wheel_of(directory, tmp_path) as wheel:
