@@ -56,7 +56,7 @@ from ewe.server.worker import (
     STOPPED,
     STOPS,
     UNUSABLE,
-    ignore_stops,
+    ignore_signals,
 )
 from ewe.server.worker_slots import WorkerSlots
 from ewe.server.worker_table import COMING, FIRST, SERVING, STARTING, XSWITCH, Event, WorkerProcess
@@ -162,7 +162,7 @@ class Supervisor(WorkerSlots):
             for states, method, _ in TASKS:
                 if self.state in states:
                     getattr(self, method)()
-        ignore_stops()
+        ignore_signals()
         logger.report_losses()  # for a worker that was killed
         if self.stopping.unusable:
             raise StartError(self.stopping.unusable)

@@ -43,10 +43,14 @@ ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (w
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 
 
-def ignore_stops() -> None:
-    """Ignore further stop signals and USR1: the process is ending, and they must not change its exit status."""
+def ignore_signals() -> None:
+    """Ignore each further signal of the server: the process is ending.
+
+    At its end, Python restores the default action of each signal that has a handler. HUP would then change the exit
+    status, and TTIN could halt the process. SIGALRM is left alone, since its timer is off.
+    """
     signal.set_wakeup_fd(-1)
-    for number in (*STOPS, signal.SIGUSR1):
+    for number in HANDLED - {signal.SIGALRM}:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -127,7 +131,7 @@ class Worker:
         finally:
             self.processor.stop_conversations()  # the alarm still bounds the time of this call
             signal.setitimer(signal.ITIMER_REAL, 0)
-            ignore_stops()
+            ignore_signals()
             self.processor.aborted += kill_programs()
             logger.report_losses()
         return ABORTED if self.processor.aborted else STOPPED

@@ -192,6 +192,18 @@ def test_a_stop_right_after_the_start(start: Start, variant: str) -> None:
     assert server.stop(signal.SIGTERM) == 0, server.log()
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2], ids=lambda each: each.name)
+def test_signals_during_a_stop_do_not_change_the_status(start: Start, number: int) -> None:
+    """They arrive until the last moment, also while the interpreter ends. The supervisor only notes them."""
+    server = start("prefork")
+    os.kill(server.pid, signal.SIGTERM)
+    deadline = time.monotonic() + 30
+    while server.process.poll() is None and time.monotonic() < deadline:
+        os.kill(server.pid, number)
+        time.sleep(0.001)
+    assert server.process.poll() == 0, server.log()
+
+
 def test_a_terminal_interrupts_the_whole_group(start: Start, model: str) -> None:
     """Ctrl-C reaches the workers and children as well as the main process; it counts once."""
     server = start(model)
