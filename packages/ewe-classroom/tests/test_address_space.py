@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,8 @@ ONE_ROUND = MEMORY_VISITS // MEMORY_ROUNDS
 
 def test_the_address_space_has_the_stacks_and_their_guards() -> None:
     assert parse_maps(MAPS) == AddressSpace((8 << 20) + 2 * 4096, guards=1)
-    assert processes.address_space(os.getpid()).size_bytes > 1 << 20
+    own = processes.address_space(os.getpid())
+    assert own.size_bytes > 1 << 20 and own.threads >= threading.active_count()
     assert parse_maps("") == AddressSpace()
 
 
@@ -35,13 +37,14 @@ def judge(*rounds: AddressSpace, more: dict[int, AddressSpace] | None = None) ->
     spaces = [{7: AddressSpace(1 << 20)}]
     for growth in rounds:
         last = spaces[-1][7]
-        spaces.append({7: AddressSpace(last.size_bytes + growth.size_bytes, last.guards + growth.guards)})
+        size_bytes, guards = last.size_bytes + growth.size_bytes, last.guards + growth.guards
+        spaces.append({7: AddressSpace(size_bytes, guards, last.threads + growth.threads)})
     spaces[-1] |= more or {}
     expect_stacks_back(Scene(SimpleNamespace(site=None, workers=4)), spaces)  # type: ignore[arg-type]
 
 
 def times(count: int, part: AddressSpace) -> AddressSpace:
-    return AddressSpace(count * part.size_bytes, count * part.guards)
+    return AddressSpace(count * part.size_bytes, count * part.guards, count * part.threads)
 
 
 def test_a_stack_for_each_connection_is_found() -> None:
@@ -61,3 +64,13 @@ def test_a_few_large_pieces_and_new_processes_are_no_leak() -> None:
     judge(times(8, PIECE), AddressSpace(), AddressSpace(), AddressSpace())
     judge(times(8, PIECE), times(4, PIECE), times(2, PIECE), AddressSpace(), more={9: times(100, STACK)})
     judge(*[AddressSpace(ONE_ROUND * (16 << 10))] * MEMORY_ROUNDS)
+
+
+def test_the_stack_of_a_thread_that_goes_on_is_no_leak() -> None:
+    """A server may forget the threads of clients that leave early: who-works and descriptors look for those."""
+    thread = AddressSpace(STACK.size_bytes, guards=1, threads=1)
+    first = AddressSpace(STACK.size_bytes + PIECE.size_bytes, guards=2, threads=1)
+    judge(*[times(ONE_ROUND // 4, thread)] * MEMORY_ROUNDS)
+    judge(*[times(ONE_ROUND, first)] * MEMORY_ROUNDS)
+    with pytest.raises(FailedExpectation):
+        judge(*[times(ONE_ROUND, STACK), *[times(ONE_ROUND + 1, STACK)] * (MEMORY_ROUNDS - 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -230,6 +231,57 @@ def test_a_lost_worker_costs_the_points_of_the_race_alone(
     assert (progress.status, progress.score) == expected and left == []
     assert bool(progress.did) == (expected[0] == FAILED)
     assert bool(grading.findings.faults) == (expected[0] == FAILED)
+
+
+def run_of_pool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], failures: dict[str, int]
+) -> tuple[Report, list[str]]:
+    """Run checks of the lab pool in this order; return the report and the check of each attempt.
+
+    failures: how many attempts of a check fail, from the first one on.
+    """
+    (tmp_path / "runs.json").touch()
+    grading = Grading(
+        run_scene.from_path(str(tmp_path / "runs.json")), scheme("pool"), tmp_path, SandboxLimits(),
+        record=tmp_path,
+    )  # fmt: skip
+    items = {item.check.name: item for item in (*scheme("pool").items, *scheme("thread").items)}
+    grading.scheme = replace(grading.scheme, items=tuple(items[name] for name in order))
+    attempts: list[str] = []
+
+    def attempt(item: Item, verdict: Verdict) -> None:
+        attempts.append(verdict.name)
+        fails = attempts.count(verdict.name) <= failures.get(verdict.name, 0)
+        verdict.status, verdict.did = (FAILED, "no response") if fails else (PASSED, "")
+        verdict.steps = [{"attempt": len(attempts)}]
+        grading.write_replay(verdict)
+
+    monkeypatch.setattr(grading, "run_check", attempt)
+    return grading.run(), attempts
+
+
+def test_a_failed_check_has_two_more_attempts_beside_a_race(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A check that also waits for a later one would have as many attempts for each check in between."""
+    order = ("progress", "slow-readers", RACE, "answers", "no-deadlock", "own-answers")
+    report, attempts = run_of_pool(monkeypatch, tmp_path, order, {RACE: 9, "slow-readers": 9})
+    assert attempts.count("slow-readers") == 3
+    assert [each.name for each in report.verdicts if each.status == FAILED] == ["slow-readers", RACE]
+    replayed = (tmp_path / "slow-readers.jsonl").read_text().splitlines()
+    assert json.loads(replayed[1]) == report.verdicts[1].steps[0], (
+        "the replay shows the attempt of the report"
+    )
+
+
+def test_no_verdict_rests_on_a_check_that_may_pass_yet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The report would send the student to a check that has passed in the end."""
+    order = ("idle-clients", "progress", RACE)
+    report, _ = run_of_pool(monkeypatch, tmp_path, order, {RACE: 9, "idle-clients": 9, "progress": 1})
+    assert [each.status for each in report.verdicts] == [FAILED, PASSED, FAILED]
+    assert not any(each.waits for each in report.verdicts)
 
 
 def test_a_second_attempt_keeps_no_text_of_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def is_not_run_yet(verdict: Verdict) -> bool:
     return verdict.status == NOT_RUN and not verdict.because
 
 
+def may_pass_yet(verdict: Verdict) -> bool:
+    """Return whether a check that has failed may have another attempt (Grading.run_again_beside_race())."""
+    return verdict.waits and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER
+
+
 def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
     """Return for how long threads have waited for a processor since they began, all together, in seconds."""
     return sum(task.queued_s for task in tasks.values())
@@ -208,7 +213,12 @@ class Grading:
         # First for all of them: on_verdict() saves the whole report, with the verdicts that come later in the list.
         for _, verdict in waiting:
             verdict.waits = True
-        return [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+        while True:
+            left = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+            # One that is final now may be the one for which a verdict before it in the list has waited.
+            if len(left) == len(waiting):
+                return left
+            waiting = left
 
     def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
@@ -218,17 +228,20 @@ class Grading:
         one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
         that a race detector has seen: the race is the cause. item: None for the speed.
         """
-        if item is not None and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER:
-            race = next((other for other in report.verdicts if other.name == RACE), None)
-            if race is not None and is_not_run_yet(race):
-                return False
-            if race is not None and race.status == FAILED:
-                self.run_again_beside_race(item, verdict)
-        if item is not None and verdict.status == FAILED and verdict.name not in self.findings.causes:
-            reasons = rests_on(verdict.name)
+        if item is not None and verdict.status == FAILED:
+            # A race that a detector has seen explains itself.
+            reasons = {} if verdict.name in self.findings.causes else rests_on(verdict.name)
             possible_causes = [other for other in report.verdicts if other.name in reasons]
-            if any(is_not_run_yet(other) for other in possible_causes):
+            races = [
+                other
+                for other in report.verdicts
+                if other.name == RACE and verdict.name in NEEDS_EVERY_WORKER
+            ]
+            if any(is_not_run_yet(other) or may_pass_yet(other) for other in (*possible_causes, *races)):
                 return False
+            # Not before its causes have run: a verdict that has to wait for them would have attempts each time.
+            if any(race.status == FAILED for race in races):
+                self.run_again_beside_race(item, verdict)
             causes = [
                 other
                 for other in possible_causes
@@ -236,7 +249,7 @@ class Grading:
                 and other.points
                 and other.name not in self.findings.passed
             ]
-            if causes:
+            if causes and verdict.status == FAILED:
                 cause = causes[0].name
                 verdict.make_not_judged(
                     f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
@@ -270,7 +283,7 @@ class Grading:
             again = self.empty_verdict(item)
             self.run_check(item, again)
             if again.status == PASSED:
-                verdict.status, verdict.steps = PASSED, again.steps
+                verdict.status, verdict.steps, verdict.sent = PASSED, again.steps, again.sent
                 verdict.did = verdict.should = verdict.because = verdict.output = ""
                 verdict.facts = [
                     *again.facts,
@@ -280,6 +293,9 @@ class Grading:
                 self.findings.faults = {
                     name: owner for name, owner in faults.items() if owner != verdict.name
                 }
+            if self.record is not None:
+                self.write_replay(verdict)  # in place of that of an attempt which the report does not show
+            if verdict.status == PASSED:
                 break
         verdict.seconds = round(verdict.seconds + time.monotonic() - began, 3)
         verdict.clip()

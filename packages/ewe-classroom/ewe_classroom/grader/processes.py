@@ -33,7 +33,7 @@ import re
 import signal
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -108,11 +108,12 @@ class AddressSpace:
     """The address space of a process, without the parts that belong to a file.
 
     size_bytes: also of pages that the process has never touched. guards: the parts that it may neither read nor
-    write. The C library puts one below the stack of each thread.
+    write. The C library puts one below the stack of each thread. threads: of the process; they need a part of it.
     """
 
     size_bytes: int = 0
     guards: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def address_space(pid: int) -> AddressSpace:
     if not text:
         with owners_rights(pid):
             text = read(f"/proc/{pid}/maps")
-    return parse_maps(text)
+    return replace(parse_maps(text), threads=len(tasks([pid])))
 
 
 def parse_maps(text: str) -> AddressSpace:
