@@ -15,6 +15,7 @@ from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
+from ewe_explore.page import split_name
 from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
@@ -672,6 +673,12 @@ def test_a_thread_that_the_end_of_the_run_stops_gives_its_turn_to_no_other() -> 
     ]
     drawn = timeline(Story(["main", "work 1"], events, "", [], [], "invariant"))
     assert drawn.count("work 1 goes on") == 1 and drawn.count("goes on") == 1
+
+
+def test_a_sentence_is_about_the_thread_with_the_longest_name_that_it_begins_with() -> None:
+    story = Story(["main", "worker", "worker 1"], [], "", [], [], "deadlock")
+    assert split_name(story, "worker 1 waits for lock") == (2, "worker 1", " waits for lock")
+    assert split_name(story, "worker waits for lock") == (1, "worker", " waits for lock")
 
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
