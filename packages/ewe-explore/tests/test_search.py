@@ -426,6 +426,69 @@ def test_another_thread_may_run_between_an_index_and_its_use(tmp_path: Path, use
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+# Each reads a value and then changes or reads a container. The other thread does the same, and the values differ.
+ARGUMENTS = {
+    "keyword": "t.update(n=t['n'] + 1)",
+    "value and keyword": "t.update({}, n=t['n'] + 1)",
+    "two stars": "t.update(**{'n': t['n'] + 1})",
+    "star": "t.update(*[{'n': t['n'] + 1}])",
+    "dictionary that is unpacked": "t.update(**{'n': 0, **t} | {'n': t['n'] + 1})",
+    "key": "bisect.insort(a, len(a) + 1, key=int); t['n'] = len(set(a))",
+    "second argument": "a.append(box.n); box.n = sum(a, box.n) - sum(a) + 1; t['n'] = box.n",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_another_thread_may_run_between_the_arguments_and_the_call(name: str, tmp_path: Path) -> None:
+    text = (
+        f"import bisect\nclass Box: n = 0\nbox, a, t = Box(), [], {{'n': 0}}\ndef work(): {ARGUMENTS[name]}\n"
+    )
+    result = explore(program(tmp_path / "arguments.py", text + "def value(): return t['n']\n" + TWO), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+@pytest.mark.parametrize(
+    "read", ["sum(items, box.start)", "sum(items, start=box.start)", "sum(items + [box.start])"]
+)
+def test_a_function_reads_a_container_after_its_last_argument(read: str, tmp_path: Path) -> None:
+    """Only a switch between the read of the start and the call gives the old start and the new list: 10."""
+    text = (
+        "import threading\nclass Box: start = 0\nbox, items = Box(), [0]\n"
+        "def write():\n    box.start = 1\n    items[0] = 10\n"
+        f"def read():\n    assert {read} != 10\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "sum.py", text), runs=60)
+    assert result.failure is not None and "!= 10" in result.failure.problem.headline, result.text()
+
+
+def test_a_comparison_reads_its_left_container_after_the_right_one(tmp_path: Path) -> None:
+    text = (
+        "import threading\nclass Box: start = 0\nbox, items = Box(), [1]\n"
+        "def write():\n    box.start = 2\n    items[0] = 0\n"
+        "def read():\n    assert items != [box.start]\n"
+    )
+    both = "def scenario():\n    for each in (read, write): threading.Thread(target=each).start()\n"
+    result = explore(program(tmp_path / "compare.py", text + both), runs=60)
+    assert result.failure is not None and "items !=" in result.failure.problem.headline, result.text()
+
+
+@pytest.mark.parametrize("change", ["{0}.append(1)", "new = {0}; new += [1]"])
+def test_an_augmented_assignment_reads_and_changes_a_container(change: str, tmp_path: Path) -> None:
+    text = (
+        "import threading\na, b = [], []\n"
+        f"def write():\n    {change.format('a')}\n    {change.format('b')}\n"
+        "def read():\n    first, second = [], []\n    first += a\n    second += b\n    assert first == second\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "augmented.py", text), runs=60)
+    assert result.failure is not None and "first == second" in result.failure.problem.headline, result.text()
+
+
 def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text("number = 0\n")
     text = (
