@@ -22,7 +22,7 @@ more switches inside one expression, but the instructions differ between version
 
 Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
 is therefore around the last argument, so that a switch between the arguments and the call is possible. The same
-holds for the index in `a[i]`. The second point of a `+=` needs the object of the first one, which leaves it on a
+holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of a `+=` needs the object of the first one, which leaves it on a
 stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
@@ -806,12 +806,44 @@ class Points(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
-        """Add the points of a function, but none to its return annotation."""
+    def bindings(self, names: Iterable[str], node: ast.stmt) -> list[ast.stmt]:
+        """Return a statement with a point for each shared variable that `node` binds or removes."""
+        numbers = [
+            self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
+            for name in names
+            if name in self.names
+        ]
+        return [
+            ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, node)), node) for number in numbers
+        ]
+
+    def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        """Add the points of `del`: a statement before it for each shared variable."""
+        points = self.bindings((each.id for each in node.targets if isinstance(each, ast.Name)), node)
+        node.targets = [self.visit(each) for each in node.targets]
+        return [*points, node]
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
+        """Add a point for each shared variable that an import assigns: a statement before it."""
+        names = (each.asname or each.name.partition(".")[0] for each in node.names)
+        is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        return [node] if is_future else [*self.bindings(names, node), node]
+
+    visit_ImportFrom = visit_Import
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> list[ast.stmt]:
+        """Add the points of a class. The point of its name, if that is shared, is a statement before it."""
+        points = self.bindings([node.name], node)
+        self.generic_visit(node)
+        return [*points, node]
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        """Add the points of a function, but none to its return annotation; a point for its name if it is shared."""
+        points = self.bindings([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         node.body = self.block(node.body)
-        return node
+        return [*points, node]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations

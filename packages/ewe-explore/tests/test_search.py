@@ -686,6 +686,32 @@ def test_a_program_that_tests_a_lock_sees_it_held_after_the_last_change(tmp_path
     assert result.failure is not None and is_free in result.failure.problem.headline, result.text()
 
 
+# Each changes two variables of the module, `ga` and `gb`, whose types are equal before and after it.
+NAMES = {
+    "def": "def ga(): pass\n    def gb(): pass",
+    "class": "class ga: pass\n    class gb: pass",
+    "import": "import json as ga\n    import json as gb",
+    "from": "from json import loads as ga\n    from json import dumps as gb",
+    "del": "del ga\n    del gb",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_statement_that_binds_a_variable_of_the_module_is_a_step(tmp_path: Path, name: str) -> None:
+    text = (
+        "import threading\nga = gb = 1\n"
+        f"def write():\n    global ga, gb\n    {NAMES[name]}\n"
+        "def read():\n"
+        "    try:\n        first = type(ga)\n    except NameError:\n        return\n"
+        "    second = type(gb)\n    assert first == second\n"
+        "def scenario():\n"
+        "    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads: thread.start()\n"
+    )
+    result = explore(program(tmp_path / "names.py", text), runs=60)
+    assert result.failure is not None, result.text()
+
+
 BINDINGS = {
     "a variable of a loop": "    for n in (7, 8):\n        THREAD\n",
     "an assignment in a loop": "    while n < 8:\n        n += 1\n        THREAD\n",
