@@ -22,8 +22,8 @@ more switches inside one expression, but the instructions differ between version
 
 Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
 is therefore around the last argument, so that a switch between the arguments and the call is possible. The same
-holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of a `+=` needs the object of the first one, which leaves it on a
-stack of the lane (Lane.pending).
+holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of
+a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
 """
