@@ -22,8 +22,8 @@ more switches inside one expression, but the instructions differ between version
 
 Two details. A point is before the access. If the arguments of a call have points themselves, the point of the call
 is therefore around the last argument, so that a switch between the arguments and the call is possible. The same
-holds for the index in `a[i]`. The second point of a `+=` needs the object of the first one, which leaves it on a
-stack of the lane (Lane.pending).
+holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of
+a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
 
 Read next: modules.py, which imports the changed program; scheduler.py.
 """
@@ -424,15 +424,62 @@ class Points(ast.NodeTransformer):
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
         if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
-            text = ast.unparse(node)
-            writes = node.func.id == "next"  # next() takes an item out of an iterator
-            node.args = [
-                self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args
-            ]
-            node.keywords = [self.visit(each) for each in node.keywords]
-            return node
+            return self.reading_call(node)
         self.generic_visit(node)
         return node
+
+    def reading_call(self, node: ast.Call) -> ast.expr:
+        """Add the points of a builtin function that reads containers: at each argument, or at the last one.
+
+        len(a)             len(_ewe_at(1, a))
+        sum(a, self.b)     sum(_ewe_hold(1, a), _ewe_at(2, self.b))     _ewe_at(2) gets `a` from Lane.pending
+        """
+        text = ast.unparse(node)
+        # next() takes an item out of an iterator
+        writes = isinstance(node.func, ast.Name) and node.func.id == "next"
+        others = [*node.args[1:], *(each.value for each in node.keywords)]
+        if any(self.has_steps(each) for each in others):
+            for number in reversed(self.held_arguments(node, text, writes)):
+                self.wrap_last_argument(node, number)
+            return node
+        node.args = [self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args]
+        node.keywords = [self.visit(each) for each in node.keywords]
+        return node
+
+    def held_arguments(self, node: ast.Call, text: str, writes: bool) -> list[int]:
+        """Store the arguments of a call that may be containers; return the numbers of their second points."""
+        numbers: list[int] = []
+        arguments: list[ast.expr] = []
+        for each in node.args:
+            if not isinstance(each, ast.Name | ast.Attribute | ast.Subscript):
+                arguments.append(self.visit(each))
+                continue
+            number = self.add_point(each, "content", "[]", "calls", writes, text=text)
+            self.add_point(each, "content", "[]", "calls", writes, text=text, is_second=True)
+            arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
+            numbers.append(number + 1)
+        node.args = arguments
+        node.keywords = [self.visit(each) for each in node.keywords]
+        return numbers
+
+    def wrap_last_argument(self, node: ast.Call, number: int) -> None:
+        """Put a point around the last argument of a call, in the order of evaluation.
+
+        The point of `*a` or `**a` is after the read of `a`: f(*a) becomes f(*_ewe_at(1, [*a])).
+        """
+        if node.keywords:
+            keyword = node.keywords[-1]
+            value = keyword.value
+            if keyword.arg is None:
+                value = ast.copy_location(ast.Dict([None], [value]), value)
+            keyword.value = self.wrap(AT_NAME, number, value, keyword.value)
+            return
+        last = node.args[-1]
+        if isinstance(last, ast.Starred):
+            unpacked = ast.copy_location(ast.List([ast.Starred(last.value, ast.Load())], ast.Load()), last)
+            last.value = self.wrap(AT_NAME, number, unpacked, last)
+        else:
+            node.args[-1] = self.wrap(AT_NAME, number, last, last)
 
     def changing_call(self, node: ast.Call) -> ast.expr:
         """Add the point of a call that changes a container: at the container, or at the last argument.
@@ -444,15 +491,15 @@ class Points(ast.NodeTransformer):
         container, *others = node.args
         number = self.add_point(node, "content", "[]", "calls", writes=True, text=text)
         # The second point needs the number after that of the first: by it, at() finds the stored container
-        if others:
+        if others or node.keywords:
             self.add_point(node, "content", "[]", "calls", writes=True, text=text, is_second=True)
         node.func = self.visit(node.func)
-        function = HOLD_NAME if others else AT_NAME
+        function = HOLD_NAME if others or node.keywords else AT_NAME
         node.args = [self.wrap(function, number, self.visit(container), container)]
         node.args += [self.visit(each) for each in others]
-        if others:
-            node.args[-1] = self.wrap(AT_NAME, number + 1, node.args[-1], others[-1])
         node.keywords = [self.visit(each) for each in node.keywords]
+        if others or node.keywords:
+            self.wrap_last_argument(node, number + 1)
         return node
 
     def method_call(self, node: ast.Call, function: ast.Attribute) -> ast.expr:
@@ -470,11 +517,8 @@ class Points(ast.NodeTransformer):
             or (isinstance(each, ast.Name) and each.id not in self.names and not reads_contents)
             for each in node.args
         )
-        last = node.args[-1] if node.args and not node.keywords else None
         # Arguments that have points run first: the call is recorded after them, in the last argument.
-        records_after_arguments = (
-            not has_simple_arguments and last is not None and not isinstance(last, ast.Starred)
-        )
+        records_after_arguments = not has_simple_arguments
         number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
         if records_after_arguments:
             self.add_point(node, "call", function.attr, "calls", writes, text=text, is_second=True)
@@ -486,7 +530,7 @@ class Points(ast.NodeTransformer):
         ]
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
-            node.args[-1] = self.wrap(AT_NAME, number + 1, node.args[-1], node.args[-1])
+            self.wrap_last_argument(node, number + 1)
         return node
 
     # Tests, loops and operators: they read the contents of containers
@@ -514,12 +558,28 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """Add points to `a + b`."""
-        node.left, node.right = (
-            self.with_content_point(node.left, "reads"),
-            self.with_content_point(node.right, "reads"),
-        )
+        """Add points to `a + b`; those of the container `a` are around `b` if `b` has steps."""
+        left, right = node.left, node.right
+        node.right = self.with_content_point(right, "reads")
+        if self.is_read_after(left, right):
+            node.left, node.right = self.held_operand(left, node.right, "reads")
+        else:
+            node.left = self.with_content_point(left, "reads")
         return node
+
+    def is_read_after(self, left: ast.expr, right: ast.expr) -> bool:
+        """Return whether an operator reads the container `left` after other lanes may have run, within `right`."""
+        return isinstance(left, ast.Name | ast.Attribute | ast.Subscript) and self.has_steps(right)
+
+    def held_operand(self, left: ast.expr, right: ast.expr, verb: str) -> tuple[ast.expr, ast.expr]:
+        """Return both operands with the point of the left one around the right one. The right one has its points.
+
+        a + b.c            _ewe_hold(1, a) + _ewe_at(2, b.c)            _ewe_at(2) gets `a` from Lane.pending
+        """
+        number = self.add_point(left, "content", "[]", verb, False)
+        self.add_point(left, "content", "[]", verb, False, is_second=True)
+        held = self.wrap(HOLD_NAME, number, self.visit(left), left)
+        return held, self.wrap(AT_NAME, number + 1, right, right)
 
     def visit_Starred(self, node: ast.Starred) -> ast.expr:
         """Add a point to `[*a]` and `f(*a)`."""
@@ -600,7 +660,10 @@ class Points(ast.NodeTransformer):
         """Add points to comparisons: `x in a` and `a == b` read the containers `a` and `b`, `a is b` does not."""
         first, *_ = node.ops
         of_contents = not isinstance(first, ast.Is | ast.IsNot | ast.In | ast.NotIn)
-        node.left = self.with_content_point(node.left, "compares") if of_contents else self.visit(node.left)
+        held = of_contents and self.is_read_after(node.left, node.comparators[0])
+        left = node.left
+        if not held:
+            node.left = self.with_content_point(left, "compares") if of_contents else self.visit(left)
         comparators = []
         for op, each in zip(node.ops, node.comparators, strict=True):
             verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
@@ -610,6 +673,8 @@ class Points(ast.NodeTransformer):
                 else self.with_content_point(each, verb)
             )
         node.comparators = comparators
+        if held:
+            node.left, comparators[0] = self.held_operand(left, comparators[0], "compares")
         return node
 
     def visit_For(self, node: ast.For) -> ast.stmt:
@@ -683,11 +748,11 @@ class Points(ast.NodeTransformer):
         a[b.i] += value    _hold(1, a)[_at(2, b.i)] += _at(3, value)     each _at() gets `a` from Lane.pending
         """
         target = node.target
-        value = self.visit(node.value)
+        value = self.with_content_point(node.value, "reads")
         if isinstance(target, ast.Name):
             node.value = self.stored(value, [target])
             if target.id not in self.names:
-                return node
+                return self.changed_container(node, target)
             number = self.add_point(
                 target, "name", target.id, "reads", False, variable=self.variables[target.id]
             )
@@ -714,6 +779,20 @@ class Points(ast.NodeTransformer):
         node.value = self.wrap(AT_NAME, read + 1, value, value)
         return node
 
+    def changed_container(self, node: ast.AugAssign, name: ast.Name) -> ast.stmt | list[ast.stmt]:
+        """Add the point of `a += value`, which changes a container `a` in place. A number has no point.
+
+        a += value         _ewe_hold(1, a); a += _ewe_at(2, value)      _ewe_at(2) gets `a` from Lane.pending
+        """
+        if isinstance(node.value, ast.Constant):  # no container can be extended by a constant number
+            return node
+        number = self.add_point(name, "content", "[]", "writes", True)
+        self.add_point(name, "content", "[]", "writes", True, is_second=True)
+        object_of_target = ast.copy_location(ast.Name(name.id, ast.Load()), name)
+        stores = ast.Expr(self.wrap(HOLD_NAME, number, object_of_target, node))
+        node.value = self.wrap(AT_NAME, number + 1, node.value, node.value)
+        return [ast.copy_location(stores, node), node]
+
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """Return statements with their points."""
         found: list[ast.stmt] = []
@@ -727,12 +806,44 @@ class Points(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
-        """Add the points of a function, but none to its return annotation."""
+    def bindings(self, names: Iterable[str], node: ast.stmt) -> list[ast.stmt]:
+        """Return a statement with a point for each shared variable that `node` binds or removes."""
+        numbers = [
+            self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
+            for name in names
+            if name in self.names
+        ]
+        return [
+            ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, node)), node) for number in numbers
+        ]
+
+    def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
+        """Add the points of `del`: a statement before it for each shared variable."""
+        points = self.bindings((each.id for each in node.targets if isinstance(each, ast.Name)), node)
+        node.targets = [self.visit(each) for each in node.targets]
+        return [*points, node]
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
+        """Add a point for each shared variable that an import assigns: a statement before it."""
+        names = (each.asname or each.name.partition(".")[0] for each in node.names)
+        is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        return [node] if is_future else [*self.bindings(names, node), node]
+
+    visit_ImportFrom = visit_Import
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> list[ast.stmt]:
+        """Add the points of a class. The point of its name, if that is shared, is a statement before it."""
+        points = self.bindings([node.name], node)
+        self.generic_visit(node)
+        return [*points, node]
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
+        """Add the points of a function, but none to its return annotation; a point for its name if it is shared."""
+        points = self.bindings([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         node.body = self.block(node.body)
-        return node
+        return [*points, node]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations

@@ -111,11 +111,15 @@ def capital(text: str, names: list[str]) -> str:
 
 
 def split_name(story: Story, text: str) -> tuple[int, str, str]:
-    """Split a sentence into the number and name of the thread at its beginning ("" without one), and the rest."""
-    for number, name in enumerate(story.lanes):
-        if text.startswith(name + " "):
-            return number, name, text[len(name) :]
-    return 0, "", text
+    """Split a sentence into the number and name of the thread at its beginning ("" without one), and the rest.
+
+    If several names match, the longest one counts: "worker 1 waits" is about "worker 1", not about "worker".
+    """
+    matching = [each for each in enumerate(story.lanes) if text.startswith(each[1] + " ")]
+    if not matching:
+        return 0, "", text
+    number, name = max(matching, key=lambda each: len(each[1]))
+    return number, name, text[len(name) :]
 
 
 def rows(story: Story) -> Iterator[TimelineRow]:

@@ -15,6 +15,7 @@ from ewe_explore import RaceFound, always, explore, shrink
 from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
+from ewe_explore.page import split_name
 from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
@@ -425,6 +426,69 @@ def test_another_thread_may_run_between_an_index_and_its_use(tmp_path: Path, use
     assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
 
 
+# Each reads a value and then changes or reads a container. The other thread does the same, and the values differ.
+ARGUMENTS = {
+    "keyword": "t.update(n=t['n'] + 1)",
+    "value and keyword": "t.update({}, n=t['n'] + 1)",
+    "two stars": "t.update(**{'n': t['n'] + 1})",
+    "star": "t.update(*[{'n': t['n'] + 1}])",
+    "dictionary that is unpacked": "t.update(**{'n': 0, **t} | {'n': t['n'] + 1})",
+    "key": "bisect.insort(a, len(a) + 1, key=int); t['n'] = len(set(a))",
+    "second argument": "a.append(box.n); box.n = sum(a, box.n) - sum(a) + 1; t['n'] = box.n",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_another_thread_may_run_between_the_arguments_and_the_call(name: str, tmp_path: Path) -> None:
+    text = (
+        f"import bisect\nclass Box: n = 0\nbox, a, t = Box(), [], {{'n': 0}}\ndef work(): {ARGUMENTS[name]}\n"
+    )
+    result = explore(program(tmp_path / "arguments.py", text + "def value(): return t['n']\n" + TWO), runs=60)
+    assert result.failure is not None and len(result.failure.schedule) == 1, result.text()
+
+
+@pytest.mark.parametrize(
+    "read", ["sum(items, box.start)", "sum(items, start=box.start)", "sum(items + [box.start])"]
+)
+def test_a_function_reads_a_container_after_its_last_argument(read: str, tmp_path: Path) -> None:
+    """Only a switch between the read of the start and the call gives the old start and the new list: 10."""
+    text = (
+        "import threading\nclass Box: start = 0\nbox, items = Box(), [0]\n"
+        "def write():\n    box.start = 1\n    items[0] = 10\n"
+        f"def read():\n    assert {read} != 10\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "sum.py", text), runs=60)
+    assert result.failure is not None and "!= 10" in result.failure.problem.headline, result.text()
+
+
+def test_a_comparison_reads_its_left_container_after_the_right_one(tmp_path: Path) -> None:
+    text = (
+        "import threading\nclass Box: start = 0\nbox, items = Box(), [1]\n"
+        "def write():\n    box.start = 2\n    items[0] = 0\n"
+        "def read():\n    assert items != [box.start]\n"
+    )
+    both = "def scenario():\n    for each in (read, write): threading.Thread(target=each).start()\n"
+    result = explore(program(tmp_path / "compare.py", text + both), runs=60)
+    assert result.failure is not None and "items !=" in result.failure.problem.headline, result.text()
+
+
+@pytest.mark.parametrize("change", ["{0}.append(1)", "new = {0}; new += [1]"])
+def test_an_augmented_assignment_reads_and_changes_a_container(change: str, tmp_path: Path) -> None:
+    text = (
+        "import threading\na, b = [], []\n"
+        f"def write():\n    {change.format('a')}\n    {change.format('b')}\n"
+        "def read():\n    first, second = [], []\n    first += a\n    second += b\n    assert first == second\n"
+        "def scenario():\n    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads:\n        thread.start()\n"
+        "    for thread in threads:\n        thread.join()\n"
+    )
+    result = explore(program(tmp_path / "augmented.py", text), runs=60)
+    assert result.failure is not None and "first == second" in result.failure.problem.headline, result.text()
+
+
 def test_a_race_on_a_variable_of_a_module_is_found(tmp_path: Path) -> None:
     (tmp_path / "counts.py").write_text("number = 0\n")
     text = (
@@ -622,6 +686,32 @@ def test_a_program_that_tests_a_lock_sees_it_held_after_the_last_change(tmp_path
     assert result.failure is not None and is_free in result.failure.problem.headline, result.text()
 
 
+# Each changes two variables of the module, `ga` and `gb`, whose types are equal before and after it.
+NAMES = {
+    "def": "def ga(): pass\n    def gb(): pass",
+    "class": "class ga: pass\n    class gb: pass",
+    "import": "import json as ga\n    import json as gb",
+    "from": "from json import loads as ga\n    from json import dumps as gb",
+    "del": "del ga\n    del gb",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_statement_that_binds_a_variable_of_the_module_is_a_step(tmp_path: Path, name: str) -> None:
+    text = (
+        "import threading\nga = gb = 1\n"
+        f"def write():\n    global ga, gb\n    {NAMES[name]}\n"
+        "def read():\n"
+        "    try:\n        first = type(ga)\n    except NameError:\n        return\n"
+        "    second = type(gb)\n    assert first == second\n"
+        "def scenario():\n"
+        "    threads = [threading.Thread(target=each) for each in (read, write)]\n"
+        "    for thread in threads: thread.start()\n"
+    )
+    result = explore(program(tmp_path / "names.py", text), runs=60)
+    assert result.failure is not None, result.text()
+
+
 BINDINGS = {
     "a variable of a loop": "    for n in (7, 8):\n        THREAD\n",
     "an assignment in a loop": "    while n < 8:\n        n += 1\n        THREAD\n",
@@ -672,6 +762,12 @@ def test_a_thread_that_the_end_of_the_run_stops_gives_its_turn_to_no_other() -> 
     ]
     drawn = timeline(Story(["main", "work 1"], events, "", [], [], "invariant"))
     assert drawn.count("work 1 goes on") == 1 and drawn.count("goes on") == 1
+
+
+def test_a_sentence_is_about_the_thread_with_the_longest_name_that_it_begins_with() -> None:
+    story = Story(["main", "worker", "worker 1"], [], "", [], [], "deadlock")
+    assert split_name(story, "worker 1 waits for lock") == (2, "worker 1", " waits for lock")
+    assert split_name(story, "worker waits for lock") == (1, "worker", " waits for lock")
 
 
 def test_the_page_stands_alone(tmp_path: Path) -> None:
