@@ -294,6 +294,39 @@ def test_a_pool_whose_options_do_not_name_parking_says_that_it_parks(
     assert not chromium.run("document.querySelector('.hint').checkVisibility()")  # the scene's text says it
 
 
+# Keeps the length of the last span of a silent client that was drawn, in milliseconds
+LENGTH_DRAWN = """
+globalThis.lengthDrawn = 0;
+const reallyDrawsSpan = drawSpan;
+globalThis.drawSpan = (pen, kind, from, to, ...rest) => {
+  if (kind === "client") lengthDrawn = (to - from) / pen.canvas.clientWidth * Number(byId("window").value) * 1000;
+  reallyDrawsSpan(pen, kind, from, to, ...rest);
+};
+const timeOfRow = () => {
+  const text = document.querySelector("li[data-holds=client] i").textContent;
+  return parseFloat(text) * (text.endsWith(" ms") ? 1 : 1000);
+};
+"""
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_the_time_of_a_row_is_the_length_in_the_picture(
+    watch: Callable[..., LivePage], chromium: Browser, motion: str
+) -> None:
+    """Without motion, the picture is drawn once a second, and the rows change twenty times."""
+    chromium.media(prefers_reduced_motion=motion)
+    page = watch("-t")
+    show(chromium, page)
+    chromium.run(LENGTH_DRAWN)
+    page.press(do="send", kind="silent", count=1)
+    until(chromium, "lengthDrawn > 0")
+    for _ in range(25):
+        time_of_row, length = chromium.run("[timeOfRow(), lengthDrawn]")
+        assert abs(time_of_row - length) <= 60, (time_of_row, length)  # a row has a tenth of a second
+        time.sleep(0.1)
+    assert chromium.errors == []
+
+
 # The texts that are wider than their boxes, which hide a part of them
 CLIPPED = """
 [...document.querySelectorAll(

@@ -421,7 +421,17 @@ function showRow(model, item, {row: number, height, past}) {
   item.children[0].textContent = name;
   item.children[1].textContent = state ? label
     : (want || "free") + (behind && FAILED(label) ? `; failed: ${label}` : "");  // the label is its last outcome
-  item.children[2].textContent = state ? shortDuration(Math.max(model.now - since, 0)) : "";
+  item.children[2].textContent = state ? timeInState(model, since) : "";
+}
+
+// How long a state has lasted, at the moment that the picture shows: a picture without motion is up to a second old.
+const timeInState = ({shownNow, now}, since) => shortDuration(Math.max((shownNow ?? now) - since, 0));
+
+// Write the times of the rows again: they must fit the lengths in the picture.
+function showTimes({rows, lines, rowsNow, ...model}) {
+  lines.forEach(({row}, number) => {
+    if (row !== undefined && rowsNow[row][2]) rows.children[number].children[2].textContent = timeInState(model, rowsNow[row][3]);
+  });
 }
 
 // The time of a row of now, which changes while one reads it
@@ -555,6 +565,8 @@ function drawModel(model) {
   const span = Number(byId("window").value) * 1000;
   const now = model.now + (paused || withoutMotion.matches ? 0 : Math.min(performance.now() - (model.at ?? 0), 100));
   const x = time => width - (now - time) * width / span;
+  model.shownNow = now;
+  showTimes(model);
   drawWaiting(context, samples, x, width);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
