@@ -327,6 +327,31 @@ def test_the_time_of_a_row_is_the_length_in_the_picture(
     assert chromium.errors == []
 
 
+def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    """The change is made up: first 3, then 12 parked connections, and 6 in the queue."""
+    show(chromium, watch("-p"))
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    high, scale = chromium.run(
+        """(model => {
+          const {canvas} = model, scales = [], write = drawScale, text = CanvasRenderingContext2D.prototype.fillText;
+          globalThis.drawScale = (...rest) => { scales.push(rest[3]); write(...rest); };
+          const highest = number => {  // the highest pixel of a column in the lower half that differs from its top
+            model.samples = [[0, 0, 0, 0, {}], [model.now - 5000, 0, number / 2, number, {}]];
+            draw();
+            const ratio = canvas.height / model.whole;
+            const from = Math.ceil((AREA / 2 + 2) * ratio), end = Math.floor((AREA - 2) * ratio);
+            const {data} = canvas.getContext("2d").getImageData(canvas.width * 0.77, from, 1, end - from);
+            return Array.from({length: end - from}, (_, y) => y).find(y => data[4 * y + 3] > 100) / ratio;
+          };
+          const found = [3, 12].map(number => { scales.length = 0; return highest(number); });
+          return [found, scales];
+        })(models[0])"""
+    )
+    assert scale == [6, 12]
+    assert high[0] > high[1] + 3  # three of four, then twelve of twelve
+
+
 # The texts that are wider than their boxes, which hide a part of them
 CLIPPED = """
 [...document.querySelectorAll(

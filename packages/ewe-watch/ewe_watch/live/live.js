@@ -5,6 +5,7 @@ const HISTORY_MS = 62000;   // of spans and samples
 const MOST_SPANS = 6000;    // of a model
 const MOST_BUFFERED = 2400; // changes that a paused picture keeps: two minutes
 const AREA = 76;            // height of the picture of queue and parked connections
+const LEAST_SCALE = 4;      // of an area: one connection is no full area
 const STRIP = 44;           // height of the queue before the engines, or before the connections to databases
 const FREE = 26;            // height of the line of threads that had no connection yet
 const NARROW = 4;           // the least width of a span, if the row has room
@@ -610,7 +611,9 @@ function drawModel(model) {
 
 function drawQueueBehind(context, samples, kind, strip) {
   const counts = {time: samples.map(sample => sample[0]), queued: samples.map(sample => sample[4][kind])};
-  drawCounts(context, strip, counts, Math.max(2, ...counts.queued), paintOf(context, "queue"), colours.queue, []);
+  const most = Math.max(2, ...counts.queued);
+  drawCounts(context, strip, counts, most, paintOf(context, "queue"), colours.queue, []);
+  drawScale(context, strip.top + strip.height, strip.height - 2, most, strip.right);
 }
 
 // The ground of a row: grey while its worker lives, or all of it where the trace has no lives.
@@ -658,45 +661,66 @@ function drawSpan(context, kind, from, to, y, height, label, width, next, failed
   writeOn(context, kind, label, Math.min(left + 5, width - text - 6), y + height / 2, 12);
 }
 
+// The queue with the backlog on it, and below it the parked connections: each grows upwards from a line, up to its scale.
 function drawWaiting(context, samples, x, width) {
-  const most = Math.max(4, ...samples.map(sample => Math.max(sample[1] + sample[2], sample[3])));
-  const half = AREA / 2;
-  const area = (value, base, sign, colour, border = "") => {
-    if (!samples.length) return;
-    context.fillStyle = colour;
-    context.beginPath();
-    context.moveTo(x(samples[0][0]), base);
+  const half = AREA / 2, high = half - 16;  // the upper one stays below the labels of the time
+  const mostOf = count => Math.max(LEAST_SCALE, ...samples.map(count));
+  const outline = (count, base, most, begin) => {
+    const y = value => base - value * high / most;
     let before = 0;
-    for (const sample of samples) {
-      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
-      before = value(sample);
-      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
-    }
-    context.lineTo(width, base - sign * before * (half - 6) / most);
-    context.lineTo(width, base);
-    context.fill();
-    if (!border) return;
     context.beginPath();
-    before = 0;
-    for (const sample of samples) {  // the line of a number that is not 0
-      const at = x(sample[0]), count = value(sample);
-      const [from, to] = [before, count].map(each => base - sign * each * (half - 6) / most);
-      if (before) context.lineTo(at, from); else context.moveTo(at, from);
-      if (before || count) context.lineTo(at, to);
-      before = count;
+    for (const sample of samples) {
+      const at = x(sample[0]), value = count(sample);
+      begin(at, y(before), y(value), before, value);
+      before = value;
     }
-    if (before) context.lineTo(width, base - sign * before * (half - 6) / most);
-    context.strokeStyle = border;
+    return y(before);
+  };
+  const area = (count, base, most, paint) => {
+    if (!samples.length) return;
+    const last = outline(count, base, most, (at, from, to) => { context.lineTo(at, from); context.lineTo(at, to); });
+    context.lineTo(width, last);
+    context.lineTo(width, base);
+    context.lineTo(x(samples[0][0]), base);
+    context.fillStyle = paint;
+    context.fill();
+  };
+  // The line of a number that is not 0
+  const border = (count, base, most, colour) => {
+    const last = outline(count, base, most, (at, from, to, before, value) => {
+      if (before) context.lineTo(at, from); else context.moveTo(at, from);
+      if (before || value) context.lineTo(at, to);
+    });
+    if (last < base) context.lineTo(width, last);
+    context.strokeStyle = colour;
     context.lineWidth = 1.5;
     context.setLineDash([4, 2]);
     context.stroke();
     context.setLineDash([]);
   };
-  area(sample => sample[1] + sample[2], half, 1, paintOf(context, "backlog"));
-  area(sample => sample[2], half, 1, paintOf(context, "queue"));
-  area(sample => sample[3], half, -1, colours.card, colours.parked);
+  const waiting = sample => sample[1] + sample[2], parked = sample => sample[3];
+  const mostWaiting = mostOf(waiting), mostParked = mostOf(parked), bottom = AREA - 1;
+  area(waiting, half, mostWaiting, paintOf(context, "backlog"));
+  area(sample => sample[2], half, mostWaiting, paintOf(context, "queue"));
+  area(parked, bottom, mostParked, colours.card);
+  border(parked, bottom, mostParked, colours.parked);
+  drawScale(context, half, high, mostWaiting, width);
+  drawScale(context, bottom, high, mostParked, width);
+}
+
+// The line of an area, and the number at which its scale ends.
+function drawScale(context, base, high, most, width) {
   context.fillStyle = colours.line;
-  context.fillRect(0, half - 0.5, width, 1);
+  context.fillRect(0, base - 0.5, width, 1);
+  context.fillRect(0, base - high - 0.5, 6, 1);
+  context.font = "10px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  const text = most.toLocaleString("en");
+  context.fillStyle = colours.paper;
+  context.fillRect(7, base - high - 5, context.measureText(text).width + 3, 10);
+  context.fillStyle = colours.dim;
+  context.fillText(text, 8, base - high + 0.5);
 }
 
 function drawTime(context, span, width, height) {
