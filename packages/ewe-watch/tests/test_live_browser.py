@@ -334,9 +334,9 @@ def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], 
     click(chromium, "#pause")
     high, scale = chromium.run(
         """(model => {
-          const {canvas} = model, scales = [], write = drawScale, text = CanvasRenderingContext2D.prototype.fillText;
+          const {canvas} = model, scales = [], write = drawScale;
           globalThis.drawScale = (...rest) => { scales.push(rest[3]); write(...rest); };
-          const highest = number => {  // the highest pixel of a column in the lower half that differs from its top
+          const highest = number => {  // the highest pixel of the parked ones
             model.samples = [[0, 0, 0, 0, {}], [model.now - 5000, 0, number / 2, number, {}]];
             draw();
             const ratio = canvas.height / model.whole;
@@ -350,6 +350,27 @@ def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], 
     )
     assert scale == [6, 12]
     assert high[0] > high[1] + 3  # three of four, then twelve of twelve
+
+
+def test_the_head_of_the_areas_names_the_clients_that_wait(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-p --parking never", "-a")
+    show(chromium, page)
+    head = "document.querySelector('[data-model=\"{}\"] li.waiting b').textContent"
+    page.press(do="send", kind="silent", count=6)
+    page.until(lambda models: models[0]["queued"] == 1)
+    page.press(do="send", kind="visitor")
+    until(chromium, f"{head.format(0)} === '2 in the queue: silent 6, visitor 1'")
+    page.press(do="send", kind="visitor", count=5)
+    until(chromium, f"{head.format(0)} === '7 in the queue: silent 6, visitor 1 and 5 more'")
+    page.press(do="send", kind="blocking", count=1)
+    page.until(lambda models: models[1]["held"] == 1)
+    page.press(do="send", kind="silent", count=2)
+    until(chromium, f"/^2 in the backlog: silent [78], silent [78]$/.test({head.format(1)})")
+    page.press(do="let-go")
+    until(chromium, f"{head.format(0)} === 'the queue is empty' && {head.format(1)} === 'the queue is empty'")
+    assert chromium.errors == []
 
 
 # The texts that are wider than their boxes, which hide a part of them

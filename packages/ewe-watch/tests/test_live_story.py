@@ -54,6 +54,20 @@ def test_connections_that_waited_in_the_backlog_are_counted() -> None:
     ]
 
 
+def test_the_queue_names_those_that_wait_for_longest() -> None:
+    told = story("pool")
+    assert told.changes()["queued_names"] == []
+    for number in range(12):
+        told.feed(TraceEvent(1.0 + number, "accepted", f"{PID}.{number}", f"{PID}/{PID}", str(number)))
+    told.feed(TraceEvent(20.0, "runs", f"{PID}.0", f"{PID}/11", ""))
+    assert told.changes()["queued_names"] == [f"visitor {number}" for number in range(1, 11)]
+    told.feed(TraceEvent(20.1, "parked", f"{PID}.0", f"{PID}/11", "request"))
+    for number in range(1, 12):
+        told.feed(TraceEvent(21.0, "runs", f"{PID}.{number}", f"{PID}/{11 + number}", ""))
+    told.feed(TraceEvent(22.0, "ready", f"{PID}.0", f"{PID}/{PID}", ""))
+    assert told.changes()["queued_names"] == ["visitor 0"]
+
+
 def behind(told: LiveStory, *lines: str) -> dict[str, list[list[object]]]:
     """Tell events of X-Switch and the daemon, as "TIME KIND NAME WORKER TEXT"; return their rows."""
     for line in lines:

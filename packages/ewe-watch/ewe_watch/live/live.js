@@ -11,6 +11,7 @@ const FREE = 26;            // height of the line of threads that had no connect
 const NARROW = 4;           // the least width of a span, if the row has room
 const GREY_MS = 3000;       // how long the row of a worker that has ended keeps its height
 const FOLDED = 4;           // its height afterwards, until its work has left the picture
+const NAMES = 2;            // of clients that wait, in the head of their area
 const MOST_ASKS = 200;      // lines from workers that ask, in one picture
 const CLIENT_WANTS = {request: "its request", bytes: "its bytes", close: "its close", room: "room to send"};
 const OTHER_WANTS = {program: "a program", server: "a server", call: "a call that blocks"};
@@ -386,10 +387,23 @@ function showRows(model) {
 }
 
 function showQueue(model, item) {
-  const {backlog, queued, parked} = model.last, texts = [];
-  if (backlog) texts.push(`${backlog} in the backlog`);
-  if (queued) texts.push(`${queued} in the queue`);
-  showWaiting(item, texts.join(", ") || "the queue is empty", parked ? `${parked} parked` : "none parked");
+  const {backlog, queued, parked, backlog_names: inBacklog, queued_names: inQueue} = model.last, texts = [], titles = [];
+  const tell = (count, place, names) => {
+    if (!count) return;
+    texts.push(`${count} in the ${place}${namesOf(count, names, NAMES)}`);
+    titles.push(`in the ${place}${namesOf(count, names, names.length)}`);
+  };
+  tell(backlog, "backlog", inBacklog);
+  tell(queued, "queue", inQueue);
+  showWaiting(item, texts.join("; ") || "the queue is empty", parked ? `${parked} parked` : "none parked");
+  item.title = titles.join("; ");
+}
+
+// The first names of those who wait: `: silent 6, visitor 1 and 4 more`.
+function namesOf(count, names, most) {
+  const first = names.slice(0, count <= most + 1 ? most + 1 : most);
+  const others = count - first.length;
+  return first.length ? `: ${first.join(", ")}${others ? ` and ${others} more` : ""}` : "";
 }
 
 function showQueueBehind(item, {system, text, asks}, queued) {
