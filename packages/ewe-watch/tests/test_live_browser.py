@@ -352,6 +352,15 @@ def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], 
     assert high[0] > high[1] + 3  # three of four, then twelve of twelve
 
 
+def test_the_tile_of_the_workers_says_their_limit(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("--command", f"{sys.executable} -m http.server {{port}}", "-t --connections 2")
+    show(chromium, page)
+    page.press(do="send", kind="silent", count=3)
+    until(chromium, f"{figure(1, 'held')} === '2'")
+    titles = "[...document.querySelectorAll('[data-figure=held]')].map(each => each.previousSibling.textContent)"
+    assert chromium.run(titles) == ["workers occupied", "workers occupied of 2"]
+
+
 def test_the_head_of_the_areas_names_the_clients_that_wait(
     watch: Callable[..., LivePage], chromium: Browser
 ) -> None:

@@ -54,6 +54,14 @@ def test_connections_that_waited_in_the_backlog_are_counted() -> None:
     ]
 
 
+def test_the_main_thread_of_a_pool_is_no_occupied_worker_of_it() -> None:
+    for model, held in (("pool", 0), ("asyncio", 1)):
+        told = story(model)
+        told.feed(TraceEvent(1.0, "accepted", f"{PID}.1", f"{PID}/{PID}", "1"))
+        told.feed(TraceEvent(1.1, "runs", f"{PID}.1", f"{PID}/{PID}", ""))
+        assert told.changes()["held"] == held
+
+
 def test_the_queue_names_those_that_wait_for_longest() -> None:
     told = story("pool")
     assert told.changes()["queued_names"] == []

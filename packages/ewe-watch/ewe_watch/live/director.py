@@ -152,6 +152,7 @@ class ShownModel:
             "model": self.choice.model,
             "description": self.process.description,
             "hint": self.choice.hint,
+            "worker_limit": self.choice.worker_limit,
             "port": self.process.port,
             "parameters": parameters,
             "unseen": UNSEEN_FIGURES if isinstance(self.choice, ForeignChoice) else (),

@@ -176,7 +176,7 @@ function buildModel(facts, index, title) {
     if (name === "left") box.title = "the client has closed the connection, and the server has not (CLOSE_WAIT)";
     values[name] = make("dd", "0");
     values[name].dataset.figure = name;
-    box.append(make("dt", title), values[name]);
+    box.append(make("dt", name === "held" && facts.worker_limit ? `${title} of ${facts.worker_limit.toLocaleString("en")}` : title), values[name]);
     figures.append(box);
   }
   const picture = make("div", "", "picture"), rows = make("ol"), canvas = make("canvas");

@@ -204,7 +204,7 @@ class LiveStory(TraceStory):
             "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
             "lives": self.lives.changes(self.row_workers),
             "behind": behind,
-            "held": len(self.occupied),
+            "held": sum(not self.is_accepting_thread(worker) for worker in self.occupied),
             "rowless": sum(worker not in self.rows for worker in self.occupied),
             "queued": self.queued,
             "queued_names": self.queued_names(),
@@ -296,6 +296,11 @@ class LiveStory(TraceStory):
         """Return the name of a worker for people."""
         process, _, thread = worker.partition("/")
         model = self.model_text().partition(" ")[0]
+    def is_accepting_thread(self, worker: str) -> bool:
+        """Return whether a worker is the main thread of a pool: it begins conversations, and is not in the pool."""
+        process, _, thread = worker.partition("/")
+        return process == thread and self.model_text().partition(" ")[0] == "pool"
+
         if process != thread:
             # The thread that accepts has a row only in a pool with parking, and is no thread of the pool
             main_threads_before = sum(
