@@ -352,12 +352,28 @@ def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], 
     assert high[0] > high[1] + 3  # three of four, then twelve of twelve
 
 
+def test_a_thread_that_a_page_blocks_does_not_look_as_if_it_works(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-a", "-t")
+    show(chromium, page)
+    page.press(do="send", kind="endless page", count=1)
+    until(chromium, "document.querySelectorAll('li[data-holds=blocked]').length === 2")
+    until(chromium, "byId('legend').innerText.includes('blocked: its page waits')")
+    assert "is blocked by its page" in chromium.run("document.querySelector('li[data-holds=blocked]').title")
+    page.press(do="let-go")
+    until(chromium, "document.querySelectorAll('li[data-holds=blocked]').length === 0")
+    assert chromium.errors == []
+
+
 def test_the_tile_of_the_workers_says_their_limit(watch: Callable[..., LivePage], chromium: Browser) -> None:
     page = watch("--command", f"{sys.executable} -m http.server {{port}}", "-t --connections 2")
     show(chromium, page)
     page.press(do="send", kind="silent", count=3)
     until(chromium, f"{figure(1, 'held')} === '2'")
-    titles = "[...document.querySelectorAll('[data-figure=held]')].map(each => each.previousSibling.textContent)"
+    titles = (
+        "[...document.querySelectorAll('[data-figure=held]')].map(each => each.previousSibling.textContent)"
+    )
     assert chromium.run(titles) == ["workers occupied", "workers occupied of 2"]
 
 
@@ -431,7 +447,7 @@ def test_titles_and_legend_say_what_differs_and_what_is_seen(
     assert chromium.run(titles) == ["pool, parking: never", "pool, parking: always", "asyncio"]
     legend = "[...byId('legend').children].map(item => item.textContent)"
     until(chromium, "models.every(model => model.last !== null)")
-    assert chromium.run(legend) == ["works, or a page blocks it"]
+    assert chromium.run(legend) == ["works"]
     click(chromium, "[data-send=silent]")
     until(chromium, f"{legend}.includes('held: its client is silent or slow') && {legend}.includes('parked')")
     click(chromium, "#let-go")

@@ -62,6 +62,22 @@ def test_the_main_thread_of_a_pool_is_no_occupied_worker_of_it() -> None:
         assert told.changes()["held"] == held
 
 
+def test_a_page_that_blocks_its_thread_is_told_until_it_answers() -> None:
+    told = story()
+    for at, kind, text in (
+        (1.0, "accepted", "1"),
+        (1.1, "runs", ""),
+        (1.2, "request", "GET /blocking?ms=9&gate=1"),
+    ):
+        told.feed(TraceEvent(at, kind, f"{PID}.1", f"{PID}/11", text))
+    assert told.changes()["rows"][0][2:5] == ["busy", 1200.0, "page"]
+    for at, kind, text in ((1.5, "answered", "200 Gates"), (1.5, "sends", ""), (1.6, "sent", "9")):
+        told.feed(TraceEvent(at, kind, f"{PID}.1", f"{PID}/11", text))
+    change = told.changes()
+    assert [span[3:5] for span in change["spans"]] == [["busy", "page"], ["sends", ""]]
+    assert change["rows"][0][2:5] == ["busy", 1600.0, ""]
+
+
 def test_the_queue_names_those_that_wait_for_longest() -> None:
     told = story("pool")
     assert told.changes()["queued_names"] == []

@@ -306,13 +306,13 @@ KINDS = {
         ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
         ClientKind("large file", "a large file", 1, 50, False, download),
         ClientKind("program", "a slow program", 1, 50, False, run_program),
-        ClientKind("held program", "a held program", 1, 50, False, run_held_program, button=False),
+        ClientKind("endless program", "a endless program", 1, 50, False, run_held_program, button=False),
         ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
         ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
         ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
         ClientKind("report", "a page of a busy database", 1, 20, False, report, button=False),
         ClientKind("blocking", "a page that blocks 2 s", 1, 20, False, block),
-        ClientKind("held page", "a page that blocks until let go", 1, 20, True, hold),
+        ClientKind("endless page", "a page that blocks until let go", 1, 20, True, hold),
         ClientKind("flood", "a flood", 1, 1, False, flood),
     )
 }

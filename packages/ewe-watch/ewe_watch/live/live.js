@@ -21,7 +21,7 @@ const FIGURES = [
   ["zombies", "zombies", "zombie"], ["left", "left by clients", "client"],
 ];
 const LEGEND = [
-  ["busy", "works, or a page blocks it"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
+  ["busy", "works"], ["blocked", "blocked: its page waits"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
   ["other", "held: by a program or a call"], ["backlog", "in the kernel's backlog"], ["queue", "in the server's queue"],
   ["parked", "parked"],
 ];
@@ -37,7 +37,7 @@ let outside = false;  // whether a server of this page is seen from outside
 const ASKED = 7, KIND = 8, OUTCOME = 8;
 
 const kindOf = (state, want) =>
-  state === "waits" ? (want in CLIENT_WANTS ? "client" : "other") : state;
+  state === "waits" ? (want in CLIENT_WANTS ? "client" : "other") : state === "busy" && want === "page" ? "blocked" : state;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Buttons
@@ -431,8 +431,8 @@ function showRow(model, item, {row: number, height, past}) {
   item.classList.toggle("two-lines", height >= 30);
   item.dataset.state = state;
   item.dataset.behind = behind;
-  item.dataset.holds = ["client", "other", "zombie"].includes(kind) ? kind : "";
-  item.title = `${name} (${detail}) ${behind && state ? "runs" : state === "waits" ? `waits for ${CLIENT_WANTS[want] ?? OTHER_WANTS[want] ?? want}` : state} ${line}`;
+  item.dataset.holds = ["client", "other", "zombie", "blocked"].includes(kind) ? kind : "";
+  item.title = `${name} (${detail}) ${behind && state ? "runs" : state === "waits" ? `waits for ${CLIENT_WANTS[want] ?? OTHER_WANTS[want] ?? want}` : kind === "blocked" ? "is blocked by its page" : state} ${line}`;
   item.children[0].textContent = name;
   item.children[1].textContent = state ? label
     : (want || "free") + (behind && FAILED(label) ? `; failed: ${label}` : "");  // the label is its last outcome

@@ -29,6 +29,8 @@ GONE_S = 0.3  # after which the connections of a process that has ended are forg
 GHOST_S = 10.0  # after which a connection that only a late event has named is forgotten
 MOST_NAMES = 10  # of the connections in the queue, or in the backlog
 MOST_WORKERS = 2000  # names of workers that are kept
+# A request for the page of the demonstration that blocks its thread, and what its connection waits for from then on
+BLOCKING, PAGE = "GET /blocking?", "page"
 ZOMBIE = "zombie"  # the state of a process that has ended, and whose status its parent has not read
 LOOPS = ("asyncio", "xswitch")
 ACCEPTING_NAME = "main thread"
@@ -87,7 +89,9 @@ class LiveStory(TraceStory):
         if event.kind == "answered":
             self.counts[f"status {event.text[:1]}xx"] += 1
         super().feed(event)
-        if event.kind == "accepted":
+        if event.kind == "request" and event.text.startswith(BLOCKING):
+            self.connections[event.connection].want = PAGE
+        elif event.kind == "accepted":
             self.note_accepted(self.connections[event.connection])
         elif event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
@@ -292,15 +296,15 @@ class LiveStory(TraceStory):
             self.name_of(connection.name), self.line(connection.request),
         ]  # fmt: skip
 
-    def worker_name(self, row: int, worker: str) -> str:
-        """Return the name of a worker for people."""
-        process, _, thread = worker.partition("/")
-        model = self.model_text().partition(" ")[0]
     def is_accepting_thread(self, worker: str) -> bool:
         """Return whether a worker is the main thread of a pool: it begins conversations, and is not in the pool."""
         process, _, thread = worker.partition("/")
         return process == thread and self.model_text().partition(" ")[0] == "pool"
 
+    def worker_name(self, row: int, worker: str) -> str:
+        """Return the name of a worker for people."""
+        process, _, thread = worker.partition("/")
+        model = self.model_text().partition(" ")[0]
         if process != thread:
             # The thread that accepts has a row only in a pool with parking, and is no thread of the pool
             main_threads_before = sum(
