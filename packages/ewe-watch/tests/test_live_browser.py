@@ -520,7 +520,7 @@ def test_an_engine_that_ends_is_grey_then_folded_within_its_own_rows(
           const row = (name, want, kind) => [name, "", "", 0, want, "", "", null, kind];
           change.behind.rows = [row("alice: python", "ended", "engine"), row("bob: python", "", "engine"),
             row("demo", "", "database")];
-          change.behind.lives = {now: [[now - 9000, now - age], [now - 9000, null], [now - 9000, null]], past: []};
+          change.behind.lives = {now: [[now - 15000, now - age], [now - 9000, null], [now - 9000, null]], past: []};
           takeModel(model, change);
           draw();
           return [...model.rows.children].slice(1).map(each => each.className + "/" + each.textContent); }; 0"""
@@ -529,7 +529,7 @@ def test_an_engine_that_ends_is_grey_then_folded_within_its_own_rows(
     ended, lives, demo = "alice: pythonended", "/bob: pythonfree", "/demofree"
     rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(1000)")]
     assert rows == [waiting[0], f"past/{ended}", lives, waiting[1], demo]
-    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(4000)")]
+    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(11000)")]
     folded = "more-free/1 ended engine: folded"
     assert rows == [waiting[0], f"folded/{ended}", lives, folded, waiting[1], demo]
     assert chromium.errors == []
@@ -572,7 +572,7 @@ def test_a_process_that_ends_leaves_a_grey_row_which_is_folded(
     assert chromium.run(f"{alive}.length") == 5
     click(chromium, "[data-send=fifty]")
     until(chromium, f"{figure(0, 'answered')} === '50' && models[0].lives.length === 50")
-    until(chromium, "document.querySelector('li.past')?.textContent.endsWith('ended')")
+    until(chromium, "document.querySelector('li.past')?.textContent.endsWith('wait() called')")
     click(chromium, "#let-go")
     page.until(lambda models: models[0]["held"] == 0)
     until(chromium, f"{alive}.length === 0 && document.querySelectorAll('li.past').length === 0")

@@ -78,6 +78,20 @@ def test_a_page_that_blocks_its_thread_is_told_until_it_answers() -> None:
     assert change["rows"][0][2:5] == ["busy", 1600.0, ""]
 
 
+def test_a_process_that_does_not_exist_any_more_was_waited_for() -> None:
+    living = {7, 8}
+    told = LiveStory(str, 0.0, lambda process: process in living)
+    told.feed(TraceEvent(0.0, "model", "", f"{PID}/{PID}", "fork a description"))
+    told.feed(TraceEvent(1.0, "begins", "", "8/8", ""))
+    told.feed(TraceEvent(2.0, "ends", "", "8/8", ""))
+    assert told.changes()["rows"][0][4] == "ended"
+    living.remove(8)
+    assert told.changes()["rows"][0][4] == "wait() called"
+    living.add(8)
+    told.feed(TraceEvent(3.0, "begins", "", "8/8", ""))
+    assert told.changes()["rows"][0][4] == ""
+
+
 def test_the_queue_names_those_that_wait_for_longest() -> None:
     told = story("pool")
     assert told.changes()["queued_names"] == []

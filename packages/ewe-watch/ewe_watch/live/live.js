@@ -10,7 +10,10 @@ const STRIP = 44;           // height of the queue before the engines, or before
 const FREE = 26;            // height of the line of threads that had no connection yet
 const NARROW = 4;           // the least width of a span, if the row has room
 const GREY_MS = 3000;       // how long the row of a worker that has ended keeps its height
+const FEW_GREY_MS = 10000;  // the same with FEW rows, which have room
+const FEW = 10;
 const FOLDED = 4;           // its height afterwards, until its work has left the picture
+const REAPED = "wait() called";  // the note of a process whose status its parent has read (live_story.py)
 const NAMES = 2;            // of clients that wait, in the head of their area
 const MOST_ASKS = 200;      // lines from workers that ask, in one picture
 const CLIENT_WANTS = {request: "its request", bytes: "its bytes", close: "its close", room: "room to send"};
@@ -324,19 +327,22 @@ const heightOf = count => count <= 10 ? 30 : count <= 20 ? 22 : 15;
 // stands behind the server its queue and its rows.
 function layOut(model) {
   const {rowsNow} = model, ended = rowsNow.map((row, number) => endedFor(model, number));
-  const height = heightOf(ended.filter(time => time < GREY_MS).length), shown = Number(byId("window").value) * 1000;
+  const shown = Number(byId("window").value) * 1000;
+  const grey = ended.filter(time => time < FEW_GREY_MS).length <= FEW ? FEW_GREY_MS : GREY_MS;
+  const height = heightOf(ended.filter(time => time < grey).length);
   model.lines = [{height: AREA}];
-  let folded = 0, name = "";
+  let folded = 0, name = "", newest = -1;
   const tellFolded = () => {
-    if (folded) model.lines.push({height: FREE, folded, name});
-    folded = 0;
+    if (folded) model.lines.push({height: FREE, folded, name, last: lastClient(model, newest)});
+    [folded, newest] = [0, -1];
   };
   rowsNow.forEach((row, number) => {
     if (row[KIND] && number === model.first[row[KIND]]) {
       tellFolded();
       model.lines.push({height: STRIP, queue: row[KIND]});
     }
-    const past = ended[number] >= GREY_MS;
+    const past = ended[number] >= grey;
+    if (past && (newest < 0 || ended[number] < ended[newest])) newest = number;
     if (past) [folded, name] = [folded + 1, row[KIND] ? BEHIND[row[KIND]].lives : row[0].replace(/ \d+$/, "")];
     model.lines.push({height: !past ? height : ended[number] < shown ? FOLDED : 0, row: number, past});
   });
@@ -354,6 +360,9 @@ function layOut(model) {
   }
   if (model.whole !== before) lastDrawn = 0;  // without motion, the canvas would fit its rows a second later
 }
+
+// The client that the worker of a row has served last; "" if its spans are forgotten.
+const lastClient = ({spans}, number) => spans.findLast(span => span[0] === number && ["busy", "sends"].includes(span[3]))?.[5] ?? "";
 
 // For how many milliseconds the worker of a row has ended, and its row has no other; -1: it lives, or nothing says so.
 function endedFor({livesNow, rowsNow, now}, number) {
@@ -380,7 +389,7 @@ function showRows(model) {
     item.style.height = `${line.height}px`;
     if (line.row !== undefined) showRow(model, item, line);
     else if (line.free) showFree(item, `${line.free} more ${line.free === 1 ? "thread" : "threads"}: free`);
-    else if (line.folded) showFree(item, `${line.folded} ended ${line.name}${line.folded === 1 ? "" : line.name.endsWith("s") ? "es" : "s"}: folded`);
+    else if (line.folded) showFree(item, `${line.folded} ended ${line.name}${line.folded === 1 ? "" : line.name.endsWith("s") ? "es" : "s"}: folded${line.last ? `; last ${line.last}` : ""}`);
     else if (line.queue) showQueueBehind(item, BEHIND[line.queue], model.last.behind.queued[line.queue]);
     else showQueue(model, item);
   });
@@ -606,7 +615,8 @@ function drawModel(model) {
     const row = number + (model.first[state] ?? 0);
     if (end < now - span - 2000) break;  // they come in the order of their ends, but for a second or so
     if (end < now - span || row >= rowsNow.length) continue;
-    shown.push([kindOf(state, want), x(begin), x(end), tops[row], heights[row], label, width, nextAt[row], FAILED(outcome)]);
+    const ends = nextAt[row] === width && rowsNow[row][4] === REAPED ? `${label}; wait()` : label;
+    shown.push([kindOf(state, want), x(begin), x(end), tops[row], heights[row], ends, width, nextAt[row], FAILED(outcome)]);
     nextAt[row] = x(begin);
     if (asked) asks.push([...asked, row, begin, state]);
   }

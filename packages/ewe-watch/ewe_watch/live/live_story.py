@@ -31,6 +31,7 @@ MOST_NAMES = 10  # of the connections in the queue, or in the backlog
 MOST_WORKERS = 2000  # names of workers that are kept
 # A request for the page of the demonstration that blocks its thread, and what its connection waits for from then on
 BLOCKING, PAGE = "GET /blocking?", "page"
+REAPED = "wait() called"  # the note of a process whose status its parent has read
 ZOMBIE = "zombie"  # the state of a process that has ended, and whose status its parent has not read
 LOOPS = ("asyncio", "xswitch")
 ACCEPTING_NAME = "main thread"
@@ -246,6 +247,7 @@ class LiveStory(TraceStory):
                 self.end_state(each, now)
                 del self.connections[each.name]
         self.lives.end_killed(self.is_running, self.occupied, now)
+        self.lives.note_reaped(self.is_running)
 
     def zombie_spans(self) -> list[list[Any]]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
@@ -290,6 +292,8 @@ class LiveStory(TraceStory):
                 and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
             )
             note = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
+            if worker in self.lives.reaped:
+                note = REAPED
             return [name, worker, "", 0, note, "", ""]
         return [
             name, worker, connection.state, self.at(connection.since), connection.want,
