@@ -372,7 +372,7 @@ def test_the_workers_of_a_process_that_stops_or_was_killed_end() -> None:
     for process in (8, 9, 10):
         told.feed(TraceEvent(1.0, "begins", "", f"{process}/{process}", ""))
     told.feed(TraceEvent(2.0, "stops", "", "8/8", ""))
-    assert [row[4] for row in told.changes()["rows"]] == ["ended", "ended", ""]
+    assert [row[4] for row in told.changes()["rows"]] == ["ended", "wait() called", ""]
     assert list(told.lives.began) == ["7/7", "10/10"]
 
 
