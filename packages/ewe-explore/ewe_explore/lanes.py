@@ -84,6 +84,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         LaneKind("busy", "", ("#0b6bb0", "#57b1ee"), ("#0b6bb0", "#57b1ee"), solid=True),
+        LaneKind("blocked", "M0 0H5V5H0M5 5H10V10H5", ("#0b6bb0", "#57b1ee"), ("#cfe5f6", "#143a57"), filled=True),
         LaneKind("sends", "M3 3H6.5V6.5H3Z", ("#0f8f6a", "#4ccfa4"), ("#fff", "#12161b"), solid=True, filled=True),
         LaneKind("client", "M-1 11L11 -1M-11 11L1 -1M9 11L21 -1", ("#c84e00", "#ff9a56"), ("#fbd9c3", "#5a2c10")),
         LaneKind("other", "M5 0V10", ("#8250a8", "#c9a2ea"), ("#e6d9f0", "#3f2a52")),

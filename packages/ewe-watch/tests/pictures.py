@@ -78,6 +78,7 @@ def shoot(page: Browser, file: Path, elements: str) -> None:
 def scene_page(page: Browser, name: str, directory: Path, file: Path) -> None:
     """Choose a scene in the page, and play it to its step."""
     page.ask("Emulation.setDeviceMetricsOverride", width=WIDTH, height=900, deviceScaleFactor=1, mobile=False)
+    page.media(prefers_color_scheme="light", prefers_reduced_motion="no-preference")  # open() says otherwise
     with watched("-t", directory) as (_, url):
         page.ask("Page.navigate", url=url)
         until(page, "typeof models !== 'undefined' && models.length > 0")

@@ -256,12 +256,12 @@ def test_the_kinds_differ_without_colours(
     chromium.run("readColours(); legend(); 0")
     if forced == "active":  # each sample as two brightnesses: the pattern alone makes the difference
         samples = chromium.run(SAMPLES)
-        assert len(samples) == len(set(samples)) == 13
+        assert len(samples) == len(set(samples)) == 14
         assert all(len(set(each)) == 2 for each in samples[1:])
         colour = "getComputedStyle(document.querySelector('button.main')).color"
         assert chromium.run(f"{colour} !== getComputedStyle(document.body).backgroundColor")
     else:
-        patterned = "sends client other queue backlog engine database zombie"
+        patterned = "blocked sends client other queue backlog engine database zombie"
         assert chromium.run("Object.keys(patterns).join(' ')") == patterned
 
 

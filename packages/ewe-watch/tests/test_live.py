@@ -175,7 +175,7 @@ def test_what_the_page_shows_of_five_silent_clients(watch: Callable[..., LivePag
     [
         ("visitor", "answered"), ("silent", "let go"), ("slow sender", "let go"), ("slow reader", "let go"),
         ("keep-alive", "answered"), ("large file", "answered"), ("program", "answered"),
-        ("blocking", "answered"), ("held page", "let go"), ("flood", "answered"),
+        ("blocking", "answered"), ("endless page", "let go"), ("flood", "answered"),
     ],
 )  # fmt: skip
 def test_every_button(watch: Callable[..., LivePage], kind: str, end: str) -> None:

@@ -294,6 +294,110 @@ def test_a_pool_whose_options_do_not_name_parking_says_that_it_parks(
     assert not chromium.run("document.querySelector('.hint').checkVisibility()")  # the scene's text says it
 
 
+# Keeps the length of the last span of a silent client that was drawn, in milliseconds
+LENGTH_DRAWN = """
+globalThis.lengthDrawn = 0;
+const reallyDrawsSpan = drawSpan;
+globalThis.drawSpan = (pen, kind, from, to, ...rest) => {
+  if (kind === "client") lengthDrawn = (to - from) / pen.canvas.clientWidth * Number(byId("window").value) * 1000;
+  reallyDrawsSpan(pen, kind, from, to, ...rest);
+};
+const timeOfRow = () => {
+  const text = document.querySelector("li[data-holds=client] i").textContent;
+  return parseFloat(text) * (text.endsWith(" ms") ? 1 : 1000);
+};
+"""
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_the_time_of_a_row_is_the_length_in_the_picture(
+    watch: Callable[..., LivePage], chromium: Browser, motion: str
+) -> None:
+    """Without motion, the picture is drawn once a second, and the rows change twenty times."""
+    chromium.media(prefers_reduced_motion=motion)
+    page = watch("-t")
+    show(chromium, page)
+    chromium.run(LENGTH_DRAWN)
+    page.press(do="send", kind="silent", count=1)
+    until(chromium, "lengthDrawn > 0")
+    for _ in range(25):
+        time_of_row, length = chromium.run("[timeOfRow(), lengthDrawn]")
+        assert abs(time_of_row - length) <= 60, (time_of_row, length)  # a row has a tenth of a second
+        time.sleep(0.1)
+    assert chromium.errors == []
+
+
+def test_areas_grow_upwards_and_say_their_scale(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    """The change is made up: first 3, then 12 parked connections, and 6 in the queue."""
+    show(chromium, watch("-p"))
+    until(chromium, "models[0].last !== null")
+    click(chromium, "#pause")
+    high, scale = chromium.run(
+        """(model => {
+          const {canvas} = model, scales = [], write = drawScale;
+          globalThis.drawScale = (...rest) => { scales.push(rest[3]); write(...rest); };
+          const highest = number => {  // the highest pixel of the parked ones
+            model.samples = [[0, 0, 0, 0, {}], [model.now - 5000, 0, number / 2, number, {}]];
+            draw();
+            const ratio = canvas.height / model.whole;
+            const from = Math.ceil((AREA / 2 + 2) * ratio), end = Math.floor((AREA - 2) * ratio);
+            const {data} = canvas.getContext("2d").getImageData(canvas.width * 0.77, from, 1, end - from);
+            return Array.from({length: end - from}, (_, y) => y).find(y => data[4 * y + 3] > 100) / ratio;
+          };
+          const found = [3, 12].map(number => { scales.length = 0; return highest(number); });
+          return [found, scales];
+        })(models[0])"""
+    )
+    assert scale == [6, 12]
+    assert high[0] > high[1] + 3  # three of four, then twelve of twelve
+
+
+def test_a_thread_that_a_page_blocks_does_not_look_as_if_it_works(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-a", "-t")
+    show(chromium, page)
+    page.press(do="send", kind="endless page", count=1)
+    until(chromium, "document.querySelectorAll('li[data-holds=blocked]').length === 2")
+    until(chromium, "byId('legend').innerText.includes('blocked: its page waits')")
+    assert "is blocked by its page" in chromium.run("document.querySelector('li[data-holds=blocked]').title")
+    page.press(do="let-go")
+    until(chromium, "document.querySelectorAll('li[data-holds=blocked]').length === 0")
+    assert chromium.errors == []
+
+
+def test_the_tile_of_the_workers_says_their_limit(watch: Callable[..., LivePage], chromium: Browser) -> None:
+    page = watch("--command", f"{sys.executable} -m http.server {{port}}", "-t --connections 2")
+    show(chromium, page)
+    page.press(do="send", kind="silent", count=3)
+    until(chromium, f"{figure(1, 'held')} === '2'")
+    titles = (
+        "[...document.querySelectorAll('[data-figure=held]')].map(each => each.previousSibling.textContent)"
+    )
+    assert chromium.run(titles) == ["workers occupied", "workers occupied of 2"]
+
+
+def test_the_head_of_the_areas_names_the_clients_that_wait(
+    watch: Callable[..., LivePage], chromium: Browser
+) -> None:
+    page = watch("-p --parking never", "-a")
+    show(chromium, page)
+    head = "document.querySelector('[data-model=\"{}\"] li.waiting b').textContent"
+    page.press(do="send", kind="silent", count=6)
+    page.until(lambda models: models[0]["queued"] == 1)
+    page.press(do="send", kind="visitor")
+    until(chromium, f"{head.format(0)} === '2 in the queue: silent 6, visitor 1'")
+    page.press(do="send", kind="visitor", count=5)
+    until(chromium, f"{head.format(0)} === '7 in the queue: silent 6, visitor 1 and 5 more'")
+    page.press(do="send", kind="blocking", count=1)
+    page.until(lambda models: models[1]["held"] == 1)
+    page.press(do="send", kind="silent", count=2)
+    until(chromium, f"/^2 in the backlog: silent [78], silent [78]$/.test({head.format(1)})")
+    page.press(do="let-go")
+    until(chromium, f"{head.format(0)} === 'the queue is empty' && {head.format(1)} === 'the queue is empty'")
+    assert chromium.errors == []
+
+
 # The texts that are wider than their boxes, which hide a part of them
 CLIPPED = """
 [...document.querySelectorAll(
@@ -343,7 +447,7 @@ def test_titles_and_legend_say_what_differs_and_what_is_seen(
     assert chromium.run(titles) == ["pool, parking: never", "pool, parking: always", "asyncio"]
     legend = "[...byId('legend').children].map(item => item.textContent)"
     until(chromium, "models.every(model => model.last !== null)")
-    assert chromium.run(legend) == ["works, or a page blocks it"]
+    assert chromium.run(legend) == ["works"]
     click(chromium, "[data-send=silent]")
     until(chromium, f"{legend}.includes('held: its client is silent or slow') && {legend}.includes('parked')")
     click(chromium, "#let-go")
@@ -416,7 +520,7 @@ def test_an_engine_that_ends_is_grey_then_folded_within_its_own_rows(
           const row = (name, want, kind) => [name, "", "", 0, want, "", "", null, kind];
           change.behind.rows = [row("alice: python", "ended", "engine"), row("bob: python", "", "engine"),
             row("demo", "", "database")];
-          change.behind.lives = {now: [[now - 9000, now - age], [now - 9000, null], [now - 9000, null]], past: []};
+          change.behind.lives = {now: [[now - 15000, now - age], [now - 9000, null], [now - 9000, null]], past: []};
           takeModel(model, change);
           draw();
           return [...model.rows.children].slice(1).map(each => each.className + "/" + each.textContent); }; 0"""
@@ -425,7 +529,7 @@ def test_an_engine_that_ends_is_grey_then_folded_within_its_own_rows(
     ended, lives, demo = "alice: pythonended", "/bob: pythonfree", "/demofree"
     rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(1000)")]
     assert rows == [waiting[0], f"past/{ended}", lives, waiting[1], demo]
-    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(4000)")]
+    rows = [each.replace(" two-lines", "").replace("two-lines", "") for each in chromium.run("end(11000)")]
     folded = "more-free/1 ended engine: folded"
     assert rows == [waiting[0], f"folded/{ended}", lives, folded, waiting[1], demo]
     assert chromium.errors == []
@@ -468,7 +572,7 @@ def test_a_process_that_ends_leaves_a_grey_row_which_is_folded(
     assert chromium.run(f"{alive}.length") == 5
     click(chromium, "[data-send=fifty]")
     until(chromium, f"{figure(0, 'answered')} === '50' && models[0].lives.length === 50")
-    until(chromium, "document.querySelector('li.past')?.textContent.endsWith('ended')")
+    until(chromium, "document.querySelector('li.past')?.textContent.endsWith('wait() called')")
     click(chromium, "#let-go")
     page.until(lambda models: models[0]["held"] == 0)
     until(chromium, f"{alive}.length === 0 && document.querySelectorAll('li.past').length === 0")

@@ -54,6 +54,58 @@ def test_connections_that_waited_in_the_backlog_are_counted() -> None:
     ]
 
 
+def test_the_main_thread_of_a_pool_is_no_occupied_worker_of_it() -> None:
+    for model, held in (("pool", 0), ("asyncio", 1)):
+        told = story(model)
+        told.feed(TraceEvent(1.0, "accepted", f"{PID}.1", f"{PID}/{PID}", "1"))
+        told.feed(TraceEvent(1.1, "runs", f"{PID}.1", f"{PID}/{PID}", ""))
+        assert told.changes()["held"] == held
+
+
+def test_a_page_that_blocks_its_thread_is_told_until_it_answers() -> None:
+    told = story()
+    for at, kind, text in (
+        (1.0, "accepted", "1"),
+        (1.1, "runs", ""),
+        (1.2, "request", "GET /blocking?ms=9&gate=1"),
+    ):
+        told.feed(TraceEvent(at, kind, f"{PID}.1", f"{PID}/11", text))
+    assert told.changes()["rows"][0][2:5] == ["busy", 1200.0, "page"]
+    for at, kind, text in ((1.5, "answered", "200 Gates"), (1.5, "sends", ""), (1.6, "sent", "9")):
+        told.feed(TraceEvent(at, kind, f"{PID}.1", f"{PID}/11", text))
+    change = told.changes()
+    assert [span[3:5] for span in change["spans"]] == [["busy", "page"], ["sends", ""]]
+    assert change["rows"][0][2:5] == ["busy", 1600.0, ""]
+
+
+def test_a_process_that_does_not_exist_any_more_was_waited_for() -> None:
+    living = {7, 8}
+    told = LiveStory(str, 0.0, lambda process: process in living)
+    told.feed(TraceEvent(0.0, "model", "", f"{PID}/{PID}", "fork a description"))
+    told.feed(TraceEvent(1.0, "begins", "", "8/8", ""))
+    told.feed(TraceEvent(2.0, "ends", "", "8/8", ""))
+    assert told.changes()["rows"][0][4] == "ended"
+    living.remove(8)
+    assert told.changes()["rows"][0][4] == "wait() called"
+    living.add(8)
+    told.feed(TraceEvent(3.0, "begins", "", "8/8", ""))
+    assert told.changes()["rows"][0][4] == ""
+
+
+def test_the_queue_names_those_that_wait_for_longest() -> None:
+    told = story("pool")
+    assert told.changes()["queued_names"] == []
+    for number in range(12):
+        told.feed(TraceEvent(1.0 + number, "accepted", f"{PID}.{number}", f"{PID}/{PID}", str(number)))
+    told.feed(TraceEvent(20.0, "runs", f"{PID}.0", f"{PID}/11", ""))
+    assert told.changes()["queued_names"] == [f"visitor {number}" for number in range(1, 11)]
+    told.feed(TraceEvent(20.1, "parked", f"{PID}.0", f"{PID}/11", "request"))
+    for number in range(1, 12):
+        told.feed(TraceEvent(21.0, "runs", f"{PID}.{number}", f"{PID}/{11 + number}", ""))
+    told.feed(TraceEvent(22.0, "ready", f"{PID}.0", f"{PID}/{PID}", ""))
+    assert told.changes()["queued_names"] == ["visitor 0"]
+
+
 def behind(told: LiveStory, *lines: str) -> dict[str, list[list[object]]]:
     """Tell events of X-Switch and the daemon, as "TIME KIND NAME WORKER TEXT"; return their rows."""
     for line in lines:
@@ -320,7 +372,7 @@ def test_the_workers_of_a_process_that_stops_or_was_killed_end() -> None:
     for process in (8, 9, 10):
         told.feed(TraceEvent(1.0, "begins", "", f"{process}/{process}", ""))
     told.feed(TraceEvent(2.0, "stops", "", "8/8", ""))
-    assert [row[4] for row in told.changes()["rows"]] == ["ended", "ended", ""]
+    assert [row[4] for row in told.changes()["rows"]] == ["ended", "wait() called", ""]
     assert list(told.lives.began) == ["7/7", "10/10"]
 
 

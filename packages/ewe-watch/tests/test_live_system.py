@@ -168,3 +168,15 @@ def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> 
     with pytest.raises(UsageError) as raised:
         foreign.foreign(line)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "limit"),
+    [
+        ("-n", 1), ("-p --poolthreads 5", 5), ("-p --parking never", 5), ("-p --poolthreads 5..20", 20),
+        ("-p --poolthreads 4 --workers 2", 8), ("-t --connections 8", 8), ("-t", 1000), ("-f", 256), ("-a", 1),
+        ("--model prefork --workers 3", 3), ("--model ewe_watch.live.faulty:ForkWithoutWait", 256),
+    ],
+)  # fmt: skip
+def test_how_many_workers_a_model_can_occupy(model: str, limit: int) -> None:
+    assert parse_choice(model).worker_limit == limit

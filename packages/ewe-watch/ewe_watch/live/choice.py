@@ -15,6 +15,10 @@ from ewe.config.setting import Setting
 from ewe.config.setting_types import BOOL
 from ewe.config.settings import SETTINGS, Config
 from ewe.processors.base import UnknownModel, model_named
+from ewe.processors.fork import Fork
+from ewe.processors.pool import Pool
+from ewe.processors.pool_threads import threads_of
+from ewe.processors.thread import Thread
 
 FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
 MOST_MODELS = 4
@@ -54,6 +58,18 @@ class ModelChoice(NamedTuple):
     def hint(self) -> str:
         """What a lecturer may not expect of the defaults, in one line; "" for nothing."""
         return PARKS if self.name == "pool" and "parking" not in self.values else ""
+
+    @property
+    def worker_limit(self) -> int:
+        """How many workers can be occupied at once: processes, or threads of all processes."""
+        config = Config(**{key.replace("-", "_"): value for key, value in self.values.items()})
+        model = model_named(self.model)
+        processes = model.range_of_workers(config).most
+        if issubclass(model, Pool):
+            return processes * threads_of(config).most
+        if issubclass(model, (Fork, Thread)):
+            return processes * (config.connections or model.connection_limit)
+        return processes
 
     def words(self) -> list[str]:
         """Return the choice as words of the server's command line."""

@@ -99,6 +99,7 @@ class LiveClient:
         self.label = f"{kind.name} {number}"
         self.gate = gate
         self.slowdown = slowdown
+        self.address = ""  # of its end of the connection
         self.writer: asyncio.StreamWriter | None = None
 
     async def connect(self, receive_bytes: int = 0) -> asyncio.StreamReader:
@@ -109,7 +110,8 @@ class LiveClient:
             if receive_bytes:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             sock.bind(("127.0.0.1", 0))
-            self.group.name("{}:{}".format(*sock.getsockname()), self.label)
+            self.address = "{}:{}".format(*sock.getsockname())
+            self.group.name(self.address, self.label)
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.group.port))
             reader, self.writer = await asyncio.open_connection(sock=sock, limit=CHUNK_BYTES)
         except BaseException:  # also a cancellation by let_go(): no writer has the socket yet
@@ -153,6 +155,7 @@ class LiveClient:
 
     def close(self) -> None:
         """Close the connection."""
+        self.group.unaccepted.pop(self.address, None)
         if self.writer is not None:
             self.writer.close()
 
@@ -303,13 +306,13 @@ KINDS = {
         ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
         ClientKind("large file", "a large file", 1, 50, False, download),
         ClientKind("program", "a slow program", 1, 50, False, run_program),
-        ClientKind("held program", "a held program", 1, 50, False, run_held_program, button=False),
+        ClientKind("endless program", "a endless program", 1, 50, False, run_held_program, button=False),
         ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
         ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
         ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
         ClientKind("report", "a page of a busy database", 1, 20, False, report, button=False),
         ClientKind("blocking", "a page that blocks 2 s", 1, 20, False, block),
-        ClientKind("held page", "a page that blocks until let go", 1, 20, True, hold),
+        ClientKind("endless page", "a page that blocks until let go", 1, 20, True, hold),
         ClientKind("flood", "a flood", 1, 1, False, flood),
     )
 }
@@ -324,20 +327,26 @@ class ModelClients:
         self.tallies: dict[str, Tally] = {}
         self.recent: deque[list[Any]] = deque(maxlen=RECENT)
         self.labels: dict[str, str] = {}
+        # address -> label of the clients that connect, and that the server has not accepted; in their order
+        self.unaccepted: dict[str, str] = {}
         self.flooded: dict[str, int] = {}
         self.tasks: dict[asyncio.Task[None], LiveClient] = {}
         self.began: dict[LiveClient, float] = {}
 
     def name(self, address: str, label: str) -> None:
-        """Note the client of a connection. address: of its end. The oldest labels are forgotten."""
+        """Note the client of a new connection. address: of its end. The oldest labels are forgotten."""
         self.labels.pop(address, None)  # so that an address that is used again counts as new
-        self.labels[address] = label
+        self.labels[address] = self.unaccepted[address] = label
         while len(self.labels) > MOST_LABELS:
             del self.labels[next(iter(self.labels))]
 
     def label(self, address: str) -> str:
         """Return the name of a client by its address."""
         return self.labels.get(address, "guest " + address.rpartition(":")[2])
+
+    def note_accepted(self, address: str) -> None:
+        """Note that the server has accepted the connection of the client at this address."""
+        self.unaccepted.pop(address, None)
 
     async def run(self, client: LiveClient) -> None:
         """Let a client live, at most LIMIT_S, and note its end."""

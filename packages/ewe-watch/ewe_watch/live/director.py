@@ -27,12 +27,13 @@ from typing import Any
 from ewe.config.messages import Failure
 from ewe.scoreboard import is_alive
 from ewe_watch.behind import DATABASE, ENGINE, BehindStory
+from ewe_watch.events import parts_of_accepted
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
 from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
 from ewe_watch.live.foreign import UNSEEN_FIGURES, ForeignChoice, ForeignProcess
 from ewe_watch.live.guard import ModelGuard, UserScript
-from ewe_watch.live.live_story import SETTLE_S, LiveStory
+from ewe_watch.live.live_story import MOST_NAMES, SETTLE_S, LiveStory
 from ewe_watch.live.meters import CostMeter, backlogs, left_connections
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
@@ -122,6 +123,9 @@ class ShownModel:
         """Read the new lines of the trace; add them to the recording, and their events to the story."""
         data, events = self.process.read()
         self.recording.add(data)
+        for event in events:
+            if event.kind == "accepted":
+                self.clients.note_accepted(parts_of_accepted(event.text)[0])
         self.story.add(events)
         self.story.show_calls(self.process.calls_now())
 
@@ -148,6 +152,7 @@ class ShownModel:
             "model": self.choice.model,
             "description": self.process.description,
             "hint": self.choice.hint,
+            "worker_limit": self.choice.worker_limit,
             "port": self.process.port,
             "parameters": parameters,
             "unseen": UNSEEN_FIGURES if isinstance(self.choice, ForeignChoice) else (),
@@ -156,18 +161,30 @@ class ShownModel:
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, and figures of now, as an object for JSON.
 
-        now: milliseconds since the start of the model. alive: whether its first process runs. backlog: connections
-        that the server has not accepted. left: those that their client has closed, and the server has not.
+        now: milliseconds since the start of the model. alive: whether its first process runs. backlog:
+        connections that the server has not accepted. backlog_names: the names of the oldest of these. left: those
+        that their client has closed, and the server has not.
         """
         return {
             "now": round((time.monotonic() - self.zero) * 1000, 1),
             "alive": self.process.alive(),
             "backlog": self.backlog,
+            "backlog_names": self.backlog_names(),
             "left": self.left,
             "cost": self.cost,
             "clients": self.clients.as_json(),
             **self.story.changes(),
         }
+
+    def backlog_names(self) -> list[str]:
+        """Return the names of the clients that have been in the backlog for longest, MOST_NAMES at most.
+
+        [] if the trace has lost events: a client that seems to wait may have been accepted.
+        """
+        if not self.backlog or self.story.lost:
+            return []
+        # A copy: the clients' thread may add a client meanwhile
+        return list(self.clients.unaccepted.values())[: min(self.backlog, MOST_NAMES)]
 
 
 def default_of(key: str) -> str:

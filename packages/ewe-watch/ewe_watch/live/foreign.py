@@ -97,6 +97,11 @@ class ForeignChoice(NamedTuple):
         """Nothing: ewe-watch knows no defaults of such a server."""
         return ""
 
+    @property
+    def worker_limit(self) -> None:
+        """Unknown."""
+        return None
+
     def with_values(self, values: dict[str, str]) -> ForeignChoice:
         """Return the choice with other values. Only the number of workers can change. Raises UsageError."""
         known = {key: value for key, value in (self.values | values).items() if value}

@@ -5,11 +5,16 @@ const HISTORY_MS = 62000;   // of spans and samples
 const MOST_SPANS = 6000;    // of a model
 const MOST_BUFFERED = 2400; // changes that a paused picture keeps: two minutes
 const AREA = 76;            // height of the picture of queue and parked connections
+const LEAST_SCALE = 4;      // of an area: one connection is no full area
 const STRIP = 44;           // height of the queue before the engines, or before the connections to databases
 const FREE = 26;            // height of the line of threads that had no connection yet
 const NARROW = 4;           // the least width of a span, if the row has room
 const GREY_MS = 3000;       // how long the row of a worker that has ended keeps its height
+const FEW_GREY_MS = 10000;  // the same with FEW rows, which have room
+const FEW = 10;
 const FOLDED = 4;           // its height afterwards, until its work has left the picture
+const REAPED = "wait() called";  // the note of a process whose status its parent has read (live_story.py)
+const NAMES = 2;            // of clients that wait, in the head of their area
 const MOST_ASKS = 200;      // lines from workers that ask, in one picture
 const CLIENT_WANTS = {request: "its request", bytes: "its bytes", close: "its close", room: "room to send"};
 const OTHER_WANTS = {program: "a program", server: "a server", call: "a call that blocks"};
@@ -19,7 +24,7 @@ const FIGURES = [
   ["zombies", "zombies", "zombie"], ["left", "left by clients", "client"],
 ];
 const LEGEND = [
-  ["busy", "works, or a page blocks it"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
+  ["busy", "works"], ["blocked", "blocked: its page waits"], ["sends", "sends"], ["client", "held: its client is silent or slow"],
   ["other", "held: by a program or a call"], ["backlog", "in the kernel's backlog"], ["queue", "in the server's queue"],
   ["parked", "parked"],
 ];
@@ -35,7 +40,7 @@ let outside = false;  // whether a server of this page is seen from outside
 const ASKED = 7, KIND = 8, OUTCOME = 8;
 
 const kindOf = (state, want) =>
-  state === "waits" ? (want in CLIENT_WANTS ? "client" : "other") : state;
+  state === "waits" ? (want in CLIENT_WANTS ? "client" : "other") : state === "busy" && want === "page" ? "blocked" : state;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Buttons
@@ -174,7 +179,7 @@ function buildModel(facts, index, title) {
     if (name === "left") box.title = "the client has closed the connection, and the server has not (CLOSE_WAIT)";
     values[name] = make("dd", "0");
     values[name].dataset.figure = name;
-    box.append(make("dt", title), values[name]);
+    box.append(make("dt", name === "held" && facts.worker_limit ? `${title} of ${facts.worker_limit.toLocaleString("en")}` : title), values[name]);
     figures.append(box);
   }
   const picture = make("div", "", "picture"), rows = make("ol"), canvas = make("canvas");
@@ -322,19 +327,22 @@ const heightOf = count => count <= 10 ? 30 : count <= 20 ? 22 : 15;
 // stands behind the server its queue and its rows.
 function layOut(model) {
   const {rowsNow} = model, ended = rowsNow.map((row, number) => endedFor(model, number));
-  const height = heightOf(ended.filter(time => time < GREY_MS).length), shown = Number(byId("window").value) * 1000;
+  const shown = Number(byId("window").value) * 1000;
+  const grey = ended.filter(time => time < FEW_GREY_MS).length <= FEW ? FEW_GREY_MS : GREY_MS;
+  const height = heightOf(ended.filter(time => time < grey).length);
   model.lines = [{height: AREA}];
-  let folded = 0, name = "";
+  let folded = 0, name = "", newest = -1;
   const tellFolded = () => {
-    if (folded) model.lines.push({height: FREE, folded, name});
-    folded = 0;
+    if (folded) model.lines.push({height: FREE, folded, name, last: lastClient(model, newest)});
+    [folded, newest] = [0, -1];
   };
   rowsNow.forEach((row, number) => {
     if (row[KIND] && number === model.first[row[KIND]]) {
       tellFolded();
       model.lines.push({height: STRIP, queue: row[KIND]});
     }
-    const past = ended[number] >= GREY_MS;
+    const past = ended[number] >= grey;
+    if (past && (newest < 0 || ended[number] < ended[newest])) newest = number;
     if (past) [folded, name] = [folded + 1, row[KIND] ? BEHIND[row[KIND]].lives : row[0].replace(/ \d+$/, "")];
     model.lines.push({height: !past ? height : ended[number] < shown ? FOLDED : 0, row: number, past});
   });
@@ -352,6 +360,9 @@ function layOut(model) {
   }
   if (model.whole !== before) lastDrawn = 0;  // without motion, the canvas would fit its rows a second later
 }
+
+// The client that the worker of a row has served last; "" if its spans are forgotten.
+const lastClient = ({spans}, number) => spans.findLast(span => span[0] === number && ["busy", "sends"].includes(span[3]))?.[5] ?? "";
 
 // For how many milliseconds the worker of a row has ended, and its row has no other; -1: it lives, or nothing says so.
 function endedFor({livesNow, rowsNow, now}, number) {
@@ -378,17 +389,30 @@ function showRows(model) {
     item.style.height = `${line.height}px`;
     if (line.row !== undefined) showRow(model, item, line);
     else if (line.free) showFree(item, `${line.free} more ${line.free === 1 ? "thread" : "threads"}: free`);
-    else if (line.folded) showFree(item, `${line.folded} ended ${line.name}${line.folded === 1 ? "" : line.name.endsWith("s") ? "es" : "s"}: folded`);
+    else if (line.folded) showFree(item, `${line.folded} ended ${line.name}${line.folded === 1 ? "" : line.name.endsWith("s") ? "es" : "s"}: folded${line.last ? `; last ${line.last}` : ""}`);
     else if (line.queue) showQueueBehind(item, BEHIND[line.queue], model.last.behind.queued[line.queue]);
     else showQueue(model, item);
   });
 }
 
 function showQueue(model, item) {
-  const {backlog, queued, parked} = model.last, texts = [];
-  if (backlog) texts.push(`${backlog} in the backlog`);
-  if (queued) texts.push(`${queued} in the queue`);
-  showWaiting(item, texts.join(", ") || "the queue is empty", parked ? `${parked} parked` : "none parked");
+  const {backlog, queued, parked, backlog_names: inBacklog, queued_names: inQueue} = model.last, texts = [], titles = [];
+  const tell = (count, place, names) => {
+    if (!count) return;
+    texts.push(`${count} in the ${place}${namesOf(count, names, NAMES)}`);
+    titles.push(`in the ${place}${namesOf(count, names, names.length)}`);
+  };
+  tell(backlog, "backlog", inBacklog);
+  tell(queued, "queue", inQueue);
+  showWaiting(item, texts.join("; ") || "the queue is empty", parked ? `${parked} parked` : "none parked");
+  item.title = titles.join("; ");
+}
+
+// The first names of those who wait: `: silent 6, visitor 1 and 4 more`.
+function namesOf(count, names, most) {
+  const first = names.slice(0, count <= most + 1 ? most + 1 : most);
+  const others = count - first.length;
+  return first.length ? `: ${first.join(", ")}${others ? ` and ${others} more` : ""}` : "";
 }
 
 function showQueueBehind(item, {system, text, asks}, queued) {
@@ -416,12 +440,22 @@ function showRow(model, item, {row: number, height, past}) {
   item.classList.toggle("two-lines", height >= 30);
   item.dataset.state = state;
   item.dataset.behind = behind;
-  item.dataset.holds = ["client", "other", "zombie"].includes(kind) ? kind : "";
-  item.title = `${name} (${detail}) ${behind && state ? "runs" : state === "waits" ? `waits for ${CLIENT_WANTS[want] ?? OTHER_WANTS[want] ?? want}` : state} ${line}`;
+  item.dataset.holds = ["client", "other", "zombie", "blocked"].includes(kind) ? kind : "";
+  item.title = `${name} (${detail}) ${behind && state ? "runs" : state === "waits" ? `waits for ${CLIENT_WANTS[want] ?? OTHER_WANTS[want] ?? want}` : kind === "blocked" ? "is blocked by its page" : state} ${line}`;
   item.children[0].textContent = name;
   item.children[1].textContent = state ? label
     : (want || "free") + (behind && FAILED(label) ? `; failed: ${label}` : "");  // the label is its last outcome
-  item.children[2].textContent = state ? shortDuration(Math.max(model.now - since, 0)) : "";
+  item.children[2].textContent = state ? timeInState(model, since) : "";
+}
+
+// How long a state has lasted, at the moment that the picture shows: a picture without motion is up to a second old.
+const timeInState = ({shownNow, now}, since) => shortDuration(Math.max((shownNow ?? now) - since, 0));
+
+// Write the times of the rows again: they must fit the lengths in the picture.
+function showTimes({rows, lines, rowsNow, ...model}) {
+  lines.forEach(({row}, number) => {
+    if (row !== undefined && rowsNow[row][2]) rows.children[number].children[2].textContent = timeInState(model, rowsNow[row][3]);
+  });
 }
 
 // The time of a row of now, which changes while one reads it
@@ -555,6 +589,8 @@ function drawModel(model) {
   const span = Number(byId("window").value) * 1000;
   const now = model.now + (paused || withoutMotion.matches ? 0 : Math.min(performance.now() - (model.at ?? 0), 100));
   const x = time => width - (now - time) * width / span;
+  model.shownNow = now;
+  showTimes(model);
   drawWaiting(context, samples, x, width);
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
@@ -579,7 +615,8 @@ function drawModel(model) {
     const row = number + (model.first[state] ?? 0);
     if (end < now - span - 2000) break;  // they come in the order of their ends, but for a second or so
     if (end < now - span || row >= rowsNow.length) continue;
-    shown.push([kindOf(state, want), x(begin), x(end), tops[row], heights[row], label, width, nextAt[row], FAILED(outcome)]);
+    const ends = nextAt[row] === width && rowsNow[row][4] === REAPED ? `${label}; wait()` : label;
+    shown.push([kindOf(state, want), x(begin), x(end), tops[row], heights[row], ends, width, nextAt[row], FAILED(outcome)]);
     nextAt[row] = x(begin);
     if (asked) asks.push([...asked, row, begin, state]);
   }
@@ -598,7 +635,9 @@ function drawModel(model) {
 
 function drawQueueBehind(context, samples, kind, strip) {
   const counts = {time: samples.map(sample => sample[0]), queued: samples.map(sample => sample[4][kind])};
-  drawCounts(context, strip, counts, Math.max(2, ...counts.queued), paintOf(context, "queue"), colours.queue, []);
+  const most = Math.max(2, ...counts.queued);
+  drawCounts(context, strip, counts, most, paintOf(context, "queue"), colours.queue, []);
+  drawScale(context, strip.top + strip.height, strip.height - 2, most, strip.right);
 }
 
 // The ground of a row: grey while its worker lives, or all of it where the trace has no lives.
@@ -646,45 +685,66 @@ function drawSpan(context, kind, from, to, y, height, label, width, next, failed
   writeOn(context, kind, label, Math.min(left + 5, width - text - 6), y + height / 2, 12);
 }
 
+// The queue with the backlog on it, and below it the parked connections: each grows upwards from a line, up to its scale.
 function drawWaiting(context, samples, x, width) {
-  const most = Math.max(4, ...samples.map(sample => Math.max(sample[1] + sample[2], sample[3])));
-  const half = AREA / 2;
-  const area = (value, base, sign, colour, border = "") => {
-    if (!samples.length) return;
-    context.fillStyle = colour;
-    context.beginPath();
-    context.moveTo(x(samples[0][0]), base);
+  const half = AREA / 2, high = half - 16;  // the upper one stays below the labels of the time
+  const mostOf = count => Math.max(LEAST_SCALE, ...samples.map(count));
+  const outline = (count, base, most, begin) => {
+    const y = value => base - value * high / most;
     let before = 0;
-    for (const sample of samples) {
-      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
-      before = value(sample);
-      context.lineTo(x(sample[0]), base - sign * before * (half - 6) / most);
-    }
-    context.lineTo(width, base - sign * before * (half - 6) / most);
-    context.lineTo(width, base);
-    context.fill();
-    if (!border) return;
     context.beginPath();
-    before = 0;
-    for (const sample of samples) {  // the line of a number that is not 0
-      const at = x(sample[0]), count = value(sample);
-      const [from, to] = [before, count].map(each => base - sign * each * (half - 6) / most);
-      if (before) context.lineTo(at, from); else context.moveTo(at, from);
-      if (before || count) context.lineTo(at, to);
-      before = count;
+    for (const sample of samples) {
+      const at = x(sample[0]), value = count(sample);
+      begin(at, y(before), y(value), before, value);
+      before = value;
     }
-    if (before) context.lineTo(width, base - sign * before * (half - 6) / most);
-    context.strokeStyle = border;
+    return y(before);
+  };
+  const area = (count, base, most, paint) => {
+    if (!samples.length) return;
+    const last = outline(count, base, most, (at, from, to) => { context.lineTo(at, from); context.lineTo(at, to); });
+    context.lineTo(width, last);
+    context.lineTo(width, base);
+    context.lineTo(x(samples[0][0]), base);
+    context.fillStyle = paint;
+    context.fill();
+  };
+  // The line of a number that is not 0
+  const border = (count, base, most, colour) => {
+    const last = outline(count, base, most, (at, from, to, before, value) => {
+      if (before) context.lineTo(at, from); else context.moveTo(at, from);
+      if (before || value) context.lineTo(at, to);
+    });
+    if (last < base) context.lineTo(width, last);
+    context.strokeStyle = colour;
     context.lineWidth = 1.5;
     context.setLineDash([4, 2]);
     context.stroke();
     context.setLineDash([]);
   };
-  area(sample => sample[1] + sample[2], half, 1, paintOf(context, "backlog"));
-  area(sample => sample[2], half, 1, paintOf(context, "queue"));
-  area(sample => sample[3], half, -1, colours.card, colours.parked);
+  const waiting = sample => sample[1] + sample[2], parked = sample => sample[3];
+  const mostWaiting = mostOf(waiting), mostParked = mostOf(parked), bottom = AREA - 1;
+  area(waiting, half, mostWaiting, paintOf(context, "backlog"));
+  area(sample => sample[2], half, mostWaiting, paintOf(context, "queue"));
+  area(parked, bottom, mostParked, colours.card);
+  border(parked, bottom, mostParked, colours.parked);
+  drawScale(context, half, high, mostWaiting, width);
+  drawScale(context, bottom, high, mostParked, width);
+}
+
+// The line of an area, and the number at which its scale ends.
+function drawScale(context, base, high, most, width) {
   context.fillStyle = colours.line;
-  context.fillRect(0, half - 0.5, width, 1);
+  context.fillRect(0, base - 0.5, width, 1);
+  context.fillRect(0, base - high - 0.5, 6, 1);
+  context.font = "10px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  const text = most.toLocaleString("en");
+  context.fillStyle = colours.paper;
+  context.fillRect(7, base - high - 5, context.measureText(text).width + 3, 10);
+  context.fillStyle = colours.dim;
+  context.fillText(text, 8, base - high + 0.5);
 }
 
 function drawTime(context, span, width, height) {

@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
 from typing import Any
 
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.behind_rows import BehindRows
 from ewe_watch.live.worker_lives import WorkerLives
-from ewe_watch.story import NO_REQUEST, OCCUPYING, TICK_S, TracedConnection, TraceStory, process_of
+from ewe_watch.story import NO_REQUEST, OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory, process_of
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
@@ -26,7 +27,11 @@ MOST_CONNECTIONS = 6000  # that are open: with more, a trace has lost their ends
 MOST_REQUESTS = 2000  # that are kept, except those of open connections
 GONE_S = 0.3  # after which the connections of a process that has ended are forgotten
 GHOST_S = 10.0  # after which a connection that only a late event has named is forgotten
+MOST_NAMES = 10  # of the connections in the queue, or in the backlog
 MOST_WORKERS = 2000  # names of workers that are kept
+# A request for the page of the demonstration that blocks its thread, and what its connection waits for from then on
+BLOCKING, PAGE = "GET /blocking?", "page"
+REAPED = "wait() called"  # the note of a process whose status its parent has read
 ZOMBIE = "zombie"  # the state of a process that has ended, and whose status its parent has not read
 LOOPS = ("asyncio", "xswitch")
 ACCEPTING_NAME = "main thread"
@@ -85,7 +90,9 @@ class LiveStory(TraceStory):
         if event.kind == "answered":
             self.counts[f"status {event.text[:1]}xx"] += 1
         super().feed(event)
-        if event.kind == "accepted":
+        if event.kind == "request" and event.text.startswith(BLOCKING):
+            self.connections[event.connection].want = PAGE
+        elif event.kind == "accepted":
             self.note_accepted(self.connections[event.connection])
         elif event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
@@ -178,9 +185,9 @@ class LiveStory(TraceStory):
 
         Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end,
         state, awaited thing, label, request]. rows: of row_now(). lives: of WorkerLives.changes(). held: how many
-        workers are occupied. rowless: how many of these have no row. queued, parked, programs, open: how many there
-        are now. from_backlog: how many connections have waited in the backlog, and the longest wait (ms). The other
-        numbers count from the beginning.
+        workers are occupied. rowless: how many of these have no row. queued_names: of queued_names(). queued,
+        parked, programs, open: how many there are now. from_backlog: how many connections have waited in the
+        backlog, and the longest wait (ms). The other numbers count from the beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -202,9 +209,10 @@ class LiveStory(TraceStory):
             "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
             "lives": self.lives.changes(self.row_workers),
             "behind": behind,
-            "held": len(self.occupied),
+            "held": sum(not self.is_accepting_thread(worker) for worker in self.occupied),
             "rowless": sum(worker not in self.rows for worker in self.occupied),
             "queued": self.queued,
+            "queued_names": self.queued_names(),
             "parked": self.parked,
             "accepted": self.counts["accepted"],
             "from_backlog": [self.from_backlog, round(self.longest_in_backlog * 1000)],
@@ -239,6 +247,7 @@ class LiveStory(TraceStory):
                 self.end_state(each, now)
                 del self.connections[each.name]
         self.lives.end_killed(self.is_running, self.occupied, now)
+        self.lives.note_reaped(self.is_running)
 
     def zombie_spans(self) -> list[list[Any]]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
@@ -283,11 +292,18 @@ class LiveStory(TraceStory):
                 and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
             )
             note = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
+            if worker in self.lives.reaped:
+                note = REAPED
             return [name, worker, "", 0, note, "", ""]
         return [
             name, worker, connection.state, self.at(connection.since), connection.want,
             self.name_of(connection.name), self.line(connection.request),
         ]  # fmt: skip
+
+    def is_accepting_thread(self, worker: str) -> bool:
+        """Return whether a worker is the main thread of a pool: it begins conversations, and is not in the pool."""
+        process, _, thread = worker.partition("/")
+        return process == thread and self.model_text().partition(" ")[0] == "pool"
 
     def worker_name(self, row: int, worker: str) -> str:
         """Return the name of a worker for people."""
@@ -322,6 +338,13 @@ class LiveStory(TraceStory):
             self.name_of(each.name).rpartition(" ")[0] == kind and each.state in states
             for each in self.connections.values()
         )
+
+    def queued_names(self) -> list[str]:
+        """Return the names of the connections that have been in the queue for longest, MOST_NAMES at most."""
+        if not self.queued:
+            return []
+        queue = (each for each in self.connections.values() if each.state == QUEUED)
+        return [self.name_of(each.name) for each in nsmallest(MOST_NAMES, queue, key=lambda each: each.since)]
 
     def tidy(self) -> None:
         """Forget the spans, connections, requests and workers that no later change needs.

@@ -32,10 +32,11 @@ class WorkerLives:
         self.began: dict[str, float] = {}  # worker that lives -> when it began
         self.ended: dict[str, tuple[float, float]] = {}  # worker that has ended, and has a row -> its life
         self.past: list[list[float]] = []
+        self.reaped: set[str] = set()  # of `ended`: processes whose status the parent has read
 
     def begin(self, worker: str, seconds: float) -> None:
         """Note that a worker begins. A process that serves may say so twice: its first begin counts."""
-        self.ended.pop(worker, None)  # the kernel gives a number again
+        self.leaves(worker)  # the kernel gives a number again
         self.began.setdefault(worker, seconds)
         while len(self.began) > MOST_LIVING:
             del self.began[next(iter(self.began))]
@@ -66,6 +67,17 @@ class WorkerLives:
     def leaves(self, worker: str) -> None:
         """Note that a worker has lost its row."""
         self.ended.pop(worker, None)
+        self.reaped.discard(worker)
+
+    def note_reaped(self, is_running: Callable[[int], bool]) -> None:
+        """Note which processes that have ended do not exist any more: their parent has called wait().
+
+        is_running: also true for a zombie. A thread that has ended leaves no status.
+        """
+        for worker in self.ended.keys() - self.reaped:
+            process, _, thread = worker.partition("/")
+            if process == thread and not is_running(int(process)):
+                self.reaped.add(worker)
 
     def changes(self, workers: Iterable[str]) -> dict[str, list[list[float | None]] | list[list[float]]]:
         """Return the lives for JSON, and forget those that have ended since the last call.
