@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ewe.config.count_range import CountRange
-from ewe.config.settings import Config
+from ewe.config.settings import SETTINGS
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, Finding
@@ -18,7 +18,7 @@ CLAIMED = ("port", "poolthreads", "indexes", "persistent")
 def run(lab: Bench) -> Iterator[Cell]:
     """Compare each printed default with ours; yield the cells."""
     for option, (name, printed_default) in PRINTED.items():
-        ours = getattr(Config, name).default
+        ours = SETTINGS[name].default
         # A pool that parks grows. The pool of 2006 (parking = never) does not, and has as many threads as then.
         smallest = int(ours) if isinstance(ours, CountRange) else ours
         as_printed = (printed_default, (printed_default,))  # a setting may be a list today, of one default
