@@ -43,7 +43,6 @@ SINGLE: dict[tuple[str, str], str] = {
     ("OneRead, serial in Go", "backlog"): "half a request gets a response at once",
     ("ChildGoesOn, fork in C", "descriptors"): "a child that goes on keeps its descriptors",
     ("ChildGoesOn, fork in C", "stop"): "children that go on keep the server alive",
-    ("RingOffByOne, pool in C", "fifo"): "a worker takes a place that put() has not filled last",
     (
         "ForgetsFirstPiece, event in C",
         "second-client",
