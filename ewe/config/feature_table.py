@@ -100,20 +100,19 @@ GATEWAYS = {
 ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
 # The module of each key of [[site]] and [[site.location]]
 MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
-# The files in which features declare their settings (ewe.config.setting), in the order of the documentation. Each
-# has a tuple SETTINGS. All of them are imported with Config, so every process that ewe forks has them in memory. A
-# small module of a feature declares its settings itself. A large one, and one that imports more than the interface
-# of features, leaves them to a file beside it, which imports only kinds of values.
+# The files in which features declare their settings (ewe.config.setting), in the order of the documentation.
+# Each has a tuple SETTINGS, and imports only kinds of values. All of them are imported with Config. Every
+# process that ewe forks has them in memory, and so has a command that serves nothing.
 SETTINGS = (
     "ewe.features.users_settings",
-    "ewe.features.markdown",
-    "ewe.features.cgi.settings",
-    "ewe.features.libcgi.settings",
+    "ewe.features.markdown_settings",
+    "ewe.features.cgi_settings",
+    "ewe.features.libcgi_settings",
     "ewe.features.fastcgi_settings",
     "ewe.features.xswitch_settings",
-    "ewe.features.mounted",
-    "ewe.features.applications",
-    "ewe.features.content_cache",
+    "ewe.features.mounted_settings",
+    "ewe.features.applications_settings",
+    "ewe.features.content_cache_settings",
     "ewe.features.database_settings",
     "ewe.features.proxy_settings",
     "ewe.features.compression_settings",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ewe.config.setting import Setting
-from ewe.config.setting_types import APPLICATIONS, parse_application
+from ewe.config.setting_types import parse_application
+from ewe.features.applications_settings import SETTINGS
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature
 from ewe.gateway.protected_sources import ProtectedSources
@@ -18,16 +18,6 @@ from ewe.registry import directories_of
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import LocationPlan, Plan
-
-# fmt: off
-WSGI_APPLICATIONS = Setting((), APPLICATIONS, "a WSGI application and the path below which it answers:"
-                            " /wiki=module:app, or /=module:create() for what a function returns; may be repeated",
-                            group="programs", key="wsgi", after="mount")
-ASGI_APPLICATIONS = Setting((), APPLICATIONS, "an ASGI application (Starlette, FastAPI, ...) and the path below"
-                            " which it answers: /blog=module:app; may be repeated",
-                            group="programs", key="asgi", after="wsgi")
-# fmt: on
-SETTINGS = WSGI_APPLICATIONS, ASGI_APPLICATIONS
 
 
 def sources_of_applications(names: Iterable[str]) -> Iterator[ProtectedSource]:

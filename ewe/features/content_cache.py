@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.config.setting import Setting
-from ewe.config.setting_types import size
 from ewe.features.base import Handler, Middleware
+from ewe.features.content_cache_settings import CONTENT_CACHE, SETTINGS
 from ewe.features.declaration import Feature
 
 if TYPE_CHECKING:
@@ -16,13 +15,6 @@ if TYPE_CHECKING:
     from ewe.gateway.content_cache import ContentCache
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
-
-# fmt: off
-CONTENT_CACHE = Setting(0, size(0), "memory for responses of programs, of each process, as far as their"
-                        " Cache-Control allows it; 0: off", group="programs", scope="location",
-                        key="content-cache", after="development")
-# fmt: on
-SETTINGS = (CONTENT_CACHE,)
 
 
 class Cached(Middleware):

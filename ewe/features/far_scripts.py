@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.bounded import TimedCache
 from ewe.config.defaults import ENGINE_EXTENSIONS
 from ewe.features.base import Mount
-from ewe.features.cgi.settings import CGI_PATH
+from ewe.features.cgi_settings import CGI_PATH
 from ewe.features.declaration import Feature
 from ewe.features.users_settings import MIN_UID, USERDIR
 from ewe.gateway import scripts

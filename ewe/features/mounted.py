@@ -10,23 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ewe.config.setting import Setting
-from ewe.config.setting_types import MOUNTS, parse_mount
+from ewe.config.setting_types import parse_mount
 from ewe.features.applications import sources_of_applications
 from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
 from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
+from ewe.features.mounted_settings import MOUNT, SETTINGS
 from ewe.registry import in_words
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
     from ewe.features.plan import Plan
-
-# fmt: off
-MOUNT = Setting((), MOUNTS, "a feature of another package or of your own, and the path below which it is asked"
-                " first: /hello=module:Class, or /hello=NAME as a package registers it; may be repeated",
-                group="programs", key="mount", after="xswitch-status")
-# fmt: on
-SETTINGS = (MOUNT,)
 
 
 def declared(config: Config) -> Iterator[tuple[str, Feature]]:

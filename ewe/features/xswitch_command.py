@@ -11,8 +11,8 @@ import sys
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
-from ewe.features.cgi.settings import CGI_PATH
-from ewe.features.libcgi.settings import LIBCGI_ISOLATION, LIBCGI_PATH
+from ewe.features.cgi_settings import CGI_PATH
+from ewe.features.libcgi_settings import LIBCGI_ISOLATION, LIBCGI_PATH
 from ewe.features.users_settings import MIN_UID, USERDIR
 from ewe.features.xswitch_settings import XSWITCH, XSWITCH_CONFIG, XSWITCH_STATUS
 

@@ -17,8 +17,8 @@ from support import web
 
 from ewe import __version__, cli
 from ewe.config.settings import SETTINGS, Config
-from ewe.features.cgi.settings import CGI_PATH
-from ewe.features.markdown import MARKDOWN
+from ewe.features.cgi_settings import CGI_PATH
+from ewe.features.markdown_settings import MARKDOWN
 from ewe.features.xswitch_command import roots_of
 from ewe.streams.listener import StartError
 

@@ -23,7 +23,7 @@ from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
 from ewe.config.settings import KEYS, SETTINGS, Config
-from ewe.features.cgi.settings import CGI_PATH
+from ewe.features.cgi_settings import CGI_PATH
 from ewe.features.fastcgi_settings import FASTCGI_QUEUE_TIMEOUT
 from ewe.processors.pool_threads import threads_of
 

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Mount, ProtectedSource
-from ewe.features.cgi.settings import CGI_PATH, SETTINGS
+from ewe.features.cgi_settings import CGI_PATH, SETTINGS
 from ewe.features.declaration import Feature, NeededDirectory, Runner
 from ewe.gateway.protected_sources import is_in
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import SEARCH_PATH
 from ewe.config.setting_types import is_local
-from ewe.features.cgi.settings import CGI_PATH
+from ewe.features.cgi_settings import CGI_PATH
 from ewe.gateway import scripts
 from ewe.gateway.cgi import arguments, refuse_trace, response, variables
 from ewe.gateway.programs import import_before_fork, start

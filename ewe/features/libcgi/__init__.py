@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.messages import ConfigError
+from ewe.features import libcgi_settings as settings
 from ewe.features.base import Handler, Mount, ProtectedSource
 from ewe.features.declaration import Feature, NeededDirectory
-from ewe.features.libcgi import settings
 from ewe.features.xswitch_settings import XSWITCH
 from ewe.gateway.protected_sources import is_in
 

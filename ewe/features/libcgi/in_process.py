@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
-from ewe.features.libcgi import settings
+from ewe.features import libcgi_settings as settings
 from ewe.gateway import scripts
 from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
-from ewe.features.libcgi import settings
+from ewe.features import libcgi_settings as settings
 from ewe.gateway import scripts
 from ewe.gateway.scripts import Script, script_of
 from ewe.http.messages import Request, Response

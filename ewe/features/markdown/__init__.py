@@ -15,21 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.config.setting import Setting
-from ewe.config.setting_types import BOOL
 from ewe.features.base import Mount
 from ewe.features.declaration import Feature
+from ewe.features.markdown_settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ewe.features.plan import Plan
-
-# fmt: off
-MARKDOWN = Setting(False, BOOL, "show Markdown files (.md) as pages and books; needs the package markdown",
-                   group="files", key="markdown", after="languages")
-# fmt: on
-SETTINGS = (MARKDOWN,)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
