@@ -36,6 +36,7 @@ def run_of(
     quick: bool = False,
     foreign: float = QUIET,
     facts: dict[str, str] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Results:
     """Return a run of L-T1. exec_micros: of 1,000 µs in all; the claim holds if that is most of them."""
     cells = [
@@ -47,7 +48,7 @@ def run_of(
         )
         for name, micros in {"fork": 90, "exec": exec_micros, "IPC": 10, "total": 1000}.items()
     ]
-    table = ExperimentTable("L-T1", cells=cells, quick=quick, foreign=foreign)
+    table = ExperimentTable("L-T1", cells=cells, quick=quick, foreign=foreign, notes=list(notes))
     return Results(f"{date}T12:00:00+00:00", "ewe-lab run L-T1", A_MACHINE | (facts or {}), [table])
 
 
@@ -95,6 +96,7 @@ def test_no_row_of_the_page_gives_a_timed_verdict_beside_other_programs() -> Non
 
 
 NEW = "2026-02-02"
+NO_C = ("The program in C is left out: apt install gcc",)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,10 @@ NEW = "2026-02-02"
         pytest.param(run_of(), run_of(NEW, exec_micros=100), False, id="full-after-full"),
         pytest.param(run_of(), run_of("2025-12-31"), True, id="older-says-as-much"),
         pytest.param(run_of(foreign=BUSY), run_of("2025-12-31"), False, id="older-says-more"),
+        pytest.param(run_of(quick=True), run_of(NEW, notes=NO_C), True, id="a-server-left-out"),
+        pytest.param(run_of(notes=NO_C), run_of(NEW, notes=NO_C), False, id="both-left-it-out"),
+        pytest.param(run_of(notes=NO_C), run_of(NEW), False, id="the-first-left-it-out"),
+        pytest.param(run_of(foreign=BUSY), run_of(NEW, notes=NO_C), False, id="left-out-after-none"),
     ],
 )
 def test_a_finding_that_says_less_replaces_nothing(before: Results, after: Results, stays: bool) -> None:
@@ -170,6 +176,12 @@ def test_what_cannot_be_written_leaves_the_findings_that_there_are(
     with pytest.raises(OSError):
         claims.write(KeptFindings(machines={"A": {"processor": "one"}}), page)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_a_row_names_the_servers_that_were_left_out() -> None:
+    kept, _ = kept_after(run_of(notes=(*NO_C, "A note about another thing.")))
+    (row,) = [line for line in claims.markdown(kept).splitlines() if line.startswith("| L-T1 |")]
+    assert "Left out: The program in C. (full, " in row
 
 
 def test_a_row_has_the_finding_with_its_date() -> None:

@@ -8,8 +8,8 @@ another day may have a few experiments only: the others keep their finding. The 
 megabytes, so they stay where they are.
 
 A finding replaces another one unless it says less: a run without a verdict, beside other programs, does not
-replace a verdict, and a quick run does not replace a full one that has a verdict. Of two that say as much the later
-one counts. A finding of the same run replaces the earlier one always: the rules of verdicts have changed meanwhile,
+replace a verdict, a quick run does not replace a full one that has a verdict, and a run that leaves out a server
+(one that is not installed) does not replace one that has measured it. Of two that say as much the later one counts. A finding of the same run replaces the earlier one always: the rules of verdicts have changed meanwhile,
 and the earlier word is no longer what the figures say. The kept reports are enough for this: nothing is measured.
 
     ewe-lab claims reports/*.json --page docs/claims.md
@@ -88,6 +88,7 @@ class KeptFinding:
     quick: bool
     foreign: float | None  # the share of the cores that other programs had
     code: str = ""  # the version of the code that was measured, if the report has it
+    left_out: tuple[str, ...] = ()  # the servers that could not be measured, since something is not installed
 
     @property
     def date(self) -> str:
@@ -137,8 +138,8 @@ class KeptFindings:
             is_judged_again = old is not None and new.started == old.started
             if is_judged_again and lacks_phases(table):
                 continue  # the report has too little for a verdict
-            if old is not None and not is_judged_again and new.rank < old.rank:
-                yield f"{table.id}: “{old.word}” of {old.date} stays, and not “{new.word}” of {new.date}"
+            if old is not None and not is_judged_again and (why := reason_to_keep(old, new)):
+                yield f"{table.id}: {why}"
                 continue
             self.findings[table.id] = new
 
@@ -158,7 +159,25 @@ class KeptFindings:
             table.quick,
             table.foreign,
             results.machine.get("code", ""),
+            left_out_names(table),
         )
+
+
+def reason_to_keep(old: KeptFinding, new: KeptFinding) -> str:
+    """Return a sentence that says why a later finding does not replace the kept one; "" if it does."""
+    if new.rank < old.rank:
+        return f"“{old.word}” of {old.date} stays, and not “{new.word}” of {new.date}"
+    lost = [name for name in new.left_out if name not in old.left_out]
+    if lost and old.word in verdicts.JUDGED:
+        return f"“{old.word}” of {old.date} stays: the run of {new.date} has left out {' and '.join(lost)}"
+    return ""
+
+
+def left_out_names(table: ExperimentTable) -> tuple[str, ...]:
+    """Return the servers that a run has left out: those of its notes "NAME is left out: REASON"."""
+    return tuple(
+        name for name, left_out, _ in (note.partition(" is left out: ") for note in table.notes) if left_out
+    )
 
 
 def kept_file(page: Path) -> Path:
@@ -272,7 +291,8 @@ def finding_text(kept: KeptFindings, id: str) -> str:
     if found is None:
         return ""
     length = "quick" if found.quick else "full"
-    text = " ".join(filter(None, (found.sentence, found.since)))
+    left_out = f"Left out: {', '.join(found.left_out)}." if found.left_out else ""
+    text = " ".join(filter(None, (found.sentence, found.since, left_out)))
     return f"{table_cell(text)} ({length}, {found.date}, machine {found.machine})"
 
 
