@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ewe import systemd
 from ewe.database.acceptors import Acceptor, GatewayConnection, account_name, open_acceptors
 from ewe.database.drivers import DRIVERS
 from ewe.database.gateways import REQUEST_TIMEOUT_S, Gateway, Gateways, LogRateLimit
@@ -117,6 +118,7 @@ class Daemon:
             self.epoll.register(descriptor, select.EPOLLIN)
         try:
             self.adjust_processes()
+            systemd.notify("READY=1")  # only now: a HUP before the handlers would end the daemon
             while not self.is_over():
                 for descriptor, events in self.epoll.poll(DEADLINE_CHECK_S):
                     self.handle_events(descriptor, events)
@@ -460,10 +462,13 @@ class Daemon:
     def on_signal(self, number: int) -> None:
         """Handle a signal: TERM and INT stop the daemon, the second one at once."""
         if number == signal.SIGHUP:
+            systemd.notify("RELOADING=1")
             self.read_settings()
+            systemd.notify("READY=1")  # with the new settings or the old ones
         elif number == signal.SIGUSR1:
             self.reopen_log()
         elif self.stop_by is None:
+            systemd.notify("STOPPING=1")
             self.stop_by = time.monotonic() + GRACE_S
             for descriptor in self.acceptors_by_descriptor:
                 self.epoll.unregister(descriptor)

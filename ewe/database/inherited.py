@@ -60,6 +60,8 @@ def serve(file: str, listening: int, output: int, trace: Trace | None = None) ->
     # Its descriptor was closed with the others: a message must not go to another file with the same number
     logger.errors.file.descriptor = -1
 
+    os.environ.pop("NOTIFY_SOCKET", None)  # ewe is the service, and tells the manager its state
+
     def read() -> Settings:
         """Return the settings of the file; the daemon listens on descriptor 0. Raises ConfigError."""
         return replace(load(file), listen=("fd://0",))

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.gateway import orphans
 from ewe.processors.seats import Seat
-from ewe.server import systemd
+from ewe import systemd
 from ewe.server.change import Change
 from ewe.server.children import how_ended
 from ewe.server.new_worker import NewWorker, sources_of_this_process

@@ -42,6 +42,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from ewe import systemd
 from ewe.child_processes import has_exited, send_signal, wait_until
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
@@ -198,6 +199,7 @@ class Supervisor:
                     self.log.info(f"X-Switch listens on {addresses} (pid {os.getpid()})")
                     for warning in self.settings.warnings():
                         self.log.warning(warning)
+                    self.tell_service_manager("READY=1")
                 if self.wait_for_end():
                     return 0
                 # An end after a long life is the first of a new row
@@ -289,12 +291,15 @@ class Supervisor:
             number = signal.sigwait(SIGNALS)
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.log.info(f"{signal.Signals(number).name}: stopping")
+                self.tell_service_manager("STOPPING=1")
                 send_signal(self.main, signal.SIGTERM)
                 self.wait_or_kill(self.main, MAIN_STOPS_S)
                 self.end_children()
                 return True
             if number == signal.SIGHUP:
+                self.tell_service_manager("RELOADING=1")
                 self.change_settings()
+                self.tell_service_manager("READY=1")
             elif number == signal.SIGUSR1:
                 self.reopen_log()
             elif ended_child := self.find_ended_child():
@@ -302,6 +307,11 @@ class Supervisor:
                 self.log.error(f"{name} has ended; starting both again")
                 self.end_children()
                 return False
+
+    def tell_service_manager(self, state: str) -> None:
+        """Send a state to the service manager, unless ewe has started this X-Switch: then ewe is its service."""
+        if not self.parent:
+            systemd.notify(state)
 
     def change_settings(self) -> None:
         """Read the settings again, for suexecme, which passes them to the main process, and for later children.

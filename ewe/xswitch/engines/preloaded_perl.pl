@@ -12,7 +12,9 @@ package XSwitch::Preloaded;
 
 use strict;
 use warnings;
-use JSON::PP ();
+BEGIN {    # Debian's perl-base has no JSON::PP
+    eval { require JSON::PP } or do { print STDERR "no module JSON::PP here: apt install perl\n"; exit 1 };
+}
 use POSIX ();
 
 my %NUMBERS = (    # the kernel's, as in <asm/unistd.h>
