@@ -34,7 +34,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ewe import systemd
 from ewe.database.acceptors import Acceptor, GatewayConnection, account_name, open_acceptors
 from ewe.database.drivers import DRIVERS
 from ewe.database.gateways import REQUEST_TIMEOUT_S, Gateway, Gateways, LogRateLimit
@@ -51,6 +50,7 @@ from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, Statement
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
 from ewe.registry import load
+from ewe.streams import systemd
 
 DEADLINE_CHECK_S = 0.1  # seconds between two checks of the deadlines
 # A statement process that ends within so many seconds is replaced only after as many seconds: a process that always

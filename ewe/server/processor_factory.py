@@ -18,10 +18,9 @@ from ewe.config.linux import needs_linux
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
-from ewe import systemd
 from ewe.server.access import closed_python
 from ewe.sites import make_site
-from ewe.streams import descriptors
+from ewe.streams import descriptors, systemd
 from ewe.streams.listener import StartError, socket_names
 
 if TYPE_CHECKING:

@@ -30,13 +30,12 @@ from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
 from ewe.log_files import Owner, followed, is_same
 from ewe.processors.base import UnknownModel
-from ewe import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
 from ewe.server.processor_factory import ProcessorFactory, no_xswitch, starts_xswitch
 from ewe.server.supervisor import Supervisor
 from ewe.server.worker import HANDLED, STOPS, Worker
-from ewe.streams import descriptors
+from ewe.streams import descriptors, systemd
 from ewe.streams.listener import StartError, close_sockets, open_sockets, server_name, socket_names, url
 
 if TYPE_CHECKING:

@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.gateway import orphans
 from ewe.processors.seats import Seat
-from ewe import systemd
 from ewe.server.change import Change
 from ewe.server.children import how_ended
 from ewe.server.new_worker import NewWorker, sources_of_this_process
@@ -60,6 +59,7 @@ from ewe.server.worker import (
 )
 from ewe.server.worker_slots import WorkerSlots
 from ewe.server.worker_table import COMING, FIRST, SERVING, STARTING, XSWITCH, Event, WorkerProcess
+from ewe.streams import systemd
 from ewe.streams.listener import StartError
 
 if TYPE_CHECKING:

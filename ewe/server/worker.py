@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe import systemd
+from ewe.streams import systemd
 from ewe.streams.listener import Listener
 
 if TYPE_CHECKING:

@@ -42,12 +42,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ewe import systemd
 from ewe.child_processes import has_exited, send_signal, wait_until
 from ewe.config.messages import ConfigError, Failure
 from ewe.config.setting_types import parse_address
 from ewe.log_files import names_file
 from ewe.logger import ErrorLog, load_traceback
+from ewe.streams import systemd
 from ewe.trace import Trace
 from ewe.xswitch import channel
 from ewe.xswitch.certificates import read_certificates

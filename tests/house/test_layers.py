@@ -452,7 +452,7 @@ XSWITCH_MAY_IMPORT = {
     "ewe.trace",
     "ewe.streams.descriptors",
     "ewe.streams.listener",
-    "ewe.systemd",
+    "ewe.streams.systemd",
 }
 
 

@@ -30,7 +30,7 @@ from ewe.log_files import LogFile, changeable
 from ewe.server.privileges import become
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.run import StartError, pid_file, serve_with_xswitch, started_programs
-from ewe.systemd import notify
+from ewe.streams.systemd import notify
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
 

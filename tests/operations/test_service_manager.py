@@ -12,7 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
 from support.server import ROOT
 
 UNITS = sorted((ROOT / "share" / "systemd").glob("*.service"))
@@ -21,7 +20,8 @@ UNITS = sorted((ROOT / "share" / "systemd").glob("*.service"))
 def settings_of(module: str, directory: Path) -> str:
     """Return a settings file with which a command starts in a directory."""
     if module == "ewe.database.cli":
-        return f"listen = ['unix:{directory}/dbd']\n[databases.shop]\nsource = '{directory}/shop.db'\nwrite = true\n"
+        database = f"[databases.shop]\nsource = '{directory}/shop.db'\nwrite = true\n"
+        return f"listen = ['unix:{directory}/dbd']\n{database}"
     return f"listen = ['unix:{directory}/xswitch']\nroots = ['{directory}']\n[limits]\nprocesses = 0\n"
 
 

@@ -36,7 +36,6 @@ FLOORS = {
     "ewe.bounded": 0,
     "ewe.child_processes": 0,
     "ewe.closed_loop": 0,
-    "ewe.systemd": 0,
     "ewe.log_files": 0,
     "ewe.logger": 2,
     "ewe.libcgi": 2,

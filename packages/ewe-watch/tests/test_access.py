@@ -217,7 +217,7 @@ def test_without_motion_a_row_folds_in_one_picture(watch: Callable[..., LivePage
         "heights = []; fold = draw; draw = () => { fold(); heights.push([models[0].rows.offsetHeight,"
         " models[0].canvas.offsetHeight]); }; 0"
     )
-    # The first height is that of the parent alone: one row of a child is as high as its folded line and the line below it
+    # The first height is that of the parent alone. One row of a child is as high as the lines that it folds into
     until(chromium, "heights.length > 0")
     page.press(do="send", kind="visitor", count=3)
     until(chromium, "Boolean(document.querySelector('li.past'))")

@@ -9,8 +9,9 @@ megabytes, so they stay where they are.
 
 A finding replaces another one unless it says less: a run without a verdict, beside other programs, does not
 replace a verdict, a quick run does not replace a full one that has a verdict, and a run that leaves out a server
-(one that is not installed) does not replace one that has measured it. Of two that say as much the later one counts. A finding of the same run replaces the earlier one always: the rules of verdicts have changed meanwhile,
-and the earlier word is no longer what the figures say. The kept reports are enough for this: nothing is measured.
+(one that is not installed) does not replace one that has measured it. Of two that say as much the later one counts.
+A finding of the same run replaces the earlier one always: the rules of verdicts have changed meanwhile, and the
+earlier word is no longer what the figures say. The kept reports are enough for this: nothing is measured.
 
     ewe-lab claims reports/*.json --page docs/claims.md
 """
