@@ -19,6 +19,8 @@ attempts as soon as RACE has failed, and gets its points if it passes once: RACE
 
 from __future__ import annotations
 
+from ewe_classroom.grader.verdicts import FAILED, NOT_RUN, Verdict
+
 SLOW = "its clients read large files, which a server must send to the end"
 ONE = "it needs a server that goes on beside stalled clients"
 MIXED = "its clients get files at the same time"
@@ -126,3 +128,13 @@ NEEDS_EVERY_WORKER = ("progress", "slow-readers", "fifo", "exactly-n")
 def rests_on(check: str) -> dict[str, str]:
     """Return the checks on which a check rests, each with the reason."""
     return RESTS.get(check, {})
+
+
+def is_not_run_yet(verdict: Verdict) -> bool:
+    """Return whether a check has still to run."""
+    return verdict.status == NOT_RUN and not verdict.because
+
+
+def may_pass_yet(verdict: Verdict) -> bool:
+    """Return whether a check that has failed may have another attempt (Grading.run_again_beside_race())."""
+    return verdict.waits and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER

@@ -27,7 +27,13 @@ from pathlib import Path
 
 from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
-from ewe_classroom.grader.dependencies import NEEDS_EVERY_WORKER, RACE, rests_on
+from ewe_classroom.grader.dependencies import (
+    NEEDS_EVERY_WORKER,
+    RACE,
+    is_not_run_yet,
+    may_pass_yet,
+    rests_on,
+)
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.processes import HiddenProcess, ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
@@ -60,16 +66,6 @@ NOT_HIDDEN = (
     " or user namespaces."
 )
 REPLAY_FORMAT = "ewe-replay/1"
-
-
-def is_not_run_yet(verdict: Verdict) -> bool:
-    """Return whether a check has still to run."""
-    return verdict.status == NOT_RUN and not verdict.because
-
-
-def may_pass_yet(verdict: Verdict) -> bool:
-    """Return whether a check that has failed may have another attempt (Grading.run_again_beside_race())."""
-    return verdict.waits and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER
 
 
 def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
