@@ -19,14 +19,21 @@ from test_zoo import load
 
 from ewe_classroom.grader import run_scene
 from ewe_classroom.grader.check import all_checks
-from ewe_classroom.grader.dependencies import RACE, RESTS
+from ewe_classroom.grader.dependencies import (
+    RACE,
+    RESTS,
+    rest_on_cause,
+    rest_on_need,
+    waits_for_cause,
+    waits_for_need,
+)
 from ewe_classroom.grader.grading import MAX_ATTEMPTS, Grading
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import FailedExpectation, Findings, Scene
 from ewe_classroom.grader.scheme import Item
 from ewe_classroom.grader.scheme import load as scheme
-from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 
 TEXT = matrix.PAGE.read_text(encoding="utf-8")
 ROWS = [
@@ -376,6 +383,77 @@ def test_a_race_that_a_detector_has_seen_explains_itself(causes: tuple[str, ...]
     """A server without progress hangs in the bursts of shared-data, too. A race may be why it has none."""
     report = handed_over(("progress", 12, FAILED), ("shared-data", 10, FAILED), lab="thread", causes=causes)
     assert [each.status for each in report.verdicts] == [FAILED, expected]
+
+
+@pytest.mark.parametrize(
+    ("cause", "passed", "expected"),
+    [
+        (Verdict("answers", "", 3, FAILED), set(), NOT_JUDGED),
+        (Verdict("answers", "", 3, NOT_JUDGED), set(), NOT_JUDGED),  # a chain of causes
+        (Verdict("answers", "", 3, NOT_JUDGED), {"answers"}, FAILED),  # the server passes it
+        (
+            Verdict("answers", "", 0, FAILED),
+            set(),
+            FAILED,
+        ),  # a cause without points would make the fault free
+        (Verdict("answers", "", 3, PASSED), set(), FAILED),
+        (Verdict("answers", "", 3, ERROR), set(), FAILED),
+        (Verdict("answers", "", 3, NOT_RUN), set(), FAILED),
+        (Verdict("keep-alive", "", 3, FAILED), set(), FAILED),  # no cause of this check
+    ],
+)
+def test_a_failed_check_rests_on_a_failed_cause(cause: Verdict, passed: set[str], expected: str) -> None:
+    verdict = Verdict("half-close", "", 2, FAILED, did="no end")
+    rest_on_cause(Report("fork", "", "", [cause, verdict]), verdict, Findings(passed=passed))
+    assert verdict.status == expected
+    assert ("it rests on answers" in verdict.because) == (expected == NOT_JUDGED)
+    untouched = Verdict("half-close", "", 2, PASSED)
+    rest_on_cause(Report("fork", "", "", [cause, untouched]), untouched, Findings())
+    assert untouched.status == PASSED
+
+
+@pytest.mark.parametrize(
+    ("verdict", "other", "waits"),
+    [
+        (("half-close", FAILED), Verdict("answers", "", 3, NOT_RUN), True),
+        (("half-close", FAILED), Verdict("answers", "", 3, NOT_RUN, because="the limit"), False),
+        (("half-close", FAILED), Verdict("answers", "", 3, FAILED, waits=True), False),
+        (("half-close", PASSED), Verdict("answers", "", 3, NOT_RUN), False),
+        (("fifo", FAILED), Verdict("progress", "", 3, FAILED, waits=True), True),  # it may pass beside a race
+        (("fifo", FAILED), Verdict("progress", "", 3, FAILED), False),
+        (("progress", FAILED), Verdict(RACE, "", 3, NOT_RUN), True),
+        (("answers", FAILED), Verdict(RACE, "", 3, NOT_RUN), False),
+    ],
+)
+def test_a_failed_check_waits_for_what_may_explain_it(
+    verdict: tuple[str, str], other: Verdict, waits: bool
+) -> None:
+    name, status = verdict
+    failed = Verdict(name, "", 2, status)
+    assert waits_for_cause(Report("pool", "", "", [other, failed]), failed, Findings()) == waits
+
+
+@pytest.mark.parametrize(
+    ("status", "need", "waits", "expected"),
+    [
+        (PASSED, Verdict("who-works", "", 3, NOT_RUN), True, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, NOT_RUN, because="the limit"), False, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, FAILED, waits=True), True, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, FAILED), False, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, PASSED, waits=True), False, PASSED),
+        (PASSED, Verdict("answers", "", 3, FAILED), False, PASSED),  # the check does not need this one
+        (FAILED, Verdict("who-works", "", 3, NOT_RUN), False, FAILED),
+    ],
+)
+def test_a_passed_check_has_its_points_with_the_checks_that_it_needs(
+    status: str, need: Verdict, waits: bool, expected: str
+) -> None:
+    verdict, findings = Verdict("keep-alive", "", 2, status), Findings()
+    report = Report("fork", "", "", [need, verdict])
+    assert waits_for_need(report, verdict, ("who-works",)) == waits
+    rest_on_need(report, verdict, ("who-works",), findings)
+    assert verdict.status == expected
+    assert findings.passed == ({"keep-alive"} if expected == NOT_JUDGED else set())
 
 
 def test_the_checks_rest_on_checks_in_no_circle() -> None:

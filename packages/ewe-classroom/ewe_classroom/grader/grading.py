@@ -28,11 +28,12 @@ from pathlib import Path
 from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.dependencies import (
-    NEEDS_EVERY_WORKER,
     RACE,
-    is_not_run_yet,
-    may_pass_yet,
-    rests_on,
+    may_have_lost_worker,
+    rest_on_cause,
+    rest_on_need,
+    waits_for_cause,
+    waits_for_need,
 )
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.processes import HiddenProcess, ThreadSample
@@ -219,50 +220,18 @@ class Grading:
     def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
 
-        A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
-        failed is "not judged" if one on which it rests has failed, too (dependencies.py). If the server passes that
-        one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
-        that a race detector has seen: the race is the cause. item: None for the speed.
+        dependencies.py has the rules, and explains their order. item: None for the speed, which rests on no check.
         """
-        if item is not None and verdict.status == FAILED:
-            # A race that a detector has seen explains itself.
-            reasons = {} if verdict.name in self.findings.causes else rests_on(verdict.name)
-            possible_causes = [other for other in report.verdicts if other.name in reasons]
-            races = [
-                other
-                for other in report.verdicts
-                if other.name == RACE and verdict.name in NEEDS_EVERY_WORKER
-            ]
-            if any(is_not_run_yet(other) or may_pass_yet(other) for other in (*possible_causes, *races)):
+        if item is not None:
+            if waits_for_cause(report, verdict, self.findings):
                 return False
             # Not before its causes have run: a verdict that has to wait for them would have attempts each time.
-            if any(race.status == FAILED for race in races):
+            if may_have_lost_worker(report, verdict):
                 self.run_again_beside_race(item, verdict)
-            causes = [
-                other
-                for other in possible_causes
-                if other.status in (FAILED, NOT_JUDGED)
-                and other.points
-                and other.name not in self.findings.passed
-            ]
-            if causes and verdict.status == FAILED:
-                cause = causes[0].name
-                verdict.make_not_judged(
-                    f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
-                )
-        if item is not None and verdict.status == PASSED:
-            needed = [
-                other for other in report.verdicts if other.name in item.needs and other.status != PASSED
-            ]
-            if any(is_not_run_yet(other) or other.waits for other in needed):
+            rest_on_cause(report, verdict, self.findings)
+            if waits_for_need(report, verdict, item.needs):
                 return False
-            if needed:
-                self.findings.passed.add(verdict.name)
-                verdict.status = NOT_JUDGED
-                verdict.because = (
-                    f"it rests on {needed[0].name}. This server passes {verdict.name}, and so does one without any "
-                    f"work on this lab: the points come as soon as {needed[0].name} passes."
-                )
+            rest_on_need(report, verdict, item.needs, self.findings)
         verdict.waits = False
         self.on_verdict(report, verdict)
         return True
@@ -274,27 +243,30 @@ class Grading:
         """
         began = time.monotonic()
         for attempt in range(2, 2 + ATTEMPTS_BESIDE_RACE):
-            if time.monotonic() > self.deadline:
-                break
-            again = self.empty_verdict(item)
-            self.run_check(item, again)
-            if again.status == PASSED:
-                verdict.status, verdict.steps, verdict.sent = PASSED, again.steps, again.sent
-                verdict.did = verdict.should = verdict.because = verdict.output = ""
-                verdict.facts = [
-                    *again.facts,
-                    f"it passed at attempt {attempt}: in the one before, a worker may have been lost (see {RACE})",
-                ]
-                faults = self.findings.faults
-                self.findings.faults = {
-                    name: owner for name, owner in faults.items() if owner != verdict.name
-                }
-            if self.record is not None:
-                self.write_replay(verdict)  # in place of that of an attempt which the report does not show
-            if verdict.status == PASSED:
+            if time.monotonic() > self.deadline or self.passes_again(item, verdict, attempt):
                 break
         verdict.seconds = round(verdict.seconds + time.monotonic() - began, 3)
         verdict.clip()
+
+    def passes_again(self, item: Item, verdict: Verdict, attempt: int) -> bool:
+        """Run a failed check once more; if it passes, write that into its verdict, and return True.
+
+        attempt: the number of this attempt, from 2 on.
+        """
+        again = self.empty_verdict(item)
+        self.run_check(item, again)
+        if again.status == PASSED:
+            verdict.status, verdict.steps, verdict.sent = PASSED, again.steps, again.sent
+            verdict.did = verdict.should = verdict.because = verdict.output = ""
+            verdict.facts = [
+                *again.facts,
+                f"it passed at attempt {attempt}: in the one before, a worker may have been lost (see {RACE})",
+            ]
+            faults = self.findings.faults
+            self.findings.faults = {name: owner for name, owner in faults.items() if owner != verdict.name}
+        if self.record is not None:
+            self.write_replay(verdict)  # in place of that of an attempt which the report does not show
+        return verdict.status == PASSED
 
     def run_check(self, item: Item, verdict: Verdict) -> None:
         """Run one check; fill in its verdict.
