@@ -241,11 +241,12 @@ def test_a_lost_worker_costs_the_points_of_the_race_alone(
 
 
 def run_of_pool(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], failures: dict[str, int]
-) -> tuple[Report, list[str]]:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], failures: dict[str, int],
+    attempts: list[str] | None = None,
+) -> tuple[Report, list[str]]:  # fmt: skip
     """Run checks of the lab pool in this order; return the report and the check of each attempt.
 
-    failures: how many attempts of a check fail, from the first one on.
+    failures: how many attempts of a check fail, from the first one on. attempts: the list of attempts, which grows.
     """
     (tmp_path / "runs.json").touch()
     grading = Grading(
@@ -254,7 +255,7 @@ def run_of_pool(
     )  # fmt: skip
     items = {item.check.name: item for item in (*scheme("pool").items, *scheme("thread").items)}
     grading.scheme = replace(grading.scheme, items=tuple(items[name] for name in order))
-    attempts: list[str] = []
+    attempts = [] if attempts is None else attempts
 
     def attempt(item: Item, verdict: Verdict) -> None:
         attempts.append(verdict.name)
@@ -279,6 +280,22 @@ def test_a_failed_check_has_two_more_attempts_beside_a_race(
     assert json.loads(replayed[1]) == report.verdicts[1].steps[0], (
         "the replay shows the attempt of the report"
     )
+
+
+def test_the_time_of_a_run_includes_attempts_after_the_last_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A class run compares the time of a run with the time for which its grader waited for a processor."""
+    clock = SimpleNamespace(monotonic=lambda: float(len(attempts)), time=lambda: 0.0)
+    monkeypatch.setattr("ewe_classroom.grader.grading.time", clock)
+    monkeypatch.setattr("ewe_classroom.grader.grading.processes.waited_s", lambda: len(attempts) / 2)
+    attempts: list[str] = []
+    report, _ = run_of_pool(
+        monkeypatch, tmp_path, ("progress", RACE), {RACE: 9, "progress": 9}, attempts=attempts
+    )
+    assert attempts == ["progress", RACE, "progress", "progress"]
+    assert (report.seconds, report.waited_s) == (4.0, 2.0)
+    assert report.verdicts[0].seconds == 3.0
 
 
 def test_no_verdict_rests_on_a_check_that_may_pass_yet(

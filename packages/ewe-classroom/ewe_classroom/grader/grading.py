@@ -109,7 +109,9 @@ class Grading:
         self.student = student or (seed.name if seed is not None else "")
         self.first_port = seed.port if seed is not None else FIRST_PORT
         self.limit_s = limit_s
+        self.began = time.monotonic()  # the begin of the run
         self.deadline = float("inf")  # of the whole run (time.monotonic())
+        self.waited_before_s: float | None = None  # what the grader had waited for a processor before the run
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
@@ -157,9 +159,9 @@ class Grading:
         ):
             # The first build with the race detector takes a minute, which is not the student's.
             go_cache.warm_up(own_account=self.limits.account is None)
-        waited_before_s = processes.waited_s()
-        start = time.monotonic()
-        self.deadline = start + self.limit_s if self.limit_s else float("inf")
+        self.waited_before_s = processes.waited_s()
+        self.began = time.monotonic()
+        self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())
         # The verdict of the speed, which is the last one, has no item: its partner is None.
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
@@ -181,10 +183,8 @@ class Grading:
                         for name in filter(None, (verdict.name, self.fault)):
                             self.findings.faults.setdefault(name, verdict.name)
                 verdict.seconds = round(time.monotonic() - began, 3)
-                report.seconds = round(time.monotonic() - start, 3)
                 report.restless = self.never_sleeps
-                if waited_before_s is not None:
-                    report.waited_s = round((processes.waited_s() or 0.0) - waited_before_s, 3)
+                self.update_times(report)
                 verdict.clip()
                 # This check may be the one for which earlier verdicts have waited.
                 waiting = self.hand_over(report, [*waiting, (item, verdict)])
@@ -192,6 +192,12 @@ class Grading:
             self.end_subject()
         report.finished = True
         return report
+
+    def update_times(self, report: Report) -> None:
+        """Write into a report how long the run has taken, and how long the grader has waited for a processor."""
+        report.seconds = round(time.monotonic() - self.began, 3)
+        if self.waited_before_s is not None:
+            report.waited_s = round((processes.waited_s() or 0.0) - self.waited_before_s, 3)
 
     def sources_digest(self) -> str:
         """Return the digest of the source files beside the program (Findings.sources); "" if there are none."""
@@ -227,7 +233,7 @@ class Grading:
                 return False
             # Not before its causes have run: a verdict that has to wait for them would have attempts each time.
             if may_have_lost_worker(report, verdict):
-                self.run_again_beside_race(item, verdict)
+                self.run_again_beside_race(report, item, verdict)
             rest_on_cause(report, verdict, self.findings)
             if waits_for_need(report, verdict, item.needs):
                 return False
@@ -236,14 +242,18 @@ class Grading:
         self.on_verdict(report, verdict)
         return True
 
-    def run_again_beside_race(self, item: Item, verdict: Verdict) -> None:
+    def run_again_beside_race(self, report: Report, item: Item, verdict: Verdict) -> None:
         """Run a failed check again, since a race in the queue may have cost a worker; keep a passed attempt.
 
         The first verdict stays if no attempt passes, or the run reaches its limit.
         """
         began = time.monotonic()
         for attempt in range(2, 2 + ATTEMPTS_BESIDE_RACE):
-            if time.monotonic() > self.deadline or self.passes_again(item, verdict, attempt):
+            if time.monotonic() > self.deadline:
+                break
+            passes = self.passes_again(item, verdict, attempt)
+            self.update_times(report)  # this attempt may be the last step of the run
+            if passes:
                 break
         verdict.seconds = round(verdict.seconds + time.monotonic() - began, 3)
         verdict.clip()
