@@ -17,6 +17,7 @@ bytes in JSON. No report is larger than MAX_FILE_BYTES: within_size_limit() shor
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -370,6 +371,43 @@ def write(path: Path, text: str) -> None:
                 raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_writable(path: Path, *, in_place: bool = False) -> None:
+    """Raise ConfigError if no file can be written at `path`. Nothing is written, and no directory is created.
+
+    A command that works for minutes calls this function first, and write() at its end. A missing directory is no
+    error: write() creates it. in_place: the command does not replace an existing file but writes into it, so this
+    file must be writable, too.
+    """
+    try:
+        if path.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if in_place and path.exists() and not os.access(path, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        try_directory(path.parent)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_directory(directory: Path) -> None:
+    """Raise ConfigError if no file can be created in a directory, or if the directory cannot be created."""
+    try:
+        try_directory(directory)
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory}: {error.strerror}") from None
+
+
+def try_directory(directory: Path) -> None:
+    """Create an unnamed file in a directory, or in the nearest one above it that exists. Raises OSError.
+
+    os.access() cannot tell: root has every permission below /proc, and yet no file can be created there.
+    """
+    present = directory
+    while not os.path.lexists(present) and present != present.parent:
+        present = present.parent
+    with tempfile.TemporaryFile(dir=present):
+        pass
 
 
 FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
