@@ -60,40 +60,64 @@ def finding_with_doubts(
     """
     other_programs, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
     if other_programs and timed:
-        if checked or any(cell.paper is not None for cell in table.cells):
-            crowded = no_verdict(other_programs)
-            # A lack that the check names, such as of hardware, may be there on a quiet machine too
-            lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
-            return Finding(crowded.word, crowded.sentence + lack)
-        return found
+        return finding_beside_others(found, table, other_programs, checked)
     if timed and found.word == verdicts.NOT_TESTABLE and lost_rows(table):
         return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
         return found
-    parts = [found.sentence]
-    if timed:
-        parts.append(left_out_sentence(table))
-        table = without_disturbed(table)
-    if other_programs:
-        parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
-    if timed or any(len(cell.values) > 1 for cell in table.cells):
-        parts.append(spread_sentence(table))
-    # A check judges the rows that have figures. A claim about each model is not proven by the others
-    if checked and (failed := [cell for cell in table.cells if cell.failure and not cell.line]):
-        rows = sum(not cell.line for cell in table.cells)
-        lack = "lacks" if len(failed) == 1 else "lack"
-        parts.append(
-            f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
-        )
+    # The figures that were judged: finding_of() has judged a claim about times without the disturbed ones
+    judged = without_disturbed(table) if timed else table
+    doubts = (
+        left_out_sentence(table) if timed else "",
+        f"{with_capital(other_programs)}; this claim is not about times." if other_programs else "",
+        spread_sentence(judged) if timed or any(len(cell.values) > 1 for cell in judged.cells) else "",
+        lacking_figures_sentence(judged) if checked else "",
+        client_limited_sentence(judged) if checked else "",
+        "It is not known how much of the cores other programs had."
+        if timed and judged.foreign is None
+        else "",
+    )
+    return Finding(found.word, " ".join(filter(None, (found.sentence, *doubts))))
+
+
+def finding_beside_others(
+    found: Finding, table: ExperimentTable, other_programs: str, checked: bool
+) -> Finding:
+    """Return that there is no verdict beside other programs; the finding itself if it judges no figure.
+
+    other_programs: what they had, as a clause. checked: the finding is that of the experiment's own check.
+    """
+    if not checked and all(cell.paper is None for cell in table.cells):
+        return found
+    crowded = no_verdict(other_programs)
+    # A lack that the check names, such as of hardware, may be there on a quiet machine too
+    lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
+    return Finding(crowded.word, crowded.sentence + lack)
+
+
+def lacking_figures_sentence(table: ExperimentTable) -> str:
+    """Say how many rows lack a figure; "" if none does.
+
+    A check judges the rows that have figures. A claim about each model is not proven by the others.
+    """
+    failed = [cell for cell in table.cells if cell.failure and not cell.line]
+    if not failed:
+        return ""
+    rows = sum(not cell.line for cell in table.cells)
+    lack = "lacks" if len(failed) == 1 else "lack"
+    return f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
+
+
+def client_limited_sentence(table: ExperimentTable) -> str:
+    """Say in how many rows the load generator was the limit; "" if in none."""
     measured = [cell for cell in table.cells if cell.samples and not cell.line]
-    if checked and (limited := [cell for cell in measured if verdicts.is_client_limited(cell)]):
-        parts.append(
-            f"In {len(limited)} of {len(measured)} rows the load generator was the limit: their rates are lower"
-            " bounds, and their times are not the server's alone."
-        )
-    if timed and table.foreign is None:
-        parts.append("It is not known how much of the cores other programs had.")
-    return Finding(found.word, " ".join(filter(None, parts)))
+    limited = [cell for cell in measured if verdicts.is_client_limited(cell)]
+    if not limited:
+        return ""
+    return (
+        f"In {len(limited)} of {len(measured)} rows the load generator was the limit: their rates are lower"
+        " bounds, and their times are not the server's alone."
+    )
 
 
 def spread_sentence(table: ExperimentTable) -> str:
