@@ -291,20 +291,29 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     backlog_s = sum(wait.backlog_s for wait in own_waits)
     if waited_s < WORTH_SECONDS:
         return None
-    # The kernel counts ticks: of two clients that came together, either may seem to be the later one
-    later = begin + 2 * TICK_S if backlog_s else begin
-    overtakers = sum(1 for each in served if (each.arrived or 0.0) > later)
     came = "it came" if backlog_s else "it was accepted"
-    queues = "in the queue" if not backlog_s else "in the backlog"
-    if backlog_s and waited_s - backlog_s >= WORTH_SECONDS:
-        queues += " and in the queue"
     text = (
         f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
-        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was {queues}."
+        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was "
+        f"{queues_of_wait(waited_s, backlog_s)}."
     )
-    if overtakers:
+    if overtakers := count_overtakers(served, begin, backlog_s):
         text += f" {overtakers:,} clients came later, and were served before it."
     return Moment("served-last", "The client that was served last", text, begin, end, last.name)
+
+
+def queues_of_wait(waited_s: float, backlog_s: float) -> str:
+    """Return in which queues a connection has waited. backlog_s: the part of the wait that was in the backlog."""
+    if not backlog_s:
+        return "in the queue"
+    return "in the backlog and in the queue" if waited_s - backlog_s >= WORTH_SECONDS else "in the backlog"
+
+
+def count_overtakers(served: list[TracedConnection], begin: float, backlog_s: float) -> int:
+    """Return how many served connections came later than the last one, which came at `begin`."""
+    # The kernel counts ticks: of two clients that came together, either may seem to be the later one
+    later = begin + 2 * TICK_S if backlog_s else begin
+    return sum(1 for each in served if (each.arrived or 0.0) > later)
 
 
 def never_served(story: TraceStory, never: list[TracedConnection], served: int) -> Moment:
