@@ -16,7 +16,7 @@ from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.experiments.papers import paper, papers
 from ewe_lab.experiments.plain import Measurement, loads_of
 

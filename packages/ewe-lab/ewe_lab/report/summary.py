@@ -13,7 +13,7 @@ from ewe_lab.bench.disturbance import left_out_sentence, lost_rows, lost_rows_cl
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results
 from ewe_lab.bench.verdicts import FigureRange, Finding, Winner, with_capital
-from ewe_lab.experiments import CATALOG, CHECKS
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 
 COMPARE = "compare"  # id of a table that no experiment describes
 DOUBTFUL_FOREIGN_SHARE = 0.1  # of the server's core: if other programs had more, the page says so
