@@ -280,6 +280,21 @@ def test_a_file_that_cannot_be_written_is_said_beforehand(tmp_path: Path, name: 
     assert (tmp_path / "file").read_text() == "kept"
 
 
+def test_a_device_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, `--json /dev/stdout` would leave a file in its place, for all programs of the machine."""
+    devices = tmp_path / "dev"
+    monkeypatch.setattr(formats, "DEVICES", str(devices))
+    devices.mkdir()
+    (devices / "stdout").symlink_to(tmp_path / "terminal")
+    (tmp_path / "terminal").touch()
+    formats.check_writable(devices / "stdout")
+    formats.write(devices / "stdout", "{}")
+    assert (devices / "stdout").is_symlink() and (tmp_path / "terminal").read_text() == "{}"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        formats.check_writable(devices / "stdout")
+
+
 def test_the_check_of_a_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "report.json"
     formats.check_writable(path)

@@ -36,6 +36,7 @@ MAX_COMMAND_CHARS = 1000  # of the command that repeats a check
 # PrairieLearn refuses results of more than 1 MB. Larger pages also make browsers slow, and mail servers refuse
 # them.
 MAX_FILE_BYTES = 1_000_000
+DEVICES = "/dev"  # whose entries are never replaced
 TEXT_LENGTHS = (8000, 2000, 500, 100)  # characters of one text, tried one after the other
 JSON_TEXT_LENGTHS = (2000, 500, 60)  # the same for to_json()
 UNPROTECTED = (
@@ -350,9 +351,12 @@ def attribute(text: str) -> str:
 def write(path: Path, text: str) -> None:
     """Replace a file atomically: a reader sees the complete old file or the complete new one.
 
-    Raises ConfigError.
+    A device, such as /dev/stdout, is written into. Raises ConfigError.
     """
     try:
+        if is_device(path):
+            path.write_text(text, encoding="utf-8", errors="replace")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="replace"
@@ -373,19 +377,25 @@ def write(path: Path, text: str) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
+def is_device(path: Path) -> bool:
+    """Return whether a path is that of a device: a file in its place would break it for every program."""
+    return os.path.realpath(path.parent) == DEVICES
+
+
 def check_writable(path: Path, *, in_place: bool = False) -> None:
     """Raise ConfigError if no file can be written at `path`. Nothing is written, and no directory is created.
 
     A command that works for minutes calls this function first, and write() at its end. A missing directory is no
-    error: write() creates it. in_place: the command does not replace an existing file but writes into it, so this
-    file must be writable, too.
+    error: write() creates it. in_place: the command does not replace an existing file but writes into it.
     """
     try:
         if path.is_dir():
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if in_place and path.exists() and not os.access(path, os.W_OK):
+        is_kept = path.exists() and (in_place or is_device(path))
+        if is_kept and not os.access(path, os.W_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        try_directory(path.parent)
+        if not is_kept:
+            try_directory(path.parent)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
