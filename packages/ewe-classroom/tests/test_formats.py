@@ -274,7 +274,8 @@ def test_a_file_that_cannot_be_written_is_said_beforehand(tmp_path: Path, name: 
     (tmp_path / "directory").mkdir()
     (tmp_path / "file").write_text("kept")
     path = tmp_path / name
-    for check in (formats.check_writable, lambda path: formats.write(path, "")):
+    checks: list[Callable[[Path], None]] = [formats.check_writable, lambda path: formats.write(path, "")]
+    for check in checks:
         with pytest.raises(ConfigError, match=f"^cannot write {re.escape(str(path))}: .*{says}"):
             check(path)
     assert (tmp_path / "file").read_text() == "kept"
