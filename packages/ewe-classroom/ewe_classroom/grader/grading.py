@@ -109,9 +109,11 @@ class Grading:
         self.student = student or (seed.name if seed is not None else "")
         self.first_port = seed.port if seed is not None else FIRST_PORT
         self.limit_s = limit_s
-        self.began = time.monotonic()  # the begin of the run
+        self.began = time.monotonic()  # of the run
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.waited_before_s: float | None = None  # what the grader had waited for a processor before the run
+        self.waited_before_s: float | None = (
+            None  # of the grader for a processor, before the run; None: unknown
+        )
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
