@@ -19,7 +19,7 @@ height of a line of text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
@@ -292,31 +292,15 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     rows = []
     for whole in without_repeats([whole_of(chart, cell) for cell in cells]):
         inside = [cell for cell in cells if whole_of(chart, cell) == whole]
-        ours = [
-            (cell, value)
-            for cell in inside
-            if (value := figures.figure_of_cell(cell, chart.value)) is not None
-        ]
-        printed = [
-            (cell, cell.paper)
-            for cell in inside
-            if cell.paper is not None and shows_printed_figure(chart, cell)
-        ]
-        for found, source in ((printed, "printed"), (ours, "here" if printed else "")):
-            if sum(value for _, value in found) > 0:
-                faint = " faint" if source == "printed" else ""
-                bar = stack_of(
-                    chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source
-                )
-                bars_by_server.setdefault(whole, []).append(bar)
-                rows += [
-                    [
-                        f"{whole}, {source}".strip(", "),
-                        part_of(chart, cell),
-                        stack_figure_text(chart, cell, value),
-                    ]
-                    for cell, value in found
-                ]
+        for source, found in stacked_figures(chart, inside):
+            faint = " faint" if source == "printed" else ""
+            bar = stack_of(chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source)
+            bars_by_server.setdefault(whole, []).append(bar)
+            name_of_bar = f"{whole}, {source}".strip(", ")
+            rows += [
+                [name_of_bar, part_of(chart, cell), stack_figure_text(chart, cell, value)]
+                for cell, value in found
+            ]
     if not bars_by_server:
         return DrawnChart()
     axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
@@ -325,6 +309,23 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     legend = [(kind, part) for part, kind in kinds.items()]
     draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
     return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
+
+
+def stacked_figures(chart: Chart, cells: Sequence[Cell]) -> Iterator[tuple[str, list[tuple[Cell, float]]]]:
+    """Yield the figures of each bar of a whole, the document's before ours: the source, and cells with figures.
+
+    cells: of the whole. The source is "printed" or "here"; "" for our bar if it is the only one. A bar without any
+    length is left out.
+    """
+    printed = [
+        (cell, cell.paper) for cell in cells if cell.paper is not None and shows_printed_figure(chart, cell)
+    ]
+    ours = [
+        (cell, value) for cell in cells if (value := figures.figure_of_cell(cell, chart.value)) is not None
+    ]
+    for source, found in (("printed", printed), ("here" if printed else "", ours)):
+        if sum(value for _, value in found) > 0:
+            yield source, found
 
 
 def whole_of(chart: Chart, cell: Cell) -> str:
