@@ -293,7 +293,7 @@ def check_target(names: Collection[str], target: Path) -> None:
         return
     if there := [name for name in names if (target / name).exists()]:
         raise ConfigError(f"{target / there[0]} exists already; choose another directory")
-    for directory in dict.fromkeys((target / name).parent for name in names):
+    for directory in dict.fromkeys((target, *((target / name).parent for name in names))):
         check_directory(directory)
 
 
