@@ -281,10 +281,14 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     served = [each for each in accepted if each.first_byte is not None]
     if never:
         return never_served(story, never, len(served))
+    # A single client is not the last of several
+    return last_of_served(story, served, spans) if len(served) > 1 else None
+
+
+def last_of_served(story: TraceStory, served: list[TracedConnection], spans: list[Span]) -> Moment | None:
+    """Return the moment of the connection whose first byte came last; None if it hardly waited for a worker."""
     # `or 0.0` is for the type checker: accepted and first_byte of a served connection are never None
-    last = max(served, key=lambda each: each.first_byte or 0.0, default=None)
-    if last is None or len(served) < 2:  # a single client is not the last of several
-        return None
+    last = max(served, key=lambda each: each.first_byte or 0.0)
     begin, end = last.arrived or 0.0, last.first_byte or 0.0
     own_waits = [wait for wait in waits(spans) if wait.connection == last.name and wait.end <= end]
     waited_s = sum(wait.end - wait.begin for wait in own_waits)
