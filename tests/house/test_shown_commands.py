@@ -60,7 +60,7 @@ from ewe_classroom.course import labs, marks
 from ewe_classroom.grader import scheme
 from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.speed import SPEED
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))

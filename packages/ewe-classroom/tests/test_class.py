@@ -945,6 +945,29 @@ def test_a_wrong_table_is_said_before_the_class_is_graded(
     assert says in capsys.readouterr().err and (tmp_path / "log").read_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("marks.csv", ()),
+        ("index.html", ()),
+        ("manual.csv", ("--rules", "{top}/rules.toml")),
+        ("worksheet.csv", ("--table", "{top}/worksheet.csv")),
+        ("similar.html", ("--similar",)),
+    ],
+)
+def test_a_result_that_cannot_be_written_is_said_before_the_class_is_graded(
+    tmp_path: Path, run_class: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], name: str, options: tuple[str, ...],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("ewe_classroom.course.class_command.needs_copydetect", lambda: None)
+    put(tmp_path / "worksheet.csv", "Identifier,Grade\nParticipant 1,\n")
+    put(tmp_path / "rules.toml", "[manual]\nStructure = 2\n")
+    (obstacle := tmp_path / "out" / name).mkdir(parents=True)
+    assert run_class({"Ada": "good"}, *(word.format(top=tmp_path) for word in options)) == 2
+    assert capsys.readouterr().err == f"ewe-course: cannot write {obstacle}: Is a directory\n"
+    assert (tmp_path / "log").read_text() == ""
+
+
 def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
     file = put(tmp_path / "worksheet.csv", "Identifier,Grade,Feedback comments\nParticipant 1,,\n")
     hand_in = HandIn("Ada", "Ada", identity={"Identifier": "Participant 1"})

@@ -276,6 +276,19 @@ def test_a_fault_of_a_measurement_is_none_of_its_file(
     assert capsys.readouterr().err == "ewe-course: cannot measure: timed out\n"
 
 
+def test_an_output_that_cannot_be_written_is_said_before_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(*_: object, **__: object) -> measurements.Measurements:
+        raise AssertionError("the measurement has begun")
+
+    file = tmp_path / "runs.json"
+    file.write_text("{}")
+    monkeypatch.setattr(measurements, "measure", measure)
+    assert course("measure", "measure", str(file), "--output", str(tmp_path)) == 2
+    assert capsys.readouterr().err == f"ewe-course: cannot write {tmp_path}: Is a directory\n"
+
+
 @pytest.mark.parametrize("clients", ["1" + "0" * 400, "[" * 100_000])
 def test_a_file_of_runs_with_impossible_numbers_is_refused(tmp_path: Path, clients: str) -> None:
     file = tmp_path / "runs.json"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import io
 import json
+import os
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -257,6 +259,55 @@ def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
         tests = json.loads(made[name])
         assert len(tests.get("tests") or tests["verdicts"]) == 40
     assert made["html"].endswith("</html>\n") and made["html"].count("<details") == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("directory", "Is a directory"),
+        ("file/report.json", "(Not a directory|File exists)"),
+        ("file/new/report.json", "Not a directory"),
+        ("/proc/ewe/report.json", "No such file"),  # root has the permission to write there
+    ],
+)
+def test_a_file_that_cannot_be_written_is_said_beforehand(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").write_text("kept")
+    path = tmp_path / name
+    checks: list[Callable[[Path], None]] = [formats.check_writable, lambda path: formats.write(path, "")]
+    for check in checks:
+        with pytest.raises(ConfigError, match=f"^cannot write {re.escape(str(path))}: .*{says}"):
+            check(path)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_device_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, `--json /dev/stdout` would leave a file in its place, for all programs of the machine."""
+    devices = tmp_path / "dev"
+    monkeypatch.setattr(formats, "DEVICES", str(devices))
+    devices.mkdir()
+    (devices / "stdout").symlink_to(tmp_path / "terminal")
+    (tmp_path / "terminal").touch()
+    formats.check_writable(devices / "stdout")
+    formats.write(devices / "stdout", "{}")
+    assert (devices / "stdout").is_symlink() and (tmp_path / "terminal").read_text() == "{}"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        formats.check_writable(devices / "stdout")
+
+
+def test_the_check_of_a_file_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "report.json"
+    formats.check_writable(path)
+    formats.check_directory(path.parent)
+    assert not list(tmp_path.iterdir())
+    formats.write(path, "{}")
+    formats.check_writable(path)
+    assert [each.name for each in path.parent.iterdir()] == [path.name] and path.read_text() == "{}"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write into every file
+    formats.check_writable(path)  # write() replaces it
+    with pytest.raises(ConfigError, match="Permission denied"):
+        formats.check_writable(path, overwrites=True)
 
 
 def test_the_speed_is_in_the_reports(report: Report) -> None:

@@ -57,6 +57,30 @@ def test_wrong_usage_is_said_in_one_line(
     assert says in error and error.count("\n") == 1 and error.startswith("ewe-grade: ")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--json", "{file}/report.json"],
+        ["--html", "{top}"],
+        ["--record", "{file}"],
+        ["--repeat", "2", "--gradescope", "{file}/results.json"],
+        ["--work", "server.py", "--build", "make", "--junit", "{file}/report.xml"],
+    ],
+)
+def test_a_report_that_cannot_be_written_is_said_before_the_submission_is_built(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begin(user: str | None) -> None:
+        raise AssertionError("the grading has begun")
+
+    monkeypatch.setattr(grade_cli, "account_of", begin)
+    (file := tmp_path / "file").touch()
+    words = [word.format(file=file, top=tmp_path) for word in options]
+    assert grade_cli.main([*words, "--command", "true {port}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"ewe-grade: cannot write {tmp_path}") and error.count("\n") == 1
+
+
 class Prepared(Exception):
     """jinja2 would be imported now."""
 

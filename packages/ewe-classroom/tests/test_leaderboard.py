@@ -188,6 +188,17 @@ def test_pseudonyms_are_stable_and_need_the_key(directory: Path, capsys: pytest.
     assert "Ada" not in shown and dict(csv.reader(keys.read_text().splitlines()))["Ada"] in shown
 
 
+def test_a_leaderboard_that_cannot_be_written_whole_is_not_begun(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the table of real names would be there, and no board."""
+    output = tmp_path_factory.mktemp("output")
+    words = ["--pseudonyms", "wool", "--names", str(output / "names.csv"), "--json", str(output)]
+    assert board(str(directory), *words) == 2
+    assert capsys.readouterr().err == f"ewe-course: cannot write {output}: Is a directory\n"
+    assert not list(output.iterdir())
+
+
 def test_wrong_usage_of_the_leaderboard(
     directory: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,14 +19,21 @@ from test_zoo import load
 
 from ewe_classroom.grader import run_scene
 from ewe_classroom.grader.check import all_checks
-from ewe_classroom.grader.dependencies import RACE, RESTS
+from ewe_classroom.grader.dependencies import (
+    RACE,
+    RESTS,
+    rest_on_cause,
+    rest_on_need,
+    waits_for_cause,
+    waits_for_need,
+)
 from ewe_classroom.grader.grading import MAX_ATTEMPTS, Grading
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import FailedExpectation, Findings, Scene
 from ewe_classroom.grader.scheme import Item
 from ewe_classroom.grader.scheme import load as scheme
-from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
+from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 
 TEXT = matrix.PAGE.read_text(encoding="utf-8")
 ROWS = [
@@ -234,11 +241,12 @@ def test_a_lost_worker_costs_the_points_of_the_race_alone(
 
 
 def run_of_pool(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], failures: dict[str, int]
-) -> tuple[Report, list[str]]:
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: tuple[str, ...], failures: dict[str, int],
+    attempts: list[str] | None = None,
+) -> tuple[Report, list[str]]:  # fmt: skip
     """Run checks of the lab pool in this order; return the report and the check of each attempt.
 
-    failures: how many attempts of a check fail, from the first one on.
+    failures: how many attempts of a check fail, from the first one on. attempts: the list of attempts, which grows.
     """
     (tmp_path / "runs.json").touch()
     grading = Grading(
@@ -247,7 +255,7 @@ def run_of_pool(
     )  # fmt: skip
     items = {item.check.name: item for item in (*scheme("pool").items, *scheme("thread").items)}
     grading.scheme = replace(grading.scheme, items=tuple(items[name] for name in order))
-    attempts: list[str] = []
+    attempts = [] if attempts is None else attempts
 
     def attempt(item: Item, verdict: Verdict) -> None:
         attempts.append(verdict.name)
@@ -272,6 +280,22 @@ def test_a_failed_check_has_two_more_attempts_beside_a_race(
     assert json.loads(replayed[1]) == report.verdicts[1].steps[0], (
         "the replay shows the attempt of the report"
     )
+
+
+def test_the_time_of_a_run_includes_attempts_after_the_last_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A class run compares the time of a run with the time for which its grader waited for a processor."""
+    clock = SimpleNamespace(monotonic=lambda: float(len(attempts)), time=lambda: 0.0)
+    monkeypatch.setattr("ewe_classroom.grader.grading.time", clock)
+    monkeypatch.setattr("ewe_classroom.grader.grading.processes.waited_s", lambda: len(attempts) / 2)
+    attempts: list[str] = []
+    report, _ = run_of_pool(
+        monkeypatch, tmp_path, ("progress", RACE), {RACE: 9, "progress": 9}, attempts=attempts
+    )
+    assert attempts == ["progress", RACE, "progress", "progress"]
+    assert (report.seconds, report.waited_s) == (4.0, 2.0)
+    assert report.verdicts[0].seconds == 3.0
 
 
 def test_no_verdict_rests_on_a_check_that_may_pass_yet(
@@ -376,6 +400,77 @@ def test_a_race_that_a_detector_has_seen_explains_itself(causes: tuple[str, ...]
     """A server without progress hangs in the bursts of shared-data, too. A race may be why it has none."""
     report = handed_over(("progress", 12, FAILED), ("shared-data", 10, FAILED), lab="thread", causes=causes)
     assert [each.status for each in report.verdicts] == [FAILED, expected]
+
+
+@pytest.mark.parametrize(
+    ("cause", "passed", "expected"),
+    [
+        (Verdict("answers", "", 3, FAILED), set(), NOT_JUDGED),
+        (Verdict("answers", "", 3, NOT_JUDGED), set(), NOT_JUDGED),  # a chain of causes
+        (Verdict("answers", "", 3, NOT_JUDGED), {"answers"}, FAILED),  # the server passes it
+        (
+            Verdict("answers", "", 0, FAILED),
+            set(),
+            FAILED,
+        ),  # a cause without points would make the fault free
+        (Verdict("answers", "", 3, PASSED), set(), FAILED),
+        (Verdict("answers", "", 3, ERROR), set(), FAILED),
+        (Verdict("answers", "", 3, NOT_RUN), set(), FAILED),
+        (Verdict("keep-alive", "", 3, FAILED), set(), FAILED),  # no cause of this check
+    ],
+)
+def test_a_failed_check_rests_on_a_failed_cause(cause: Verdict, passed: set[str], expected: str) -> None:
+    verdict = Verdict("half-close", "", 2, FAILED, did="no end")
+    rest_on_cause(Report("fork", "", "", [cause, verdict]), verdict, Findings(passed=passed))
+    assert verdict.status == expected
+    assert ("it rests on answers" in verdict.because) == (expected == NOT_JUDGED)
+    untouched = Verdict("half-close", "", 2, PASSED)
+    rest_on_cause(Report("fork", "", "", [cause, untouched]), untouched, Findings())
+    assert untouched.status == PASSED
+
+
+@pytest.mark.parametrize(
+    ("verdict", "other", "waits"),
+    [
+        (("half-close", FAILED), Verdict("answers", "", 3, NOT_RUN), True),
+        (("half-close", FAILED), Verdict("answers", "", 3, NOT_RUN, because="the limit"), False),
+        (("half-close", FAILED), Verdict("answers", "", 3, FAILED, waits=True), False),
+        (("half-close", PASSED), Verdict("answers", "", 3, NOT_RUN), False),
+        (("fifo", FAILED), Verdict("progress", "", 3, FAILED, waits=True), True),  # it may pass beside a race
+        (("fifo", FAILED), Verdict("progress", "", 3, FAILED), False),
+        (("progress", FAILED), Verdict(RACE, "", 3, NOT_RUN), True),
+        (("answers", FAILED), Verdict(RACE, "", 3, NOT_RUN), False),
+    ],
+)
+def test_a_failed_check_waits_for_what_may_explain_it(
+    verdict: tuple[str, str], other: Verdict, waits: bool
+) -> None:
+    name, status = verdict
+    failed = Verdict(name, "", 2, status)
+    assert waits_for_cause(Report("pool", "", "", [other, failed]), failed, Findings()) == waits
+
+
+@pytest.mark.parametrize(
+    ("status", "need", "waits", "expected"),
+    [
+        (PASSED, Verdict("who-works", "", 3, NOT_RUN), True, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, NOT_RUN, because="the limit"), False, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, FAILED, waits=True), True, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, FAILED), False, NOT_JUDGED),
+        (PASSED, Verdict("who-works", "", 3, PASSED, waits=True), False, PASSED),
+        (PASSED, Verdict("answers", "", 3, FAILED), False, PASSED),  # the check does not need this one
+        (FAILED, Verdict("who-works", "", 3, NOT_RUN), False, FAILED),
+    ],
+)
+def test_a_passed_check_has_its_points_with_the_checks_that_it_needs(
+    status: str, need: Verdict, waits: bool, expected: str
+) -> None:
+    verdict, findings = Verdict("keep-alive", "", 2, status), Findings()
+    report = Report("fork", "", "", [need, verdict])
+    assert waits_for_need(report, verdict, ("who-works",)) == waits
+    rest_on_need(report, verdict, ("who-works",), findings)
+    assert verdict.status == expected
+    assert findings.passed == ({"keep-alive"} if expected == NOT_JUDGED else set())
 
 
 def test_the_checks_rest_on_checks_in_no_circle() -> None:

@@ -244,6 +244,41 @@ def test_a_pack_without_an_index_is_one_line(
     assert "--wheel" in said and said.count("\n") == 1 and not (tmp_path / "p").exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("file", "cannot write {top}/file: Not a directory"),
+        ("file/pool.zip", "cannot write {top}/file/pool.zip: Not a directory"),
+        ("pool.zip", "{top}/pool.zip exists already"),
+        ("begun", "{top}/begun/setup.sh exists already"),
+    ],
+)
+def test_a_target_that_cannot_be_written_is_said_before_the_wheels_are_built(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    says: str,
+) -> None:
+    def collect(given: object) -> wheels.Wheels:
+        raise AssertionError("pip is at work")
+
+    monkeypatch.setattr(wheels, "collect", collect)
+    (tmp_path / "begun").mkdir()
+    for name in ("file", "pool.zip", "begun/setup.sh"):
+        (tmp_path / name).touch()
+    assert cli.main(["pack", "pool", str(tmp_path / target), "--for", "gradescope"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ewe-course: " + says.format(top=tmp_path)) and said.count("\n") == 1
+    assert len(list(tmp_path.rglob("*"))) == 4
+
+
+def test_a_pack_creates_the_directories_of_its_target(tmp_path: Path) -> None:
+    for target in (tmp_path / "a" / "pool.zip", tmp_path / "b" / "pool"):
+        assert packs.write({"tests/run.sh": b"#!/bin/sh\n"}, target)
+        assert target.exists()
+
+
 @pytest.mark.starts_processes
 def test_the_command_writes_a_pack(
     tmp_path: Path, libraries: list[Path], capsys: pytest.CaptureFixture[str]

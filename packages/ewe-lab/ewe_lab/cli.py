@@ -294,7 +294,7 @@ def run_experiments(options: argparse.Namespace) -> int:
     from ewe_lab import invocation
     from ewe_lab.bench.processes import LabError
     from ewe_lab.bench.results import ExperimentTable
-    from ewe_lab.experiments import CATALOG
+    from ewe_lab.experiments.catalog import CATALOG
     from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
     if bool(options.ids) == options.all:  # both, or neither
@@ -359,7 +359,7 @@ def checked_ids(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def list_experiments(options: argparse.Namespace) -> int:
     """List the experiments, those of each document under its name; return 0."""
-    from ewe_lab.experiments import CATALOG
+    from ewe_lab.experiments.catalog import CATALOG
 
     document = ""
     for experiment in CATALOG.values():
@@ -378,7 +378,7 @@ def list_experiments(options: argparse.Namespace) -> int:
 
 def show_experiments(options: argparse.Namespace) -> int:
     """Describe the experiments that the command line names; return 0."""
-    from ewe_lab.experiments import CATALOG
+    from ewe_lab.experiments.catalog import CATALOG
 
     for name in checked_ids(options.ids, list(CATALOG)):
         experiment = CATALOG[name]
@@ -463,7 +463,7 @@ def renew_claims(options: argparse.Namespace) -> int:
     from ewe_lab import renew
     from ewe_lab.bench.interrupts import raise_on_first_interrupt
     from ewe_lab.bench.results import BadResults
-    from ewe_lab.experiments import CATALOG
+    from ewe_lab.experiments.catalog import CATALOG
 
     if options.page.suffix != ".md":
         raise CommandError(f"--page {options.page}: the page's name has to end in .md")

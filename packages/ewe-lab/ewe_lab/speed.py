@@ -10,6 +10,7 @@ CPU time depends neither on the number of cores nor on the client.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -375,33 +376,12 @@ def command(words: list[str]) -> int:
     options = parser.parse_args(words)
     quick_s, full_s = MEASUREMENT_S
     seconds = options.seconds or (quick_s if options.quick else full_s)
-    sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
-    try:
-        tested_servers = chosen_servers(options.models, options.quick)
-    except (LabError, OSError) as reason:
-        parser.error(str(reason))
-    try:
-        if options.json:
-            options.json.open("a").close()  # a file that cannot be written fails now, not after ten minutes
-    except OSError as reason:
-        parser.error(f"cannot write {options.json}: {reason.strerror} (--json)")
-    if lacking := missing_programs_text(("wrk", REFERENCE)):
-        raise types.CommandError(lacking, 1)
-    kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
-    found = settings(sizes, kinds_of_rows)
-    rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
-    if not (options.models or options.quick):
-        reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
-    if not rows:
-        parser.error("no such model runs in a row of these kinds")
-    kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
-    known = machine_facts(kinds)
-    about = {name: known[name] for name in (*FACT_NAMES, *kinds)}
+    rows, reasons, kinds = plan(options, parser)
+    about = known_machine(kinds)
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
-    duration = estimated_s(len(rows), seconds, options.repeats)
-    length = f"{duration:.0f} s" if duration < 90 else f"{duration / 60:.0f} minutes"
     for lacking in reasons:
         print(f"not run: {lacking}")
+    length = duration_text(estimated_s(len(rows), seconds, options.repeats))
     print(f"{len(rows)} rows, {options.repeats} x {seconds:g} s each: about {length}\n", flush=True)
     try:
         status, no_verdict = measure(rows, seconds, options.repeats)
@@ -422,6 +402,46 @@ def command(words: list[str]) -> int:
         except OSError as reason:
             raise types.CommandError(f"{options.json} cannot be written: {reason.strerror}", 1) from None
     return status
+
+
+def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[SpeedRow], list[str], list[str]]:
+    """Return the rows to measure, the reasons why others are not run, and the kinds of the other tested servers.
+
+    options: the parsed command line. parser: raises UsageError for an option that cannot be obeyed. Raises
+    CommandError if wrk or the reference is missing.
+    """
+    try:
+        tested_servers = chosen_servers(options.models, options.quick)
+    except (LabError, OSError) as reason:
+        parser.error(str(reason))
+    try:
+        if options.json:
+            options.json.open("a").close()  # a file that cannot be written fails now, not after ten minutes
+    except OSError as reason:
+        parser.error(f"cannot write {options.json}: {reason.strerror} (--json)")
+    if lacking := missing_programs_text(("wrk", REFERENCE)):
+        raise types.CommandError(lacking, 1)
+    sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
+    kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
+    found = settings(sizes, kinds_of_rows)
+    rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
+    if not (options.models or options.quick):
+        reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
+    if not rows:
+        parser.error("no such model runs in a row of these kinds")
+    kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
+    return rows, reasons, kinds
+
+
+def known_machine(kinds: Sequence[str]) -> dict[str, str]:
+    """Return the facts about this machine that a run prints. kinds: of the servers whose versions are facts."""
+    known = machine_facts(kinds)
+    return {name: known[name] for name in (*FACT_NAMES, *kinds)}
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time for people: seconds up to a minute and a half, minutes above."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 main = entry_point("ewe-lab speed", unread=DONE)(command)

@@ -19,7 +19,8 @@ from lab_tables import times
 from ewe_lab.bench.processes import LabError, processes
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Usage
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE
-from ewe_lab.experiments import CATALOG, t_ld, visitors
+from ewe_lab.experiments import t_ld, visitors
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.experiments.t_ld import CPU, MEMORY, PREFORK, SQL, WORDPRESS
 from ewe_lab.experiments.visitors import PARTS, PHASES
 from ewe_lab.report import phases, report

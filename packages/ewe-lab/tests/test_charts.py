@@ -15,7 +15,7 @@ from support.examples import examples
 from ewe import svg
 from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.report import lines, report
 from ewe_lab.report.charts import DrawnChart, draw, printed_errors
 

@@ -13,7 +13,7 @@ from ewe_lab import cli
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding
-from ewe_lab.experiments import CATALOG, CHECKS, TITLES, UNTESTED
+from ewe_lab.experiments.catalog import CATALOG, CHECKS, TITLES, UNTESTED
 from ewe_lab.experiments.papers import paper_of
 from ewe_lab.report import claims
 from ewe_lab.report.claims import KeptFindings

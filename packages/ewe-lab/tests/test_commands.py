@@ -24,7 +24,7 @@ from ewe_lab import cli, compare
 from ewe_lab.bench import processes
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, load
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.invocation import PlannedTable, fill_table
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.report.summary import standings

@@ -17,7 +17,7 @@ from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
 from ewe_lab.bench.verdicts import HOLDS, NO_VERDICT, Finding
-from ewe_lab.experiments import CATALOG, CHECKS
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.lab_bench import MAX_VAIN_REPEATS, CellJob, LabBench
 from ewe_lab.report import summary
 

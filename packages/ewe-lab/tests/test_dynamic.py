@@ -15,12 +15,8 @@ from support.java_site import build_once
 from ewe_lab.bench.processes import LabError, processes
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, judge
-from ewe_lab.experiments import (
-    CATALOG,
-    t_dt1c,
-    thesis_dynamic,
-    thesis_memory,
-)
+from ewe_lab.experiments import t_dt1c, thesis_dynamic, thesis_memory
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.thesis_dynamic import PLAIN, DynamicTest
 from ewe_lab.experiments.thesis_static import BEST_COLUMN_PREFIX, KEEP_ALIVE, NO_KEEP_ALIVE, TLS_1_3_PREFIX

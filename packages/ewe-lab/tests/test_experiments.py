@@ -23,9 +23,6 @@ from ewe_lab.bench.experiment import Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Times
 from ewe_lab.experiments import (
-    CATALOG,
-    CHECKS,
-    DOCUMENTS,
     apps,
     clients,
     e_c2,
@@ -45,6 +42,7 @@ from ewe_lab.experiments import (
     xswitch_tables,
 )
 from ewe_lab.experiments.__main__ import listing
+from ewe_lab.experiments.catalog import CATALOG, CHECKS, DOCUMENTS
 from ewe_lab.experiments.papers import given
 from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM

@@ -20,7 +20,7 @@ from ewe_lab.bench.processes import ProcessStat
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample
 from ewe_lab.bench.verdicts import HOLDS, TESTED, Finding
-from ewe_lab.experiments import CATALOG, CHECKS
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 from ewe_lab.report import report, summary
 
 ROOT_PID, CHILD, STRANGER = 2**23, 2**23 + 1, 2**23 + 9  # greater than any pid, so that no clock is read

@@ -16,7 +16,8 @@ from lab_bench import quick_lab
 from ewe.libcgi.build import build
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.experiments import CATALOG, l_c1, l_c2, l_f1, l_pk, l_t1, l_t2, l_t3, l_x1
+from ewe_lab.experiments import l_c1, l_c2, l_f1, l_pk, l_t1, l_t2, l_t3, l_x1
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, KINDS, LIBCGI, SIZES, STATIC
 from ewe_lab.load import exchanges, pinger, protected_calls, stub_dns
 from ewe_lab.load.exchanges import BYTE, COLUMNS, PROTOCOL, RAW

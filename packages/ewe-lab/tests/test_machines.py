@@ -25,7 +25,7 @@ from support.proc import command_line
 from support.server import wait_until
 
 from ewe_lab.bench.experiment import Load
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import OUTPUT_BYTES, LabError
 from ewe_lab.bench.results import Cell, Sample, Usage, load
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.load.merged import merge_counts, pack_counts, pack_histogram
@@ -95,6 +95,21 @@ def test_what_ssh_brings_is_checked(script: str, tmp_path: Path, monkeypatch: py
     with Session(SshHost("lab7"), ssh=(str(fake),)) as talk, pytest.raises(LabError, match=GARBAGE[script]):
         talk.begin({"role": "clock"})
     assert talk.process.returncode is not None
+
+
+@pytest.mark.starts_processes
+def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None:
+    """The conversation goes on, and the first words are kept."""
+    fake = tmp_path / "ssh"
+    fake.write_text(
+        "#!/bin/sh\necho 'Permission denied (publickey).' >&2\nhead -c 1000000 /dev/zero >&2\n"
+        'echo \'@ewe-lab {"ready": "nginx"}\'\nexec cat >/dev/null\n'
+    )
+    fake.chmod(0o755)
+    with Session(SshHost("lab7"), ssh=(str(fake),)) as talk:
+        assert talk.begin({"role": "reader"}) == {"ready": "nginx"}
+        assert os.fstat(talk.errors.fileno()).st_size == OUTPUT_BYTES
+        assert talk.error_text().startswith("Permission denied (publickey).\n")
 
 
 @pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])

@@ -16,8 +16,8 @@ from support.server import ROOT
 
 from ewe.config.messages import ConfigError
 from ewe_lab.bench.experiment import Chart, Load
-from ewe_lab.experiments import CATALOG
-from ewe_lab.experiments.papers import paper, papers
+from ewe_lab.experiments.catalog import CATALOG
+from ewe_lab.experiments.papers import PACKAGE_DIRECTORY, Paper, paper, paper_of_experiment, papers
 from ewe_lab.experiments.plain import Measurement, loads_of
 
 PAGE = ROOT / "packages/ewe-lab/docs/papers.md"
@@ -181,6 +181,45 @@ def test_a_wrong_directory_is_named(
     Path("twice/again.toml").write_text(EXAMPLE.replace("N-T1", "E-T1"), encoding="utf-8")
     with pytest.raises(ConfigError, match=f"^{message}$"):
         papers()
+
+
+@pytest.mark.parametrize(
+    ("id", "file_name"), [("SPEED", "ours.toml"), ("R-T1", "rdbms.toml"), ("T-ST1", "thesis.toml")]
+)
+def test_a_table_is_read_from_its_paper_alone(
+    id: str, file_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+
+    def noted(file: Path) -> Paper:
+        parsed.append(file.name)
+        return paper(file)
+
+    monkeypatch.setattr("ewe_lab.experiments.papers.paper", noted)
+    found = paper_of_experiment(id)
+    assert parsed == [file_name] and found is paper(PACKAGE_DIRECTORY / file_name)
+
+
+def test_a_table_of_two_papers_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EWE_LAB_PAPERS", str(file.parent))
+    assert paper_of_experiment("N-T1").document == "Nine servers"
+    with pytest.raises(KeyError, match="N-T9"):
+        paper_of_experiment("N-T9")
+    file.with_name("again.toml").write_text(EXAMPLE, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^two papers have an experiment N-T1$"):
+        paper_of_experiment("N-T1")
+
+
+@pytest.mark.starts_processes
+def test_a_module_of_an_experiment_reads_no_other_paper() -> None:
+    """`ewe-lab speed` needs the targets of ours.toml alone."""
+    code = (
+        "import tomllib; read = []; load = tomllib.load\n"
+        "tomllib.load = lambda source: read.append(source.name) or load(source)\n"
+        "import ewe_lab.experiments.r_t1\nprint(*read, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=170)
+    assert [Path(name).name for name in done.stdout.splitlines()] == ["rdbms.toml"], done.stderr
 
 
 def test_without_its_link_nothing_is_measured(file: Path) -> None:

@@ -22,7 +22,8 @@ from ewe_lab import cli
 from ewe_lab.bench.experiment import Chart
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.experiments import CATALOG, r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
+from ewe_lab.experiments import r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.experiments.r_f8 import column_of
 from ewe_lab.load.http_clients import PingResult, run_clients, timings_in
 from ewe_lab.load.http_pinger import sample_of

@@ -19,7 +19,7 @@ from ewe_lab.bench import processes
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.renew import Renewal, Renewer, order, seconds_of
 from ewe_lab.report import claims, kept_reports

@@ -18,7 +18,7 @@ from lab_tables import compared, everything, ewe_table, sweep, times
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable, Results, Sample, Usage, load
 from ewe_lab.bench.verdicts import FigureRange
-from ewe_lab.experiments import CATALOG
+from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.report import report, summary, terminal
 
 NASTY = "<script>alert('1')</script> & \"quoted\" \x01 ünïcode"

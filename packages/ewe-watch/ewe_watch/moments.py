@@ -281,30 +281,43 @@ def served_last(story: TraceStory, spans: list[Span]) -> Moment | None:
     served = [each for each in accepted if each.first_byte is not None]
     if never:
         return never_served(story, never, len(served))
+    # A single client is not the last of several
+    return last_of_served(story, served, spans) if len(served) > 1 else None
+
+
+def last_of_served(story: TraceStory, served: list[TracedConnection], spans: list[Span]) -> Moment | None:
+    """Return the moment of the connection whose first byte came last; None if it hardly waited for a worker."""
     # `or 0.0` is for the type checker: accepted and first_byte of a served connection are never None
-    last = max(served, key=lambda each: each.first_byte or 0.0, default=None)
-    if last is None or len(served) < 2:  # a single client is not the last of several
-        return None
+    last = max(served, key=lambda each: each.first_byte or 0.0)
     begin, end = last.arrived or 0.0, last.first_byte or 0.0
     own_waits = [wait for wait in waits(spans) if wait.connection == last.name and wait.end <= end]
     waited_s = sum(wait.end - wait.begin for wait in own_waits)
     backlog_s = sum(wait.backlog_s for wait in own_waits)
     if waited_s < WORTH_SECONDS:
         return None
-    # The kernel counts ticks: of two clients that came together, either may seem to be the later one
-    later = begin + 2 * TICK_S if backlog_s else begin
-    overtakers = sum(1 for each in served if (each.arrived or 0.0) > later)
     came = "it came" if backlog_s else "it was accepted"
-    queues = "in the queue" if not backlog_s else "in the backlog"
-    if backlog_s and waited_s - backlog_s >= WORTH_SECONDS:
-        queues += " and in the queue"
     text = (
         f"Connection {story.label(last.name)} got its first byte as the last of {len(served):,} clients, "
-        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was {queues}."
+        f"{duration(end - begin)} after {came}. {duration(waited_s)} of them it was "
+        f"{queues_of_wait(waited_s, backlog_s)}."
     )
-    if overtakers:
+    if overtakers := count_overtakers(served, begin, backlog_s):
         text += f" {overtakers:,} clients came later, and were served before it."
     return Moment("served-last", "The client that was served last", text, begin, end, last.name)
+
+
+def queues_of_wait(waited_s: float, backlog_s: float) -> str:
+    """Return in which queues a connection has waited. backlog_s: the part of the wait that was in the backlog."""
+    if not backlog_s:
+        return "in the queue"
+    return "in the backlog and in the queue" if waited_s - backlog_s >= WORTH_SECONDS else "in the backlog"
+
+
+def count_overtakers(served: list[TracedConnection], begin: float, backlog_s: float) -> int:
+    """Return how many served connections came later than the last one, which came at `begin`."""
+    # The kernel counts ticks: of two clients that came together, either may seem to be the later one
+    later = begin + 2 * TICK_S if backlog_s else begin
+    return sum(1 for each in served if (each.arrived or 0.0) > later)
 
 
 def never_served(story: TraceStory, never: list[TracedConnection], served: int) -> Moment:

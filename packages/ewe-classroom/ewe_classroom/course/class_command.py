@@ -33,6 +33,7 @@ from ewe_classroom.course.class_run import ClassPlan, GradedHandIn
 from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.similarity import MAX_PAIRS, SimilarPair, needs_copydetect, similar
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
+from ewe_classroom.grader.formats import check_writable
 
 RESULT_FILES = ("marks.csv", "index.html", "manual.csv", "similar.html", "students", "given")
 MAX_JOBS = 64
@@ -61,6 +62,8 @@ def grade(options: argparse.Namespace) -> int:
     # resolve(): the folder may be given as "." or as a link.
     class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
     results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
+    for name in result_files(options, rules):
+        check_writable(results / name, overwrites=True)
     with unpacked(options.folder) as folder:
         layout = submissions.read(folder, variant.work[0], results)
         count = len(layout.hand_ins)
@@ -102,6 +105,17 @@ def check_options(options: argparse.Namespace) -> None:
         marks.filled(options.table, options.column, [])
     if options.similar:
         needs_copydetect()
+
+
+def result_files(options: argparse.Namespace, rules: marks.MarkRules) -> list[str]:
+    """Return the names of the files that write_results() writes after the class has been graded."""
+    return [
+        "marks.csv",
+        "index.html",
+        *([marks.MANUAL_FILE] if rules.manual else []),
+        *([options.table.name] if options.table else []),
+        *(["similar.html"] if options.similar else []),
+    ]
 
 
 def hidden_paths(given: Path, folder: Path, results: Path) -> tuple[Path, ...]:

@@ -274,8 +274,8 @@ def pack(options: argparse.Namespace) -> int:
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
     plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded, options.scheme)
-    # A wrong option shows its error now, and not after pip has built and downloaded the wheels.
-    packs.check(plan_without_wheels, options.platform)
+    # A wrong option or target shows its error now, and not after pip has built and downloaded the wheels.
+    packs.check_target(packs.pack(plan_without_wheels, options.platform), options.target)
     plan = replace(plan_without_wheels, wheels=wheels.collect(options.wheel))
     for path in packs.write(packs.pack(plan, options.platform), options.target):
         print(path)
@@ -286,10 +286,12 @@ def leaderboard(options: argparse.Namespace) -> int:
     """Make a leaderboard of a directory of results: print it, and write the files that the options name."""
     from ewe_classroom.course import leaderboard as boards
     from ewe_classroom.course.leaderboard_page import to_html
-    from ewe_classroom.grader.formats import write
+    from ewe_classroom.grader.formats import check_writable, write
 
     if options.names and not options.pseudonyms:
         raise ConfigError("--names needs pseudonyms: add --pseudonyms KEY")
+    for file in filter(None, (options.names, options.html, options.csv, options.json)):
+        check_writable(file)
     entries = boards.read(
         options.directory, options.lab, lambda text: print(f"ewe-course: {text}", file=sys.stderr)
     )
@@ -317,6 +319,7 @@ def grade(options: argparse.Namespace) -> int:
 def measure(options: argparse.Namespace) -> int:
     """Measure a server, an engine or a file of runs, as the lab says; write the figures to options.output."""
     from ewe_classroom.course.measurements import measure as measured
+    from ewe_classroom.grader.formats import check_writable
     from ewe_classroom.grader.kinds import NAMES, SERVER, kind
     from ewe_classroom.grader.subject import BadSubject, NotStarted
 
@@ -325,6 +328,7 @@ def measure(options: argparse.Namespace) -> int:
     lab = labs.lab(options.lab)
     if (options.path is None) == (options.command is None):
         raise ConfigError("name one server: a file, or --command './server {port} {root} {workers}'")
+    check_writable(options.output)
     try:
         # `measures` may be a kind of subject, or a way to measure a server ("caching").
         subject_kind = kind(lab.measures if lab.measures in NAMES else SERVER)
@@ -338,10 +342,7 @@ def measure(options: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from None
     except OSError as reason:
         raise ConfigError(f"cannot measure: {reason.strerror or reason}") from None
-    try:
-        found.save(options.output)
-    except OSError as reason:
-        raise ConfigError(f"cannot write {options.output}: {reason.strerror}") from None
+    found.save(options.output)
     print(f"{options.output}\n\nNext: ewe-course questions {lab.name} {options.output}")
     return 0
 

@@ -25,6 +25,7 @@ from ewe.closed_loop import ClosedLoad, ClosedLoop, WrongAnswer
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import other_measurements
 from ewe_classroom.grader import processes
+from ewe_classroom.grader.formats import write
 from ewe_classroom.grader.load import STATUS_DIGITS
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.subject import ServedFiles, StartCommand, Subject
@@ -61,8 +62,8 @@ class Measurements:
     more: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write the file that load() reads. Raises OSError."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        """Write the file that load() reads. Raises ConfigError."""
+        write(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(path: Path) -> Measurements:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ewe import __version__
@@ -36,6 +36,7 @@ from ewe_classroom.course.own_parts import check_own_files, lab_scheme
 from ewe_classroom.course.pack_autolab import autolab
 from ewe_classroom.course.pack_plan import GRADING_S, TOOLS, Files, PackPlan
 from ewe_classroom.course.pack_scripts import OBEY_COMMANDS, STOP_COMMANDS, install, root_script
+from ewe_classroom.grader.formats import check_directory, check_writable
 
 NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122: names that are URLs
 PRAIRIELEARN_IMAGE = "python:3.12-bookworm"  # has gcc and make, too
@@ -280,19 +281,33 @@ def pack(plan: PackPlan, platform: str) -> Files:
     return dict(sorted(PLATFORMS[platform](plan).items()))
 
 
+def check_target(names: Collection[str], target: Path) -> None:
+    """Raise ConfigError if a pack cannot be written to a directory or zip file. Nothing is overwritten.
+
+    names: of the pack's files, as far as they are known.
+    """
+    if target.suffix == ".zip":
+        if target.exists():
+            raise ConfigError(f"{target} exists already; choose another name")
+        check_writable(target)
+        return
+    if there := [name for name in names if (target / name).exists()]:
+        raise ConfigError(f"{target / there[0]} exists already; choose another directory")
+    for directory in dict.fromkeys((target, *((target / name).parent for name in names))):
+        check_directory(directory)
+
+
 def write(files: Files, target: Path) -> list[Path]:
     """Write a pack to a directory or to a zip file; return the written paths. Overwrite nothing.
 
     Raises ConfigError if a file exists already or cannot be written.
     """
+    check_target(files, target)
     try:
         if target.suffix == ".zip":
-            if target.exists():
-                raise ConfigError(f"{target} exists already; choose another name")
+            target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(zip_of(files))
             return [target]
-        if there := [name for name in files if (target / name).exists()]:
-            raise ConfigError(f"{target / there[0]} exists already; choose another directory")
         for name, content in files.items():
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)

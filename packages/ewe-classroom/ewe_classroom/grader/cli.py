@@ -201,6 +201,7 @@ def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return explain(options.explain)
     check_usage(options)
+    check_report_files(options)
     if options.html:
         # An error about a missing package comes now, and not after the grading.
         pages.prepare()
@@ -274,6 +275,18 @@ def check_usage(options: argparse.Namespace) -> None:
         raise ConfigError(f"--jobs {options.jobs}: expected a number from 1 to {MAX_JOBS}")
     if options.jobs > 1 and options.network == "host":
         raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
+
+
+def check_report_files(options: argparse.Namespace) -> None:
+    """Raise ConfigError if a file or directory that the options name cannot be written.
+
+    The error comes before the submission is built and started, and not after the first run of --repeat.
+    """
+    for name in (*formats.FORMATS, "html"):
+        if getattr(options, name):
+            formats.check_writable(Path(getattr(options, name)))
+    if options.record:
+        formats.check_directory(Path(options.record))
 
 
 def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:

@@ -15,9 +15,25 @@ beside its check and those that rest on it is in docs/kill-matrix.md (tests/matr
 A race in a queue ends a worker, or leaves one asleep, in some runs only. A check that needs every worker then fails
 in some runs, and two servers with the same fault would have different marks. Such a check therefore has more
 attempts as soon as RACE has failed, and gets its points if it passes once: RACE has the points of the fault.
+
+Grading.hand_over_if_judged() applies these rules in this order before a verdict is final:
+
+    a failed check   waits_for_cause()        wait until the checks on which it rests, and RACE, have verdicts
+                     may_have_lost_worker()   give it more attempts, of which one may pass
+                     rest_on_cause()          "not judged" if a check on which it rests has failed
+    a passed check   waits_for_need()         wait until the checks that it needs (scheme.py) have verdicts
+                     rest_on_need()           "not judged" if one of these has not passed
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ewe_classroom.grader.verdicts import FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
+
+if TYPE_CHECKING:
+    from ewe_classroom.grader.scene import Findings
 
 SLOW = "its clients read large files, which a server must send to the end"
 ONE = "it needs a server that goes on beside stalled clients"
@@ -126,3 +142,80 @@ NEEDS_EVERY_WORKER = ("progress", "slow-readers", "fifo", "exactly-n")
 def rests_on(check: str) -> dict[str, str]:
     """Return the checks on which a check rests, each with the reason."""
     return RESTS.get(check, {})
+
+
+def is_not_run_yet(verdict: Verdict) -> bool:
+    """Return whether a check has still to run."""
+    return verdict.status == NOT_RUN and not verdict.because
+
+
+def may_pass_yet(verdict: Verdict) -> bool:
+    """Return whether a check that has failed may have another attempt (Grading.run_again_beside_race())."""
+    return verdict.waits and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER
+
+
+def waits_for_cause(report: Report, verdict: Verdict, findings: Findings) -> bool:
+    """Return whether a failed check waits: for one that may explain its failure, or for RACE (more attempts)."""
+    others = [*possible_causes(report, verdict, findings), *races(report, verdict)]
+    return verdict.status == FAILED and any(is_not_run_yet(each) or may_pass_yet(each) for each in others)
+
+
+def may_have_lost_worker(report: Report, verdict: Verdict) -> bool:
+    """Return whether a check may have failed only because a race in the queue has cost a worker."""
+    return verdict.status == FAILED and any(race.status == FAILED for race in races(report, verdict))
+
+
+def rest_on_cause(report: Report, verdict: Verdict, findings: Findings) -> None:
+    """Make a failed check "not judged" if one on which it rests has failed, too, or is "not judged" itself.
+
+    A check without points explains nothing, nor does one that the server passes (Findings.passed): its points are
+    lost to a need alone.
+    """
+    if verdict.status != FAILED:
+        return
+    for cause in possible_causes(report, verdict, findings):
+        if cause.status in (FAILED, NOT_JUDGED) and cause.points and cause.name not in findings.passed:
+            verdict.make_not_judged(
+                f"it rests on {cause.name}: {rests_on(verdict.name)[cause.name]}. Mend that first. "
+                f"What happened here: {verdict.did}"
+            )
+            return
+
+
+def waits_for_need(report: Report, verdict: Verdict, needs: Collection[str]) -> bool:
+    """Return whether a passed check waits for one that it needs. needs: the names of these checks."""
+    missing = missing_needs(report, needs)
+    return verdict.status == PASSED and any(is_not_run_yet(each) or each.waits for each in missing)
+
+
+def rest_on_need(report: Report, verdict: Verdict, needs: Collection[str], findings: Findings) -> None:
+    """Make a passed check "not judged" if one that it needs has not passed, and note in `findings` that it passes.
+
+    needs: the names of the checks that it needs.
+    """
+    missing = missing_needs(report, needs)
+    if verdict.status != PASSED or not missing:
+        return
+    findings.passed.add(verdict.name)
+    verdict.status = NOT_JUDGED
+    verdict.because = (
+        f"it rests on {missing[0].name}. This server passes {verdict.name}, and so does one without any "
+        f"work on this lab: the points come as soon as {missing[0].name} passes."
+    )
+
+
+def possible_causes(report: Report, verdict: Verdict, findings: Findings) -> list[Verdict]:
+    """Return the verdicts on which a check rests. A race that a detector has seen explains itself: []."""
+    reasons = {} if verdict.name in findings.causes else rests_on(verdict.name)
+    return [other for other in report.verdicts if other.name in reasons]
+
+
+def races(report: Report, verdict: Verdict) -> list[Verdict]:
+    """Return the verdict of RACE, in a list, if a check needs every worker; else []."""
+    needs_every_worker = verdict.name in NEEDS_EVERY_WORKER
+    return [other for other in report.verdicts if needs_every_worker and other.name == RACE]
+
+
+def missing_needs(report: Report, needs: Collection[str]) -> list[Verdict]:
+    """Return the verdicts of the needed checks that have not passed."""
+    return [other for other in report.verdicts if other.name in needs and other.status != PASSED]

@@ -17,6 +17,7 @@ bytes in JSON. No report is larger than MAX_FILE_BYTES: within_size_limit() shor
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -35,6 +36,7 @@ MAX_COMMAND_CHARS = 1000  # of the command that repeats a check
 # PrairieLearn refuses results of more than 1 MB. Larger pages also make browsers slow, and mail servers refuse
 # them.
 MAX_FILE_BYTES = 1_000_000
+DEVICES = "/dev"  # whose entries are never replaced
 TEXT_LENGTHS = (8000, 2000, 500, 100)  # characters of one text, tried one after the other
 JSON_TEXT_LENGTHS = (2000, 500, 60)  # the same for to_json()
 UNPROTECTED = (
@@ -349,9 +351,12 @@ def attribute(text: str) -> str:
 def write(path: Path, text: str) -> None:
     """Replace a file atomically: a reader sees the complete old file or the complete new one.
 
-    Raises ConfigError.
+    A device, such as /dev/stdout, is written into. Raises ConfigError.
     """
     try:
+        if is_device(path):
+            path.write_text(text, encoding="utf-8", errors="replace")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", errors="replace"
@@ -370,6 +375,49 @@ def write(path: Path, text: str) -> None:
                 raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def is_device(path: Path) -> bool:
+    """Return whether a path is that of a device: a file in its place would break it for every program."""
+    return os.path.realpath(path.parent) == DEVICES
+
+
+def check_writable(path: Path, *, overwrites: bool = False) -> None:
+    """Raise ConfigError if no file can be written at `path`. Nothing is written, and no directory is created.
+
+    A command that works for minutes calls this function first, and write() at its end. A missing directory is no
+    error: write() creates it. overwrites: the command does not replace an existing file but writes into it.
+    """
+    try:
+        if path.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        is_kept = path.exists() and (overwrites or is_device(path))
+        if is_kept and not os.access(path, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        if not is_kept:
+            try_directory(path.parent)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def check_directory(directory: Path) -> None:
+    """Raise ConfigError if no file can be created in a directory, or if the directory cannot be created."""
+    try:
+        try_directory(directory)
+    except OSError as error:
+        raise ConfigError(f"cannot write {directory}: {error.strerror}") from None
+
+
+def try_directory(directory: Path) -> None:
+    """Create an unnamed file in a directory, or in the nearest one above it that exists. Raises OSError.
+
+    os.access() cannot tell: root has every permission below /proc, and yet no file can be created there.
+    """
+    present = directory
+    while not os.path.lexists(present) and present != present.parent:
+        present = present.parent
+    with tempfile.TemporaryFile(dir=present):
+        pass
 
 
 FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {

@@ -27,7 +27,14 @@ from pathlib import Path
 
 from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
-from ewe_classroom.grader.dependencies import NEEDS_EVERY_WORKER, RACE, rests_on
+from ewe_classroom.grader.dependencies import (
+    RACE,
+    may_have_lost_worker,
+    rest_on_cause,
+    rest_on_need,
+    waits_for_cause,
+    waits_for_need,
+)
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.processes import HiddenProcess, ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
@@ -60,16 +67,6 @@ NOT_HIDDEN = (
     " or user namespaces."
 )
 REPLAY_FORMAT = "ewe-replay/1"
-
-
-def is_not_run_yet(verdict: Verdict) -> bool:
-    """Return whether a check has still to run."""
-    return verdict.status == NOT_RUN and not verdict.because
-
-
-def may_pass_yet(verdict: Verdict) -> bool:
-    """Return whether a check that has failed may have another attempt (Grading.run_again_beside_race())."""
-    return verdict.waits and verdict.status == FAILED and verdict.name in NEEDS_EVERY_WORKER
 
 
 def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
@@ -112,7 +109,11 @@ class Grading:
         self.student = student or (seed.name if seed is not None else "")
         self.first_port = seed.port if seed is not None else FIRST_PORT
         self.limit_s = limit_s
+        self.began = time.monotonic()  # of the run
         self.deadline = float("inf")  # of the whole run (time.monotonic())
+        self.waited_before_s: float | None = (
+            None  # of the grader for a processor, before the run; None: unknown
+        )
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
@@ -160,9 +161,9 @@ class Grading:
         ):
             # The first build with the race detector takes a minute, which is not the student's.
             go_cache.warm_up(own_account=self.limits.account is None)
-        waited_before_s = processes.waited_s()
-        start = time.monotonic()
-        self.deadline = start + self.limit_s if self.limit_s else float("inf")
+        self.waited_before_s = processes.waited_s()
+        self.began = time.monotonic()
+        self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())
         # The verdict of the speed, which is the last one, has no item: its partner is None.
         pairs = list(zip_longest(report.verdicts, self.scheme.items))
@@ -184,10 +185,8 @@ class Grading:
                         for name in filter(None, (verdict.name, self.fault)):
                             self.findings.faults.setdefault(name, verdict.name)
                 verdict.seconds = round(time.monotonic() - began, 3)
-                report.seconds = round(time.monotonic() - start, 3)
                 report.restless = self.never_sleeps
-                if waited_before_s is not None:
-                    report.waited_s = round((processes.waited_s() or 0.0) - waited_before_s, 3)
+                self.update_times(report)
                 verdict.clip()
                 # This check may be the one for which earlier verdicts have waited.
                 waiting = self.hand_over(report, [*waiting, (item, verdict)])
@@ -195,6 +194,12 @@ class Grading:
             self.end_subject()
         report.finished = True
         return report
+
+    def update_times(self, report: Report) -> None:
+        """Write into a report how long the run has taken, and how long the grader has waited for a processor."""
+        report.seconds = round(time.monotonic() - self.began, 3)
+        if self.waited_before_s is not None:
+            report.waited_s = round((processes.waited_s() or 0.0) - self.waited_before_s, 3)
 
     def sources_digest(self) -> str:
         """Return the digest of the source files beside the program (Findings.sources); "" if there are none."""
@@ -223,55 +228,23 @@ class Grading:
     def hand_over_if_judged(self, report: Report, item: Item | None, verdict: Verdict) -> bool:
         """Hand a verdict to on_verdict(); return False if it has to wait for a check that it needs, or rests on.
 
-        A check that has passed is "not judged" unless the checks that it needs have passed, too. A check that has
-        failed is "not judged" if one on which it rests has failed, too (dependencies.py). If the server passes that
-        one, and the points are lost to a need alone, it explains no failure. No other check explains a data race
-        that a race detector has seen: the race is the cause. item: None for the speed.
+        dependencies.py has the rules, and explains their order. item: None for the speed, which rests on no check.
         """
-        if item is not None and verdict.status == FAILED:
-            # A race that a detector has seen explains itself.
-            reasons = {} if verdict.name in self.findings.causes else rests_on(verdict.name)
-            possible_causes = [other for other in report.verdicts if other.name in reasons]
-            races = [
-                other
-                for other in report.verdicts
-                if other.name == RACE and verdict.name in NEEDS_EVERY_WORKER
-            ]
-            if any(is_not_run_yet(other) or may_pass_yet(other) for other in (*possible_causes, *races)):
+        if item is not None:
+            if waits_for_cause(report, verdict, self.findings):
                 return False
             # Not before its causes have run: a verdict that has to wait for them would have attempts each time.
-            if any(race.status == FAILED for race in races):
-                self.run_again_beside_race(item, verdict)
-            causes = [
-                other
-                for other in possible_causes
-                if other.status in (FAILED, NOT_JUDGED)
-                and other.points
-                and other.name not in self.findings.passed
-            ]
-            if causes and verdict.status == FAILED:
-                cause = causes[0].name
-                verdict.make_not_judged(
-                    f"it rests on {cause}: {reasons[cause]}. Mend that first. What happened here: {verdict.did}"
-                )
-        if item is not None and verdict.status == PASSED:
-            needed = [
-                other for other in report.verdicts if other.name in item.needs and other.status != PASSED
-            ]
-            if any(is_not_run_yet(other) or other.waits for other in needed):
+            if may_have_lost_worker(report, verdict):
+                self.run_again_beside_race(report, item, verdict)
+            rest_on_cause(report, verdict, self.findings)
+            if waits_for_need(report, verdict, item.needs):
                 return False
-            if needed:
-                self.findings.passed.add(verdict.name)
-                verdict.status = NOT_JUDGED
-                verdict.because = (
-                    f"it rests on {needed[0].name}. This server passes {verdict.name}, and so does one without any "
-                    f"work on this lab: the points come as soon as {needed[0].name} passes."
-                )
+            rest_on_need(report, verdict, item.needs, self.findings)
         verdict.waits = False
         self.on_verdict(report, verdict)
         return True
 
-    def run_again_beside_race(self, item: Item, verdict: Verdict) -> None:
+    def run_again_beside_race(self, report: Report, item: Item, verdict: Verdict) -> None:
         """Run a failed check again, since a race in the queue may have cost a worker; keep a passed attempt.
 
         The first verdict stays if no attempt passes, or the run reaches its limit.
@@ -280,25 +253,32 @@ class Grading:
         for attempt in range(2, 2 + ATTEMPTS_BESIDE_RACE):
             if time.monotonic() > self.deadline:
                 break
-            again = self.empty_verdict(item)
-            self.run_check(item, again)
-            if again.status == PASSED:
-                verdict.status, verdict.steps, verdict.sent = PASSED, again.steps, again.sent
-                verdict.did = verdict.should = verdict.because = verdict.output = ""
-                verdict.facts = [
-                    *again.facts,
-                    f"it passed at attempt {attempt}: in the one before, a worker may have been lost (see {RACE})",
-                ]
-                faults = self.findings.faults
-                self.findings.faults = {
-                    name: owner for name, owner in faults.items() if owner != verdict.name
-                }
-            if self.record is not None:
-                self.write_replay(verdict)  # in place of that of an attempt which the report does not show
-            if verdict.status == PASSED:
+            passes = self.passes_again(item, verdict, attempt)
+            self.update_times(report)  # this attempt may be the last step of the run
+            if passes:
                 break
         verdict.seconds = round(verdict.seconds + time.monotonic() - began, 3)
         verdict.clip()
+
+    def passes_again(self, item: Item, verdict: Verdict, attempt: int) -> bool:
+        """Run a failed check once more; if it passes, write that into its verdict, and return True.
+
+        attempt: the number of this attempt, from 2 on.
+        """
+        again = self.empty_verdict(item)
+        self.run_check(item, again)
+        if again.status == PASSED:
+            verdict.status, verdict.steps, verdict.sent = PASSED, again.steps, again.sent
+            verdict.did = verdict.should = verdict.because = verdict.output = ""
+            verdict.facts = [
+                *again.facts,
+                f"it passed at attempt {attempt}: in the one before, a worker may have been lost (see {RACE})",
+            ]
+            faults = self.findings.faults
+            self.findings.faults = {name: owner for name, owner in faults.items() if owner != verdict.name}
+        if self.record is not None:
+            self.write_replay(verdict)  # in place of that of an attempt which the report does not show
+        return verdict.status == PASSED
 
     def run_check(self, item: Item, verdict: Verdict) -> None:
         """Run one check; fill in its verdict.

@@ -246,56 +246,127 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     If a request fails, the result has this failure, and the measurement ends.
     """
     speed = Speed(name, plan.clients)
-    mine = Side(student, student.running, network=1)
-    other = Side(reference, lambda: processes.family([reference.pid]), network=2)
-    both = (mine, other)
-    for side in both:  # warm up: a server may load modules and files at its first requests
-        side.slice(1, WARM_UP_S)
-    mine.slices.clear()
-    other.slices.clear()
-    cpu_s_before = [side.cpu_s() for side in both]
-    beside_s = beside_cpu_s = 0.0  # the slices of the reference, and the student's CPU time in them
-    client_counts = sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients})
-    for clients in client_counts:
-        pairs: list[tuple[float, float]] = []  # the rates of the student's server and of the reference
-        while len(pairs) < MIN_PAIRS or (
-            clients == plan.clients and len(pairs) < MAX_PAIRS and ratio(pairs).spread > NARROW_SPREAD
-        ):
-            slices = {}
-            for side in both if len(pairs) % 2 else both[::-1]:  # the order in a pair alternates
-                before_s = mine.cpu_s() if side is other else 0.0
-                slices[side] = side.slice(clients, SLICE_S)
-                if side is other:
-                    beside_s += slices[side].seconds
-                    beside_cpu_s += mine.cpu_s() - before_s
-                if slices[side].failure:
-                    who = "" if side is mine else f"the reference, {name}: "
-                    speed.failure = f"{who}{at_load(clients, plan.clients)}: {slices[side].failure}"
-                    return speed
-            pairs.append((slices[mine].rate, slices[other].rate))
-        speed.rates[clients] = ratio(pairs)
-    used_s = [side.cpu_s() - before for side, before in zip(both, cpu_s_before, strict=True)]
-    answers = [sum(len(each.times_s) for each in side.slices) for side in both]
-    if mine.forgets_children():
+    both = Comparison(
+        Side(student, student.running, network=1),
+        Side(reference, lambda: processes.family([reference.pid]), network=2),
+        plan.clients,
+    )
+    both.warm_up()
+    cpu_s_before = both.cpu_s()
+    for clients in sorted({1, max(1, plan.clients // 2), plan.clients, 2 * plan.clients}):
+        try:
+            speed.rates[clients] = both.ratio_of_rates(clients)
+        except RequestFailed as failed:
+            who = "" if failed.side is both.mine else f"the reference, {name}: "
+            speed.failure = f"{who}{at_load(clients, plan.clients)}: {failed}"
+            return speed
+    used_s = [after - before for after, before in zip(both.cpu_s(), cpu_s_before, strict=True)]
+    if both.mine.forgets_children():
         speed.cpu_unknown = (
             "the server ignores SIGCHLD, so the kernel does not add up the CPU time of its children"
         )
     elif min(used_s) > 0:  # 0: less than a tick of the kernel's clock
-        mine_s, other_s = (used / count for used, count in zip(used_s, answers, strict=True))
-        speed.cpu = round(mine_s / other_s, 3)
-    half = max(1, plan.clients // 2)
-    # Take the median of the pairs: one bad slice would decide the percentile of all times together.
-    at_half = ([each for each in side.slices if each.clients == half] for side in both)
-    speed.p99 = round(
-        statistics.median(p99(own) / p99(theirs) for own, theirs in zip(*at_half, strict=True)), 3
-    )
-    at_claim = [each for each in mine.slices if each.clients == plan.clients]
-    client_cpu_s = sum(each.own_cpu_s for each in at_claim)
-    measured_s = sum(each.seconds for each in at_claim)
-    speed.client_busy = round(client_cpu_s / measured_s, 3)
-    speed.busy_beside = round(beside_cpu_s / beside_s, 3)
+        speed.cpu = both.ratio_of_cpu(*used_s)
+    speed.p99 = both.ratio_of_p99(max(1, plan.clients // 2))
+    speed.client_busy = both.client_busy()
+    speed.busy_beside = round(both.beside_cpu_s / both.beside_s, 3)
     speed.memory_kib = memory_of_connection(student)
     return speed
+
+
+class RequestFailed(Exception):
+    """A request of a slice has failed. The message says how. side: the server that was asked."""
+
+    def __init__(self, side: Side, failure: str) -> None:
+        super().__init__(failure)
+        self.side = side
+
+
+class Comparison:
+    """The student's server (mine) and the reference (other), which are measured by turns.
+
+    claim: the number of clients that the student's server claims to serve.
+    """
+
+    def __init__(self, mine: Side, other: Side, claim: int) -> None:
+        self.mine = mine
+        self.other = other
+        self.claim = claim
+        self.beside_s = 0.0  # of the slices of the reference
+        self.beside_cpu_s = 0.0  # the CPU time that the student's server has used in them
+
+    def warm_up(self) -> None:
+        """Ask each server for a moment: it may load modules and files at its first requests."""
+        for side in (self.mine, self.other):
+            side.slice(1, WARM_UP_S)
+            side.slices.clear()
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Return the CPU time of the two servers, in seconds."""
+        return self.mine.cpu_s(), self.other.cpu_s()
+
+    def ratio_of_rates(self, clients: int) -> Ratio:
+        """Measure pairs of slices with this number of clients; return the ratio. Raises RequestFailed.
+
+        At the claimed load there are more pairs while the spread is wide.
+        """
+        pairs: list[tuple[float, float]] = []  # the rates of the student's server and of the reference
+        while len(pairs) < MIN_PAIRS or (
+            clients == self.claim and len(pairs) < MAX_PAIRS and ratio(pairs).spread > NARROW_SPREAD
+        ):
+            pairs.append(self.rates_of_pair(clients, mine_first=bool(len(pairs) % 2)))
+        return ratio(pairs)
+
+    def rates_of_pair(self, clients: int, *, mine_first: bool) -> tuple[float, float]:
+        """Measure a slice of each server; return the rates of the student's and of the reference.
+
+        Raises RequestFailed.
+        """
+        if mine_first:
+            mine = self.slice_of_mine(clients)
+            return mine.rate, self.slice_of_other(clients).rate
+        other = self.slice_of_other(clients)
+        return self.slice_of_mine(clients).rate, other.rate
+
+    def slice_of_mine(self, clients: int) -> Slice:
+        """Measure a slice of the student's server. Raises RequestFailed."""
+        found = self.mine.slice(clients, SLICE_S)
+        if found.failure:
+            raise RequestFailed(self.mine, found.failure)
+        return found
+
+    def slice_of_other(self, clients: int) -> Slice:
+        """Measure a slice of the reference, and what the student's server uses meanwhile. Raises RequestFailed."""
+        before_s = self.mine.cpu_s()
+        found = self.other.slice(clients, SLICE_S)
+        self.beside_s += found.seconds
+        self.beside_cpu_s += self.mine.cpu_s() - before_s
+        if found.failure:
+            raise RequestFailed(self.other, found.failure)
+        return found
+
+    def ratio_of_cpu(self, mine_s: float, other_s: float) -> float:
+        """Return the ratio of the CPU time for one response. mine_s, other_s: the CPU time for all of them."""
+        mine_count, other_count = (
+            sum(len(each.times_s) for each in side.slices) for side in (self.mine, self.other)
+        )
+        return round((mine_s / mine_count) / (other_s / other_count), 3)
+
+    def ratio_of_p99(self, clients: int) -> float:
+        """Return the ratio of the 99th percentiles of the response time with this number of clients.
+
+        It is the median of the pairs: one bad slice would decide the percentile of all times together.
+        """
+        slices = (
+            [each for each in side.slices if each.clients == clients] for side in (self.mine, self.other)
+        )
+        ratios = [p99(mine) / p99(other) for mine, other in zip(*slices, strict=True)]
+        return round(statistics.median(ratios), 3)
+
+    def client_busy(self) -> float:
+        """Return the share of a processor that the client used at the claimed load of the student's server."""
+        at_claim = [each for each in self.mine.slices if each.clients == self.claim]
+        return round(sum(each.own_cpu_s for each in at_claim) / sum(each.seconds for each in at_claim), 3)
 
 
 def at_load(clients: int, claim: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ewe.config.command import page_printer
-from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES
+from ewe_lab.experiments.catalog import CATALOG, DOCUMENTS, TITLES
 
 OURS = sum(each.document == "ewe" for each in CATALOG.values())
 HEAD = f"""\

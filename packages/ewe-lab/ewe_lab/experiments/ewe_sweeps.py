@@ -7,7 +7,7 @@ demand to a peak, and then stays or falls. We assume ten requests on a connectio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
@@ -32,6 +32,12 @@ MAX_LOAD_REQUESTS_PER_S = {10: 16_000, 1: 6_000}
 WORKER_FOR_EACH = (FORK.name, THREAD.name, APACHE_PREFORK.name)
 FALLEN_SHARE = 0.9  # of the best rate: a server below it has fallen. Of the demand: a server above it follows
 TIMEOUT_S = 5.0
+# The groups of servers in the sentence of the finding
+FELL = "fell"
+STAYED = "stayed"
+LIMITED = "below, with the load generator at its limit"
+FOLLOWING = "still followed the demand"
+OTHERS = "servers without a worker for each connection"
 
 
 def run(lab: Bench, calls: int) -> Iterator[Cell]:
@@ -95,42 +101,44 @@ def check(table: ExperimentTable) -> Finding:
     may be the load generator's. A server that still follows the demand there is not judged either: its peak was
     not reached. The sentence also names the other servers.
     """
-    fell: list[str] = []
-    stayed: list[str] = []
-    limited: list[str] = []
-    following: list[str] = []
-    others: list[str] = []
+    groups: dict[str, list[str]] = {title: [] for title in (FELL, STAYED, LIMITED, FOLLOWING, OTHERS)}
     for server in dict.fromkeys(cell.server for cell in table.cells):
-        points = sorted(
-            (cell.x, cell.median, is_client_limited(cell))
-            for cell in table.cells
-            if cell.server == server and cell.x and cell.median is not None
-        )
+        points = points_of(table, server)
         best = max((rate for _, rate, _ in points), default=0.0)
-        if len(points) < 3 or not best:
-            continue
-        highest_demand, rate, is_limited = points[-1]
-        if server not in WORKER_FOR_EACH:
-            group = others
-        elif rate < FALLEN_SHARE * best:
-            group = limited if is_limited else fell
-        else:
-            group = following if rate >= FALLEN_SHARE * highest_demand else stayed
-        group.append(f"{server} ({rate / best:.0%})")
-    if not (fell or stayed or limited or following):
+        if len(points) >= 3 and best:
+            groups[group_of(server, points, best)].append(f"{server} ({points[-1][1] / best:.0%})")
+    if not any(groups[title] for title in groups if title != OTHERS):
         return Finding(
             NOT_TESTABLE, "No server with a worker for each connection was measured at three rates."
         )
-    if (limited or following) and not fell:
-        verdict = NOT_TESTABLE
-    else:
-        verdict = IN_PART if fell and stayed else HOLDS if fell else FAILS
-    groups = {
-        "fell": fell,
-        "stayed": stayed,
-        "below, with the load generator at its limit": limited,
-        "still followed the demand": following,
-        "servers without a worker for each connection": others,
-    }
     parts = [f"{title}: {', '.join(servers)}" for title, servers in groups.items() if servers]
-    return Finding(verdict, f"Reply rate at the highest demand as a share of the peak; {'; '.join(parts)}.")
+    return Finding(
+        verdict_of(groups),
+        f"Reply rate at the highest demand as a share of the peak; {'; '.join(parts)}.",
+    )
+
+
+def points_of(table: ExperimentTable, server: str) -> list[tuple[float, float, bool]]:
+    """Return (demanded rate, reply rate, whether the load generator was at its limit), by the demanded rate."""
+    return sorted(
+        (cell.x, cell.median, is_client_limited(cell))
+        for cell in table.cells
+        if cell.server == server and cell.x and cell.median is not None
+    )
+
+
+def group_of(server: str, points: Sequence[tuple[float, float, bool]], best: float) -> str:
+    """Return the group of a server. points: from points_of(). best: its greatest reply rate."""
+    highest_demand, rate, is_limited = points[-1]
+    if server not in WORKER_FOR_EACH:
+        return OTHERS
+    if rate < FALLEN_SHARE * best:
+        return LIMITED if is_limited else FELL
+    return FOLLOWING if rate >= FALLEN_SHARE * highest_demand else STAYED
+
+
+def verdict_of(groups: Mapping[str, Sequence[str]]) -> str:
+    """Return the word of the finding, from the servers of each group."""
+    if groups[FELL]:
+        return IN_PART if groups[STAYED] else HOLDS
+    return NOT_TESTABLE if groups[LIMITED] or groups[FOLLOWING] else FAILS

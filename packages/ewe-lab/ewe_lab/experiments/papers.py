@@ -105,16 +105,46 @@ class Paper:
 
 def papers() -> list[Paper]:
     """Return the papers of the lab and of EWE_LAB_PAPERS, in the order of the catalogue. Raises ConfigError."""
+    found = sorted(map(paper, paper_files()), key=lambda each: each.order)
+    ids = Counter(each.id for one in found for each in one.experiments)
+    if twice := [id for id, count in ids.items() if count > 1]:
+        raise ConfigError(f"two papers have an experiment {twice[0]}")
+    return found
+
+
+def paper_files() -> list[Path]:
+    """Return the files of the lab and of EWE_LAB_PAPERS. Raises ConfigError."""
     files = sorted(PACKAGE_DIRECTORY.glob("*.toml"))
     if others := os.environ.get(PAPERS_VARIABLE):
         if not os.path.isdir(others):
             raise ConfigError(f"{PAPERS_VARIABLE}: {others} is not a directory")
         files += sorted(Path(others).glob("*.toml"))
-    found = sorted(map(paper, files), key=lambda each: each.order)
-    ids = Counter(each.id for one in found for each in one.experiments)
-    if twice := [id for id, count in ids.items() if count > 1]:
-        raise ConfigError(f"two papers have an experiment {twice[0]}")
-    return found
+    return files
+
+
+def paper_of_experiment(id: str) -> Paper:
+    """Return the paper that has an experiment. Raises ConfigError, and KeyError if no paper has it.
+
+    Reading all papers takes 30 ms, so only the files that contain the id are parsed.
+    """
+    found = [
+        each
+        for each in (paper(file) for file in paper_files() if may_contain(file, id))
+        if any(experiment.id == id for experiment in each.experiments)
+    ]
+    if len(found) > 1:
+        raise ConfigError(f"two papers have an experiment {id}")
+    if not found:
+        raise KeyError(id)
+    return found[0]
+
+
+def may_contain(file: Path, id: str) -> bool:
+    """Whether a file contains an id, in its text. Also True if the file cannot be read: paper() then says why."""
+    try:
+        return id.encode() in file.read_bytes()
+    except OSError:
+        return True
 
 
 @cache
@@ -129,14 +159,14 @@ def paper(file: Path) -> Paper:
 
 @cache
 def printed(id: str) -> Any:
-    """Return the table `printed` of an experiment: the figures of the document."""
-    return {id: table for each in papers() for id, table in each.printed.items()}[id]
+    """Return the table `printed` of an experiment: the figures of the document. Raises ConfigError, KeyError."""
+    return paper_of_experiment(id).printed[id]
 
 
 @cache
 def given(id: str) -> Any:
-    """Return the table `given` of an experiment: the keywords of its function."""
-    return {id: table for each in papers() for id, table in each.given.items()}[id]
+    """Return the table `given` of an experiment: the keywords of its function. Raises ConfigError, KeyError."""
+    return paper_of_experiment(id).given[id]
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -4,13 +4,14 @@
         session.begin({"role": "reader", "port": 80})
         session.ask("r")
 
-The lab trusts nothing that a machine sends: a line has a greatest length, noise before the first message has one
-too, and every wait has a deadline. Text of another machine is printed without control characters. A host is a word
-of a restricted alphabet that does not begin with `-`, so it cannot become an option of ssh.
+The lab trusts nothing that a machine sends: a line, the noise before the first message and standard error have a
+greatest length, and every wait has a deadline. Text of another machine is printed without control characters. A
+host is a word of a restricted alphabet that does not begin with `-`, so it cannot become an option of ssh.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -18,14 +19,13 @@ import select
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text
+from ewe_lab.bench.processes import OUTPUT_BYTES, LabError, find_tool, last_line, output_text
 
 CONNECT_S = 15.0  # seconds until an agent has answered first
 ANSWER_S = 5.0  # seconds that an agent may take for an answer
@@ -94,6 +94,18 @@ def ssh_command(to: SshHost, ssh: Sequence[str], forward: int, command: str) -> 
     return [*ssh, "-T", *options, "--", to.name, command]
 
 
+def bounded_file(size: int) -> IO[bytes]:
+    """Return an unnamed file in memory that never has more than `size` bytes: write(2) beyond them gets EPERM.
+
+    size: a multiple of the size of a page. The file has zero bytes where nothing is written. A seal forbids that it
+    grows (memfd_create(2), F_SEAL_GROW in fcntl(2)).
+    """
+    descriptor = os.memfd_create("errors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+    return open(descriptor, "r+b")
+
+
 class Session:
     """An agent, and the lines to and from it. forward: our port that the agent's machine shall reach."""
 
@@ -114,7 +126,8 @@ class Session:
             command = ssh_command(to, ssh, forward, f"exec {shlex.quote(python)} -uc '{loader}'")
         else:
             command = [sys.executable, "-uc", loader]
-        self.errors = tempfile.TemporaryFile()
+        # ssh also writes here what the other machine writes to standard error. output_text() reads no more bytes
+        self.errors = bounded_file(OUTPUT_BYTES)
         try:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
@@ -161,9 +174,13 @@ class Session:
         self.send(json.dumps(order).encode() + b"\n" + archive, deadline)
         return self.receive(deadline)
 
+    def error_text(self) -> str:
+        """Return the first 64 KB of standard error."""
+        return output_text(self.errors).rstrip("\0")
+
     def wait_for_forwarded_port(self, deadline: float) -> int:
         """Wait until ssh says which port of the other machine leads to `forward`; return it. Raises LabError."""
-        while (found := FORWARDED.search(output_text(self.errors))) is None:
+        while (found := FORWARDED.search(self.error_text())) is None:
             if self.process.poll() is not None:
                 raise self.ended_error()
             if time.monotonic() > deadline:
@@ -248,7 +265,7 @@ class Session:
             end = f"{program} ended with status {self.process.wait(END_S)}"
         except subprocess.TimeoutExpired:
             end = f"{program} closed its output, and did not end within {END_S:g} s"
-        lines = [line for line in output_text(self.errors).splitlines() if not FORWARDED.search(line)]
+        lines = [line for line in self.error_text().splitlines() if not FORWARDED.search(line)]
         message = last_line("\n".join(lines)) if lines else end
         advice = next((f" ({advice})" for words, advice in ADVICE if words in message), "")
         return LabError(f"{self.to}: {printable(message)}{advice}")

@@ -19,14 +19,14 @@ height of a line of text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable
-from ewe_lab.bench.verdicts import judge
+from ewe_lab.bench.verdicts import JudgedCell, judge
 from ewe_lab.report import lines
 
 ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a bar, distance between groups
@@ -92,43 +92,69 @@ def draw_bars_chart(
     ]
     ratios = not chart.value and any(each.paper is not None for each in shown)
     columns = without_repeats([each.cell.column for each in shown])
+    bars_by_server = bars_of_ratios(shown, columns) if ratios else bars_of_figures(chart, shown, columns)
+    if not bars_by_server:
+        return DrawnChart()
+    value = chart.value or shown[0].cell.value
+    title = chart.y or figures.figure_title(value, shown[0].cell.unit)
+    if ratios:
+        references = {experiment.references(column)[0] for column in columns} if experiment else set()
+        title += f", over {' or '.join(sorted(references))}"
+    picture = Picture(name, chart.title, bars_description(chart.title, title, bars_by_server))
+    legend = bars_legend(columns, ratios)
+    draw_bars(picture, bars_by_server, legend, title, 1.0 if ratios else None, value)
+    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [title])]
+    return DrawnChart(picture.svg(), head, [bars_row(chart, each, ratios) for each in shown])
+
+
+def bars_of_ratios(shown: Sequence[JudgedCell], columns: Sequence[str]) -> dict[str, list[Bar]]:
+    """Return the bars of each server that has one: the document's ratios above ours. columns: all of the chart."""
     bars_by_server: dict[str, list[Bar]] = {}
-    rows = []
     for each in shown:
-        cell, group = each.cell, bars_by_server.setdefault(each.cell.server, [])
-        ours = each.ours if ratios else figures.figure_of_cell(cell, chart.value)
-        if ratios and each.paper is not None:
+        group = bars_by_server.setdefault(each.cell.server, [])
+        if each.paper is not None:
             printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
             # Several columns may have the same printed figure: it is drawn once, on top
             if printed not in group:
                 group.insert(0, printed)
-        if ours is not None:
-            kind = f"c{columns.index(cell.column) % PATTERN_COUNT}"
-            text = figures.ratio_text(ours) if ratios else figures.figure_text(cell, chart.value)
-            group.append(Bar(ours, kind, text))
-        rows.append(
-            [cell.server, cell.column, figures.ratio_text(each.paper), figures.ratio_text(ours)]
-            if ratios
-            else [cell.server, cell.column, figures.figure_text(cell, chart.value)]
-        )
-    bars_by_server = {server: group for server, group in bars_by_server.items() if group}
-    if not bars_by_server:
-        return DrawnChart()
-    unit = shown[0].cell.unit
-    axis_title = chart.y or figures.figure_title(chart.value or shown[0].cell.value, unit)
-    legend = [("paper", "printed")] if ratios else []
-    legend += [
-        (f"c{index % PATTERN_COUNT}", column or "measured here")
-        for index, column in enumerate(columns)
-        if len(columns) > 1 or ratios
-    ]
-    references = {experiment.references(column)[0] for column in columns} if experiment else set()
-    ratio_title = f"{axis_title}, over {' or '.join(sorted(references))}" if ratios else axis_title
-    head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [axis_title])]
-    picture = Picture(name, chart.title, bars_description(chart.title, ratio_title, bars_by_server))
-    diverging = 1.0 if ratios else None
-    draw_bars(picture, bars_by_server, legend, ratio_title, diverging, chart.value or shown[0].cell.value)
-    return DrawnChart(picture.svg(), head, rows)
+        if each.ours is not None:
+            kind = pattern(columns.index(each.cell.column))
+            group.append(Bar(each.ours, kind, figures.ratio_text(each.ours)))
+    return {server: group for server, group in bars_by_server.items() if group}
+
+
+def bars_of_figures(
+    chart: Chart, shown: Sequence[JudgedCell], columns: Sequence[str]
+) -> dict[str, list[Bar]]:
+    """Return the bars of each server that has one: a bar for each figure. columns: all of the chart."""
+    bars_by_server: dict[str, list[Bar]] = {}
+    for cell in (each.cell for each in shown):
+        group = bars_by_server.setdefault(cell.server, [])
+        if (value := figures.figure_of_cell(cell, chart.value)) is not None:
+            text = figures.figure_text(cell, chart.value)
+            group.append(Bar(value, pattern(columns.index(cell.column)), text))
+    return {server: group for server, group in bars_by_server.items() if group}
+
+
+def bars_row(chart: Chart, judged: JudgedCell, ratios: bool) -> list[str]:
+    """Return the row of a cell in the table under the chart."""
+    cell = judged.cell
+    if ratios:
+        return [cell.server, cell.column, figures.ratio_text(judged.paper), figures.ratio_text(judged.ours)]
+    return [cell.server, cell.column, figures.figure_text(cell, chart.value)]
+
+
+def bars_legend(columns: Sequence[str], ratios: bool) -> list[tuple[str, str]]:
+    """Return the CSS class and the text of each entry. A single column of figures needs no entry."""
+    if not ratios and len(columns) == 1:
+        return []
+    entries = [(pattern(index), column or "measured here") for index, column in enumerate(columns)]
+    return [("paper", "printed"), *entries] if ratios else entries
+
+
+def pattern(index: int) -> str:
+    """Return the CSS class of the fill for the column with this index."""
+    return f"c{index % PATTERN_COUNT}"
 
 
 def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list[Bar]]) -> str:
@@ -266,31 +292,15 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     rows = []
     for whole in without_repeats([whole_of(chart, cell) for cell in cells]):
         inside = [cell for cell in cells if whole_of(chart, cell) == whole]
-        ours = [
-            (cell, value)
-            for cell in inside
-            if (value := figures.figure_of_cell(cell, chart.value)) is not None
-        ]
-        printed = [
-            (cell, cell.paper)
-            for cell in inside
-            if cell.paper is not None and shows_printed_figure(chart, cell)
-        ]
-        for found, source in ((printed, "printed"), (ours, "here" if printed else "")):
-            if sum(value for _, value in found) > 0:
-                faint = " faint" if source == "printed" else ""
-                bar = stack_of(
-                    chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source
-                )
-                bars_by_server.setdefault(whole, []).append(bar)
-                rows += [
-                    [
-                        f"{whole}, {source}".strip(", "),
-                        part_of(chart, cell),
-                        stack_figure_text(chart, cell, value),
-                    ]
-                    for cell, value in found
-                ]
+        for source, found in stacked_figures(chart, inside):
+            faint = " faint" if source == "printed" else ""
+            bar = stack_of(chart, found, [kinds[part_of(chart, cell)] + faint for cell, _ in found], source)
+            bars_by_server.setdefault(whole, []).append(bar)
+            name_of_bar = f"{whole}, {source}".strip(", ")
+            rows += [
+                [name_of_bar, part_of(chart, cell), stack_figure_text(chart, cell, value)]
+                for cell, value in found
+            ]
     if not bars_by_server:
         return DrawnChart()
     axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
@@ -299,6 +309,23 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     legend = [(kind, part) for part, kind in kinds.items()]
     draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
     return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
+
+
+def stacked_figures(chart: Chart, cells: Sequence[Cell]) -> Iterator[tuple[str, list[tuple[Cell, float]]]]:
+    """Yield the figures of each bar of a whole, the document's before ours: the source, and cells with figures.
+
+    cells: of the whole. The source is "printed" or "here"; "" for our bar if it is the only one. A bar without any
+    length is left out.
+    """
+    printed = [
+        (cell, cell.paper) for cell in cells if cell.paper is not None and shows_printed_figure(chart, cell)
+    ]
+    ours = [
+        (cell, value) for cell in cells if (value := figures.figure_of_cell(cell, chart.value)) is not None
+    ]
+    for source, found in (("printed", printed), ("here" if printed else "", ours)):
+        if sum(value for _, value in found) > 0:
+            yield source, found
 
 
 def whole_of(chart: Chart, cell: Cell) -> str:

@@ -34,7 +34,7 @@ from ewe_lab.bench.results import (
     value_from_json,
     write_and_rename,
 )
-from ewe_lab.experiments import CATALOG, DOCUMENTS, TITLES, UNTESTED
+from ewe_lab.experiments.catalog import CATALOG, DOCUMENTS, TITLES, UNTESTED
 from ewe_lab.report import summary
 from ewe_lab.report.kept_reports import lacks_phases
 

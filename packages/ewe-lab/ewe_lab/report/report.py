@@ -22,7 +22,7 @@ from ewe_lab.bench.results import (
     write_and_rename,
 )
 from ewe_lab.bench.verdicts import Finding, JudgedCell
-from ewe_lab.experiments import CATALOG, CHECKS, PUBLISHED
+from ewe_lab.experiments.catalog import CATALOG, CHECKS, PUBLISHED
 from ewe_lab.report import phases, summary, terminal
 from ewe_lab.report.charts import DrawnChart, draw
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.disturbance import left_out_sentence, lost_rows, lost_rows_clause, without_disturbed
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results
 from ewe_lab.bench.verdicts import FigureRange, Finding, Winner, with_capital
-from ewe_lab.experiments import CATALOG, CHECKS
+from ewe_lab.experiments.catalog import CATALOG, CHECKS
 
 COMPARE = "compare"  # id of a table that no experiment describes
 DOUBTFUL_FOREIGN_SHARE = 0.1  # of the server's core: if other programs had more, the page says so
@@ -60,40 +61,64 @@ def finding_with_doubts(
     """
     other_programs, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
     if other_programs and timed:
-        if checked or any(cell.paper is not None for cell in table.cells):
-            crowded = no_verdict(other_programs)
-            # A lack that the check names, such as of hardware, may be there on a quiet machine too
-            lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
-            return Finding(crowded.word, crowded.sentence + lack)
-        return found
+        return finding_beside_others(found, table, other_programs, checked)
     if timed and found.word == verdicts.NOT_TESTABLE and lost_rows(table):
         return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
         return found
-    parts = [found.sentence]
-    if timed:
-        parts.append(left_out_sentence(table))
-        table = without_disturbed(table)
-    if other_programs:
-        parts.append(f"{with_capital(other_programs)}; this claim is not about times.")
-    if timed or any(len(cell.values) > 1 for cell in table.cells):
-        parts.append(spread_sentence(table))
-    # A check judges the rows that have figures. A claim about each model is not proven by the others
-    if checked and (failed := [cell for cell in table.cells if cell.failure and not cell.line]):
-        rows = sum(not cell.line for cell in table.cells)
-        lack = "lacks" if len(failed) == 1 else "lack"
-        parts.append(
-            f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
-        )
+    # The figures that were judged: finding_of() has judged a claim about times without the disturbed ones
+    judged = without_disturbed(table) if timed else table
+    doubts = (
+        left_out_sentence(table) if timed else "",
+        f"{with_capital(other_programs)}; this claim is not about times." if other_programs else "",
+        spread_sentence(judged) if timed or any(len(cell.values) > 1 for cell in judged.cells) else "",
+        lacking_figures_sentence(judged) if checked else "",
+        client_limited_sentence(judged) if checked else "",
+        "It is not known how much of the cores other programs had."
+        if timed and judged.foreign is None
+        else "",
+    )
+    return Finding(found.word, " ".join(filter(None, (found.sentence, *doubts))))
+
+
+def finding_beside_others(
+    found: Finding, table: ExperimentTable, other_programs: str, checked: bool
+) -> Finding:
+    """Return that there is no verdict beside other programs; the finding itself if it judges no figure.
+
+    other_programs: what they had, as a clause. checked: the finding is that of the experiment's own check.
+    """
+    if not checked and all(cell.paper is None for cell in table.cells):
+        return found
+    crowded = no_verdict(other_programs)
+    # A lack that the check names, such as of hardware, may be there on a quiet machine too
+    lack = f" {found.sentence}" if checked and found.word == verdicts.NOT_TESTABLE else ""
+    return Finding(crowded.word, crowded.sentence + lack)
+
+
+def lacking_figures_sentence(table: ExperimentTable) -> str:
+    """Say how many rows lack a figure; "" if none does.
+
+    A check judges the rows that have figures. A claim about each model is not proven by the others.
+    """
+    failed = [cell for cell in table.cells if cell.failure and not cell.line]
+    if not failed:
+        return ""
+    rows = sum(not cell.line for cell in table.cells)
+    lack = "lacks" if len(failed) == 1 else "lack"
+    return f"{len(failed)} of {rows} rows {lack} a figure ({failed[0].server}: {failed[0].failure})."
+
+
+def client_limited_sentence(table: ExperimentTable) -> str:
+    """Say in how many rows the load generator was the limit; "" if in none."""
     measured = [cell for cell in table.cells if cell.samples and not cell.line]
-    if checked and (limited := [cell for cell in measured if verdicts.is_client_limited(cell)]):
-        parts.append(
-            f"In {len(limited)} of {len(measured)} rows the load generator was the limit: their rates are lower"
-            " bounds, and their times are not the server's alone."
-        )
-    if timed and table.foreign is None:
-        parts.append("It is not known how much of the cores other programs had.")
-    return Finding(found.word, " ".join(filter(None, parts)))
+    limited = [cell for cell in measured if verdicts.is_client_limited(cell)]
+    if not limited:
+        return ""
+    return (
+        f"In {len(limited)} of {len(measured)} rows the load generator was the limit: their rates are lower"
+        " bounds, and their times are not the server's alone."
+    )
 
 
 def spread_sentence(table: ExperimentTable) -> str:
@@ -297,53 +322,84 @@ class ModelSummary:
         return self.lost > verdicts.MAX_LOST_SHARE
 
 
+@dataclass
+class ModelFigures:
+    """The figures of one model, one for each setting. Only `lost` has a figure for every setting.
+
+    cpu, rate: the CPU time for a reply and the rate, divided by those of the best model of the setting. lost: the
+    greatest share of the requests, from 0 to 1. memory: bytes at the peak.
+    crowded: other programs had much of the cores in some setting.
+    """
+
+    cpu: list[FigureRange] = field(default_factory=list)
+    rate: list[FigureRange] = field(default_factory=list)
+    lost: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    crowded: bool = False
+
+    def summary(self, model: str) -> ModelSummary:
+        """Return what the figures say of the model, which has this name."""
+        return ModelSummary(
+            model, len(self.lost), geometric_mean(self.cpu), geometric_mean(self.rate), max(self.lost),
+            statistics.median(self.memory) if self.memory else None,
+            MODEL_SENTENCES.get(model, ""),
+            self.crowded,
+        )  # fmt: skip
+
+
 def standings(results: Results) -> list[ModelSummary]:
     """Rank ewe's models by cost over all settings with MIN_RANKED_MODELS; models that lost requests come last.
 
     In each setting a model's figure is divided by that of the best model, so that fast and slow settings count
     alike. The geometric mean of these ratios is the model's figure.
-
-    The best model of a setting is the best of those that lost at most 1 % of their requests.
     """
-    cpu: dict[str, list[FigureRange]] = {}
-    rate: dict[str, list[FigureRange]] = {}
-    lost: dict[str, list[float]] = {}
-    memory: dict[str, list[float]] = {}
-    crowded: set[str] = set()
+    by_model: defaultdict[str, ModelFigures] = defaultdict(ModelFigures)
     for table in results.tables:
         disturbed_rows = {id(cell) for cell in lost_rows(table)}
-        for group in verdicts.distinct_groups(table.cells).values():
-            ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
-            if len({cell.server for cell in ours}) < MIN_RANKED_MODELS:
-                continue
-            for name, ratios, choose_best in (("micros", cpu, min), ("rate", rate, max)):
-                values = {
-                    cell.server: value
-                    for cell in ours
-                    if (value := verdicts.figure_range(cell, name)) and value.value > 0
-                }
-                reliable = [values[cell.server].value for cell in ours
-                         if cell.server in values and not verdicts.has_lost_requests(cell)]  # fmt: skip
-                best_value = choose_best(reliable or [each.value for each in values.values()], default=0.0)
-                for model, value in values.items():
-                    ratios.setdefault(model, []).append(value.divided_by(best_value))
-            beside_others = bool(verdicts.other_programs_clause(table))
-            crowded |= {cell.server for cell in ours if beside_others or id(cell) in disturbed_rows}
-            for cell in ours:
-                lost.setdefault(cell.server, []).append(verdicts.greatest_lost_share(cell))
+        beside_others = bool(verdicts.other_programs_clause(table))
+        for cells in ranked_settings(table):
+            for cell in cells:
+                figures_of_model = by_model[cell.server]
+                figures_of_model.crowded |= beside_others or id(cell) in disturbed_rows
+                figures_of_model.lost.append(verdicts.greatest_lost_share(cell))
                 if (peak := figures.figure_of_cell(cell, "usage.memory")) is not None:
-                    memory.setdefault(cell.server, []).append(peak)
-    found = [
-        ModelSummary(
-            model, len(lost[model]), geometric_mean(cpu.get(model)), geometric_mean(rate.get(model)),
-            max(lost[model]),
-            statistics.median(memory[model]) if model in memory else None,
-            MODEL_SENTENCES.get(model, ""),
-            model in crowded,
-        )
-        for model in lost
-    ]  # fmt: skip
+                    figures_of_model.memory.append(peak)
+            for model, ratio in ratios_to_best(cells, "micros", min).items():
+                by_model[model].cpu.append(ratio)
+            for model, ratio in ratios_to_best(cells, "rate", max).items():
+                by_model[model].rate.append(ratio)
+    found = [of_model.summary(model) for model, of_model in by_model.items()]
     return sorted(found, key=lambda each: (each.starved, each.cpu.value if each.cpu else math.inf))
+
+
+def ranked_settings(table: ExperimentTable) -> Iterator[list[Cell]]:
+    """Yield the cells with the rates of ewe's models, for each setting at which MIN_RANKED_MODELS were measured."""
+    for group in verdicts.distinct_groups(table.cells).values():
+        ours = [cell for cell in group if is_model(table, cell) and cell.value == "rate" and cell.median]
+        if len({cell.server for cell in ours}) >= MIN_RANKED_MODELS:
+            yield ours
+
+
+def ratios_to_best(
+    cells: Sequence[Cell], name: str, choose_best: Callable[..., float]
+) -> dict[str, FigureRange]:
+    """Return the figure of each model of a setting, divided by that of the best one; without models that lack it.
+
+    name: of the figure, `micros` or `rate`. choose_best: min or max. The best model is the best of those that lost
+    at most 1 % of their requests.
+    """
+    values = {
+        cell.server: value
+        for cell in cells
+        if (value := verdicts.figure_range(cell, name)) and value.value > 0
+    }
+    reliable = [
+        values[cell.server].value
+        for cell in cells
+        if cell.server in values and not verdicts.has_lost_requests(cell)
+    ]
+    best_value = choose_best(reliable or [each.value for each in values.values()], default=0.0)
+    return {model: value.divided_by(best_value) for model, value in values.items()}
 
 
 def is_model(table: ExperimentTable, cell: Cell) -> bool:
