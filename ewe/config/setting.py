@@ -21,7 +21,7 @@ from ewe.config.setting_types import Kind
 
 T_co = TypeVar("T_co", covariant=True)  # a setting gives values, and takes none
 Scope = Literal["server", "site", "location"]
-Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
+SourcedValue = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
 # Groups whose settings hold for the server as a whole. A setting of another group may differ from site to site.
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})

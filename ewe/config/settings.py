@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
 from ewe.config.feature_table import declared_settings, features
 from ewe.config.messages import ConfigError, unknown
-from ewe.config.setting import Given, Setting, joined
+from ewe.config.setting import SourcedValue, Setting, joined
 from ewe.config.setting_types import (
     ADDRESSES,
     BOOL,
@@ -242,7 +242,7 @@ class Config:
             (name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
         )
 
-    def taking(self, given: Iterable[Given]) -> Self:
+    def taking(self, given: Iterable[SourcedValue]) -> Self:
         """Return the same configuration with some other values. Raises ConfigError."""
         other = type(self)()
         other.__dict__.update(self.__dict__, _origins=dict(self._origins))
@@ -294,7 +294,7 @@ class Config:
                         lines.append(now_called(origin, KEYS[key]))
         return list(dict.fromkeys(lines))
 
-    def _read_source(self, found: Iterable[Given]) -> None:
+    def _read_source(self, found: Iterable[SourcedValue]) -> None:
         """Read one source's values. Raises ConfigError."""
         given: dict[str, str] = {}
         for key, raw, label, origin in found:

@@ -21,7 +21,7 @@ from typing import Any
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
-from ewe.config.setting import Given, Key, Setting
+from ewe.config.setting import SourcedValue, Key, Setting
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
 from ewe.config.table_kinds import TableKind
 
@@ -56,7 +56,7 @@ class SomeTable:
     origins: Mapping[str, str]
     values: dict[str, Any] = field(default_factory=dict)  # of SITE, or LOCATION, read
     steps: dict[str, Any] = field(default_factory=dict)  # of STEPS, as they stand in the file
-    given: list[Given] = field(default_factory=list)  # settings that such a table may have
+    given: list[SourcedValue] = field(default_factory=list)  # settings that such a table may have
 
     def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""

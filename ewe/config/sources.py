@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
-from ewe.config.setting import Given, variable
+from ewe.config.setting import SourcedValue, variable
 
 FILES = ("ewe.toml", "pyproject.toml")  # looked for in the current directory, where no file is named
 
 
-def find_file() -> tuple[str, list[Given]] | None:
+def find_file() -> tuple[str, list[SourcedValue]] | None:
     """Return the settings file of the current directory and what it holds, None if there is none.
 
     Raises ConfigError, also for a file that root should not trust.
@@ -54,7 +54,7 @@ def untrusted(path: str) -> str:
     return ""
 
 
-def read_file(path: str, required: bool = True) -> list[Given] | None:
+def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     """Return the settings in a TOML file, those of ``[tool.ewe]`` in a pyproject.toml; None if it holds none.
 
     Raises ConfigError for a file that cannot be read, and for one that is required and holds no settings.
@@ -138,14 +138,14 @@ def _parse(text: str, path: str) -> dict[str, Any]:
 NO_SETTINGS = ("EWE_CONFIG",)  # settings.py reads it
 
 
-def from_platform(environ: Mapping[str, str]) -> Iterable[Given]:
+def from_platform(environ: Mapping[str, str]) -> Iterable[SourcedValue]:
     """Yield PORT and WEB_CONCURRENCY, which platforms set for any server; ewe's own variables are stronger."""
     for name, key in (("PORT", "port"), ("WEB_CONCURRENCY", "workers")):
         if environ.get(name) and not environ.get(variable(key)):
             yield key, environ[name], name, name
 
 
-def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterable[Given]:
+def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterable[SourcedValue]:
     """Yield the EWE_ variables of these keys; an empty one counts as unset.
 
     Raises ConfigError for a variable whose name is similar to one of them: it is a misspelling.

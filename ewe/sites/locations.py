@@ -76,7 +76,7 @@ class LocationBuilder:
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
-            # A Given, as from a settings file: key, value, how an error begins, origin
+            # A SourcedValue, as from a settings file: key, value, how an error begins, origin
             config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.origin)])
         self.config = config
         self.file = ""
