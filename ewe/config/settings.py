@@ -238,11 +238,11 @@ class Config:
 
     def replace(self, origin: str, **values: object) -> Self:
         """Return the same configuration with some other values, which came from `origin`."""
-        return self.taking(
+        return self.with_values(
             (name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
         )
 
-    def taking(self, given: Iterable[SourcedValue]) -> Self:
+    def with_values(self, given: Iterable[SourcedValue]) -> Self:
         """Return the same configuration with some other values. Raises ConfigError."""
         other = type(self)()
         other.__dict__.update(self.__dict__, _origins=dict(self._origins))
@@ -255,7 +255,7 @@ class Config:
         That of a site has no table of a site itself, so its each_site() returns it alone. It has the names of all
         sites: each page that checks Host accepts every name of this server (ewe.gateway.own_names).
         """
-        found = [self.taking(table.given) for table in self.sites]
+        found = [self.with_values(table.given) for table in self.sites]
         names = tuple(name for table in self.sites for name in table.names)
         for config in found:
             config.__dict__.update(sites=(), names=names)

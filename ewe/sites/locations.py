@@ -77,7 +77,7 @@ class LocationBuilder:
         self.is_guarded = is_guarded
         if "index" in self.values:
             # A SourcedValue, as from a settings file: key, value, how an error begins, origin
-            config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.origin)])
+            config = config.with_values([("defaultindex", self.values["index"], table.at("index"), table.origin)])
         self.config = config
         self.file = ""
         self.template: Template | None = None
@@ -107,7 +107,7 @@ class LocationBuilder:
     def settings_of_locations(self) -> Iterator[tuple[Config, tuple[str, ...]]]:
         """Yield (settings, index files) of each location of the site, this one included."""
         for table in self.site.tables:
-            yield self.site.config.taking(table.given), table.values.get("index", ())
+            yield self.site.config.with_values(table.given), table.values.get("index", ())
 
     def answers(self) -> Handler:
         """Return the handler of the location."""
@@ -158,7 +158,7 @@ class LocationBuilder:
         config = self.config
         if "root" in self.values:
             root = self.directory("root")
-            config = config.taking([("documentroot", root, self.table.at("root"), self.table.origin)])
+            config = config.with_values([("documentroot", root, self.table.at("root"), self.table.origin)])
         names = {KEYS[key].name for key, *_ in self.table.given} - OF_VARIABLES
         if names:
             # A middleware stands around the handlers of a plan, so its settings need no separate plan.
