@@ -255,7 +255,7 @@ class Config:
         That of a site has no table of a site itself, so its each_site() returns it alone. It has the names of all
         sites: each page that checks Host accepts every name of this server (ewe.gateway.own_names).
         """
-        found = [self.with_values(table.given) for table in self.sites]
+        found = [self.with_values(table.own_settings) for table in self.sites]
         names = tuple(name for table in self.sites for name in table.names)
         for config in found:
             config.__dict__.update(sites=(), names=names)
@@ -289,7 +289,7 @@ class Config:
         lines = [line for site_config in (self, *self.each_site()) for line in site_config.former]
         for site in self.sites:
             for location in site.locations:
-                for key, _, _, origin in location.given:
+                for key, _, _, origin in location.own_settings:
                     if key == KEYS[key].was:
                         lines.append(now_called(origin, KEYS[key]))
         return list(dict.fromkeys(lines))

@@ -56,7 +56,7 @@ class SomeTable:
     origins: Mapping[str, str]
     values: dict[str, Any] = field(default_factory=dict)  # of SITE, or LOCATION, read
     steps: dict[str, Any] = field(default_factory=dict)  # of STEPS, as they stand in the file
-    given: list[SourcedValue] = field(default_factory=list)  # settings that such a table may have
+    own_settings: list[SourcedValue] = field(default_factory=list)  # settings that such a table may have
 
     def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""
@@ -306,12 +306,12 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
     for site in sites:
         yield f"[[site]]  # {site.origin}"
         values = {key: value for key, value in site.values.items() if value}
-        values |= {key: raw for key, raw, *_ in site.given}
+        values |= {key: raw for key, raw, *_ in site.own_settings}
         values |= site.steps
         yield from (f"{key} = {written(value)}" for key, value in values.items())
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
-            given = {key: raw for key, raw, *_ in location.given}
+            given = {key: raw for key, raw, *_ in location.own_settings}
             own = {location.kind: location.match_value, **location.values, **given, **location.steps}
             yield from (f"{key} = {written(value)}" for key, value in own.items())
 
@@ -388,7 +388,7 @@ def read_keys(
         elif key in allowed:
             setting = allowed[key]
             setting.read(raw, found.at(key))
-            found.given.append((key, raw, found.at(key), table.at(key)))
+            found.own_settings.append((key, raw, found.at(key), table.at(key)))
             if (other := names.setdefault(setting.name, key)) != key:
                 raise ConfigError(f'{table.at(key)}: "{key}" and "{other}" are one setting: keep one')
         else:

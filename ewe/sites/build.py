@@ -61,7 +61,7 @@ class SiteBuilder:
 
     def location(self, table: LocationTable | None) -> Location:
         """Return the location of a table; for None, the last location, which covers every path."""
-        config = self.config.with_values(table.given) if table is not None else self.config
+        config = self.config.with_values(table.own_settings) if table is not None else self.config
         guards, decides = self.middlewares(ACCESS, table, config)
         filters, finishes = self.middlewares(FILTERS, table, config)
         match: Match | None = None

@@ -107,7 +107,7 @@ class LocationBuilder:
     def settings_of_locations(self) -> Iterator[tuple[Config, tuple[str, ...]]]:
         """Yield (settings, index files) of each location of the site, this one included."""
         for table in self.site.tables:
-            yield self.site.config.with_values(table.given), table.values.get("index", ())
+            yield self.site.config.with_values(table.own_settings), table.values.get("index", ())
 
     def answers(self) -> Handler:
         """Return the handler of the location."""
@@ -159,7 +159,7 @@ class LocationBuilder:
         if "root" in self.values:
             root = self.directory("root")
             config = config.with_values([("documentroot", root, self.table.at("root"), self.table.origin)])
-        names = {KEYS[key].name for key, *_ in self.table.given} - OF_VARIABLES
+        names = {KEYS[key].name for key, *_ in self.table.own_settings} - OF_VARIABLES
         if names:
             # A middleware stands around the handlers of a plan, so its settings need no separate plan.
             names -= settings_of_middlewares()

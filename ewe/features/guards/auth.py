@@ -236,7 +236,7 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
 def start_warnings(config: Config, public: str) -> Iterator[str]:
     """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
     for site in config.sites if public else ():
-        own = config.with_values(site.given)
+        own = config.with_values(site.own_settings)
         if own.tls == "self" or own.tls_cert is not None:
             continue
         origins = [each.origin_of("auth") for each in (site, *site.locations) if "auth" in each.steps]
