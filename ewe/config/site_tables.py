@@ -21,7 +21,7 @@ from typing import Any
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
-from ewe.config.setting import SourcedValue, Key, Setting
+from ewe.config.setting import Key, Setting, SourcedValue
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
 from ewe.config.table_kinds import TableKind
 
@@ -56,7 +56,7 @@ class SomeTable:
     origins: Mapping[str, str]
     values: dict[str, Any] = field(default_factory=dict)  # of SITE, or LOCATION, read
     steps: dict[str, Any] = field(default_factory=dict)  # of STEPS, as they stand in the file
-    own_settings: list[SourcedValue] = field(default_factory=list)  # settings that such a table may have
+    own_settings: list[SourcedValue] = field(default_factory=list)  # the settings that this table sets
 
     def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""
@@ -306,13 +306,13 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
     for site in sites:
         yield f"[[site]]  # {site.origin}"
         values = {key: value for key, value in site.values.items() if value}
-        values |= {key: raw for key, raw, *_ in site.own_settings}
+        values |= {each.key: each.raw for each in site.own_settings}
         values |= site.steps
         yield from (f"{key} = {written(value)}" for key, value in values.items())
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
-            given = {key: raw for key, raw, *_ in location.own_settings}
-            own = {location.kind: location.match_value, **location.values, **given, **location.steps}
+            settings = {each.key: each.raw for each in location.own_settings}
+            own = {location.kind: location.match_value, **location.values, **settings, **location.steps}
             yield from (f"{key} = {written(value)}" for key, value in own.items())
 
 
@@ -388,7 +388,7 @@ def read_keys(
         elif key in allowed:
             setting = allowed[key]
             setting.read(raw, found.at(key))
-            found.own_settings.append((key, raw, found.at(key), table.at(key)))
+            found.own_settings.append(SourcedValue(key, raw, found.at(key), table.at(key)))
             if (other := names.setdefault(setting.name, key)) != key:
                 raise ConfigError(f'{table.at(key)}: "{key}" and "{other}" are one setting: keep one')
         else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ewe.config.feature_table import ACCESS, ANSWERS, FILTERS, GATEWAYS, feature
 from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting import SourcedValue
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import parse_gateway
 from ewe.features.base import First
@@ -76,8 +77,8 @@ class LocationBuilder:
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
-            # A SourcedValue, as from a settings file: key, value, how an error begins, origin
-            config = config.with_values([("defaultindex", self.values["index"], table.at("index"), table.origin)])
+            index = SourcedValue("defaultindex", self.values["index"], table.at("index"), table.origin)
+            config = config.with_values([index])
         self.config = config
         self.file = ""
         self.template: Template | None = None
@@ -157,9 +158,10 @@ class LocationBuilder:
         """Return the plan of a location without `alias`: a new one if the location has its own settings."""
         config = self.config
         if "root" in self.values:
-            root = self.directory("root")
-            config = config.with_values([("documentroot", root, self.table.at("root"), self.table.origin)])
-        names = {KEYS[key].name for key, *_ in self.table.own_settings} - OF_VARIABLES
+            path = self.directory("root")
+            root = SourcedValue("documentroot", path, self.table.at("root"), self.table.origin)
+            config = config.with_values([root])
+        names = {KEYS[each.key].name for each in self.table.own_settings} - OF_VARIABLES
         if names:
             # A middleware stands around the handlers of a plan, so its settings need no separate plan.
             names -= settings_of_middlewares()
