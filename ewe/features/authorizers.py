@@ -43,7 +43,7 @@ from ewe.features.base import Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
 from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
-from ewe.gateway.cgi import MAX_DISCARDED_BYTES, of_connection, of_request, response
+from ewe.gateway.cgi import MAX_DISCARDED_BYTES, connection_variables, request_variables, response
 from ewe.gateway.protected_sources import is_in
 from ewe.gateway.records import Authorization, encode_pairs
 from ewe.gateway.responder import ResponderSource
@@ -148,7 +148,7 @@ class Authorizer:
         Raises HTTPError: 502, 503, 504.
         """
         script = Script("", f"the authorizer of {self.path}", "")
-        variables = of_request(request, io, script, 0, self.root) | of_connection(io)
+        variables = request_variables(request, io, script, 0, self.root) | connection_variables(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
         source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
         source.safe = True  # the question may be sent twice

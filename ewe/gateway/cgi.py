@@ -92,10 +92,10 @@ def variables(
 
     length: of the body, in bytes; without a body the variable is not set.
     """
-    return of_request(request, io, script, length, document_root) | of_connection(io)
+    return request_variables(request, io, script, length, document_root) | connection_variables(io)
 
 
-def of_connection(io: Stream) -> dict[bytes, bytes]:
+def connection_variables(io: Stream) -> dict[bytes, bytes]:
     """Return the meta-variables that depend on the client's connection alone."""
     client, port = io.client
     address = client.encode("latin-1", "replace")
@@ -108,12 +108,12 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
     }
 
 
-def of_request(
+def request_variables(
     request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
     """Return the meta-variables of the request, its script and the server, and Stream.variables.
 
-    of_connection() has the others. length: of the request's body, in bytes.
+    connection_variables() has the others. length: of the request's body, in bytes.
     """
     server, scheme = io.server, io.scheme
     host, port = split_host(request.host)

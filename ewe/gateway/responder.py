@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.gateway import records as fastcgi
-from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
+from ewe.gateway.cgi import GatewaySource, connection_variables, request_variables, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.programs import StderrLog
 from ewe.gateway.records import Ended, Errors, FastCGIError, Output
@@ -95,12 +95,12 @@ def parameters(
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
     cached_key, encoded = connections.params_of_requests.get(request, NOT_KNOWN)
     if cached_key != key:
-        variables = of_request(request, io, script, length, root)
+        variables = request_variables(request, io, script, length, root)
         encoded = codec.encode_request(variables | dict(more), length)
         connections.params_of_requests[request] = (key, encoded)
     params_codec, connection = io.params  # the connection's variables, once encoded for a codec
     if params_codec is not codec:
-        connection = codec.encode_pairs(of_connection(io).items())
+        connection = codec.encode_pairs(connection_variables(io).items())
         io.params = (codec, connection)
     return encoded + connection
 

@@ -16,7 +16,7 @@ from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
 from ewe.features import libcgi_settings as settings
 from ewe.gateway import scripts
-from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
+from ewe.gateway.cgi import is_nph, connection_variables, request_variables, refuse_trace
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
 from ewe.http.messages import NO_BODY, MadeOfRequests, Request, Response
@@ -123,7 +123,7 @@ class LibCGI:
                 await io.call(self.load)
             prepared = PreparedCall(self, script, io, request.method)
             if request.body is NO_BODY:
-                request_block = block(of_request(request, io, script, 0, self.document_root))
+                request_block = block(request_variables(request, io, script, 0, self.document_root))
                 self.prepared_calls[request] = (prepared, request_block)
         elif prepared.may_cache:
             # The usual case needs few steps: a call takes a microsecond, and each step here a tenth of that.
@@ -137,7 +137,7 @@ class LibCGI:
             output = await io.call(libraries.call, script.file, request_block, variables_of(io))
         else:
             body = await spooled(request.body, self.spool)
-            request_block = block(of_request(request, io, script, body.length, self.document_root))
+            request_block = block(request_variables(request, io, script, body.length, self.document_root))
             call = libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map
             # its descriptor later, when the number belongs to another body.
@@ -213,7 +213,7 @@ class PreparedCall:
 def variables_of(io: Stream) -> bytes:
     """Return the block of the variables that depend only on the client's connection. It is made once."""
     if not io.block:
-        io.block = block(of_connection(io))
+        io.block = block(connection_variables(io))
     return io.block
 
 
