@@ -342,14 +342,14 @@ class Automaton:
             elif name == "RANGE":
                 found |= {each for each in self.alphabet if value[0] <= each <= value[1]}
             else:
-                of_categories |= self.of_category(str(value), but_surely=negated)
+                of_categories |= self.characters_of_category(str(value), but_surely=negated)
         # A negated set matches the other case of its letters, unless the pattern ignores case
         if not negated or self.ignores_case:
             found = both_cases(found)
         found |= of_categories
         return self.alphabet - found if negated else found
 
-    def of_category(self, name: str, *, but_surely: bool) -> frozenset[int]:
+    def characters_of_category(self, name: str, *, but_surely: bool) -> frozenset[int]:
         r"""Return the characters of a category: CATEGORY_NOT_WORD is \W.
 
         With the flag `a`, only characters of ASCII belong to \w, \d and \s. If a part of the pattern has the flag,

@@ -60,7 +60,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield "  site      the only one: the settings have no [[site]]"
     else:
         chosen = VirtualHosts([(each.host, each) for each in built]).choose(request.host, server)
-        yield from of_site(chosen, built, request)
+        yield from lines_about_site(chosen, built, request)
     try:
         # From the root, since a middleware around all sites may answer, too
         yield from explained(site.root, request, io)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield f"  answer    {refused.status}: {refused.cause}"
 
 
-def of_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator[str]:
+def lines_about_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator[str]:
     """Yield the lines about the chosen site, with the reason."""
     host, name = chosen.host, name_of(request.host)
     if name in host.names:

@@ -242,7 +242,7 @@ class SiteRoutes:
         """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers."""
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
-            yield from self.of_location(location, request.path)
+            yield from self.lines_about_location(location, request.path)
             if location.decides:
                 yield f"  decides   {', '.join(location.decides)}: may answer instead"
             try:
@@ -262,7 +262,7 @@ class SiteRoutes:
         yield f"  answer    500: more than {MAX_REDIRECTS} rewrites"
         return True
 
-    def of_location(self, location: Location, path: str) -> Iterator[str]:
+    def lines_about_location(self, location: Location, path: str) -> Iterator[str]:
         """Yield the line of --explain about the location that covers a path, with the number of those before it."""
         if not self.has_table:
             return
