@@ -16,7 +16,7 @@ from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
 from ewe.features import libcgi_settings as settings
 from ewe.gateway import scripts
-from ewe.gateway.cgi import is_nph, connection_variables, request_variables, refuse_trace
+from ewe.gateway.cgi import connection_variables, is_nph, refuse_trace, request_variables
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
 from ewe.http.messages import NO_BODY, MadeOfRequests, Request, Response
