@@ -100,13 +100,13 @@ def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int,
 
 def is_explosive(pattern: str) -> bool:
     """Return whether a pattern takes exponential time for some texts, or more than cubic time. Raises re.error."""
-    found = examined(pattern)
+    found = examine(pattern)
     return found.power > MAX_LOOPS or found.longest < LEAST_MATCHED
 
 
 def longest_text(pattern: str) -> int:
     """Return with how many characters of a text a pattern may be matched: half a second at most passes."""
-    return examined(pattern).longest
+    return examine(pattern).longest
 
 
 class Examined(NamedTuple):
@@ -120,7 +120,7 @@ class Examined(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def examined(pattern: str) -> Examined:
+def examine(pattern: str) -> Examined:
     """Examine a pattern; one that is too large to examine counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
     named = characters_named(parsed)
@@ -132,17 +132,17 @@ def examined(pattern: str) -> Examined:
         ignores_case=bool(flags & re.IGNORECASE) and not LOCAL_CASE.search(pattern),
     )
     try:
-        whole = automaton.sequence(parsed)
+        whole = automaton.concatenation(parsed)
         if automaton.explodes or automaton.walks_twice():
             return Examined(power=math.inf, longest=0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
             anywhere = automaton.add_position(automaton.alphabet)
-            automaton.lead(anywhere.last, anywhere.first)
-            automaton.lead(anywhere.last, whole.first)
+            automaton.add_follow(anywhere.last, anywhere.first)
+            automaton.add_follow(anywhere.last, whole.first)
         ways = automaton.ways()
         if ways > MAX_WAYS:
             return Examined(power=math.inf, longest=0)
-        power = automaton.longest_chain() + automaton.inside
+        power = automaton.longest_chain() + automaton.inner_loops
     except TooLarge:
         return Examined(power=0, longest=MAX_MATCHED)
     # n characters have about ways * (n / COUNTED_LENGTH) ** power ways: find the n for MAX_WAYS.
@@ -189,11 +189,11 @@ class Automaton:
         self.follow: list[dict[int, int]] = []
         self.explodes = False  # a part that is examined alone takes exponential time
         # Loops of an assertion or an atomic group, which is matched at each place of the loops around it
-        self.inside = 0
+        self.inner_loops = 0
 
     # From the parsed pattern to positions
 
-    def sequence(self, items: Iterable[tuple[Any, Any]]) -> PatternPart:
+    def concatenation(self, items: Iterable[tuple[Any, Any]]) -> PatternPart:
         """Add parts one after the other."""
         whole = NOTHING
         for operation, argument in items:
@@ -209,37 +209,37 @@ class Automaton:
             group_number, _, _, items = argument  # the flags do not matter here
             if group_number is not None:
                 self.groups[group_number] = items
-            return self.sequence(items)
+            return self.concatenation(items)
         if operation.startswith("GROUPREF") and operation != "GROUPREF_EXISTS":
-            return self.sequence(self.groups[argument])
+            return self.concatenation(self.groups[argument])
         if operation == "BRANCH":
             _, branches = argument
-            return self.either([self.sequence(branch) for branch in branches])
+            return self.alternation([self.concatenation(branch) for branch in branches])
         if operation == "GROUPREF_EXISTS":
             _, *branches = argument  # without the group's number; None for a missing branch
-            return self.either(
-                [self.sequence(branch) for branch in branches if branch is not None] + [NOTHING]
+            return self.alternation(
+                [self.concatenation(branch) for branch in branches if branch is not None] + [NOTHING]
             )
         if operation in ("MAX_REPEAT", "MIN_REPEAT"):
-            return self.repeated(*argument)
+            return self.repetition(*argument)
         if operation in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT"):  # re does not go back into them
-            inner = self.another()
+            inner = self.automaton_for_part()
             least, _, items = argument if operation == "POSSESSIVE_REPEAT" else (1, 1, argument)
-            part = inner.sequence(items)
+            part = inner.concatenation(items)
             self.include(inner)
             empty = part.empty > 0 or least == 0
             return self.add_position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
-            inner = self.another()
+            inner = self.automaton_for_part()
             _, items = argument  # without the direction
-            inner.sequence(items)
+            inner.concatenation(items)
             self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
             return self.add_position(self.characters_of(operation, argument))
         return NOTHING
 
-    def another(self) -> Automaton:
+    def automaton_for_part(self) -> Automaton:
         """Return an automaton for a part of this pattern."""
         made = Automaton(
             self.alphabet,
@@ -254,7 +254,7 @@ class Automaton:
         """Take over what is true of a part into which re does not go back, once the part has matched."""
         self.explodes = self.explodes or inner.explodes or inner.walks_twice() or inner.ways() > MAX_WAYS
         if not self.explodes:
-            self.inside = max(self.inside, inner.longest_chain() + inner.inside)
+            self.inner_loops = max(self.inner_loops, inner.longest_chain() + inner.inner_loops)
 
     def add_position(self, characters: frozenset[int]) -> PatternPart:
         """Add a position that matches one of these characters; return the pattern that consists of it alone.
@@ -270,19 +270,19 @@ class Automaton:
 
     def joined(self, one: PatternPart, two: PatternPart) -> PatternPart:
         """Return the part that is `one`, followed by `two`."""
-        self.lead(one.last, two.first)
+        self.add_follow(one.last, two.first)
         return PatternPart(
             added(one.first, two.first, one.empty),
             added(two.last, one.last, two.empty),
             min(one.empty * two.empty, 2),
         )
 
-    def lead(self, last: dict[int, int], first: dict[int, int]) -> None:
+    def add_follow(self, last: dict[int, int], first: dict[int, int]) -> None:
         """Let positions follow others, in one more way."""
         for position, ways in last.items():
             self.follow[position] = added(self.follow[position], first, ways)
 
-    def either(self, parts: list[PatternPart]) -> PatternPart:
+    def alternation(self, parts: list[PatternPart]) -> PatternPart:
         """Return the part that is one of some parts."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -290,32 +290,32 @@ class Automaton:
             first, last = added(first, part.first), added(last, part.last)
         return PatternPart(first, last, min(sum(part.empty for part in parts), 2))
 
-    def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> PatternPart:
+    def repetition(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> PatternPart:
         """Add a repetition of some items, from `least` to `most` times.
 
         Up to MAX_COPIES repetitions are written out: a{2,3} becomes aa or aaa. Above, the repetition is a loop.
         """
         whole = NOTHING
         if int(most) > MAX_COPIES:
-            alone = self.another()
-            turn = alone.sequence(items)
+            alone = self.automaton_for_part()
+            turn = alone.concatenation(items)
             if not turn.first:  # (?:(?=a){0,9}){30} has 10^30 ways to match nothing
                 self.explodes = True
             if least == most:  # (a|aa){30} has 2^30 ways, and no loop
-                alone.lead(turn.last, turn.first)
+                alone.add_follow(turn.last, turn.first)
                 self.explodes = self.explodes or alone.explodes or alone.walks_twice()
         for _ in range(min(int(least), MAX_COPIES)):
-            whole = self.joined(whole, self.sequence(items))
+            whole = self.joined(whole, self.concatenation(items))
         if least == most and not whole.empty:
             return whole
         if int(most) > MAX_COPIES:
-            turn = self.sequence(items)
-            self.lead(turn.last, turn.first)
+            turn = self.concatenation(items)
+            self.add_follow(turn.last, turn.first)
             if turn.empty and least > MAX_COPIES:  # each of these turns may match nothing: (a?){30}
-                self.lead(turn.last, turn.first)
+                self.add_follow(turn.last, turn.first)
             return self.joined(whole, turn._replace(empty=1))
         for _ in range(int(most) - int(least)):
-            turn = self.sequence(items)
+            turn = self.concatenation(items)
             whole = self.joined(whole, turn._replace(empty=min(turn.empty + 1, 2)))
         return whole
 
