@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 # names: see characters_named()
 ALPHABET = frozenset({*range(0x180), 0x416, 0x436, 0x660, 0x2014, 0x3000, 0x4E00, 0x1F600})
 MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
-MAX_PAIRS = 100_000  # that are examined
+MAX_PAIRS = 100_000  # pairs of positions, and triples of them, that are examined for one pattern
 MAX_COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
-MAX_LOOPS = 3  # that one text may pass in several ways
+MAX_LOOPS = 3  # loops that one text may pass in several ways
 LATIN = 0x17F  # the last character of ALPHABET's beginning
 # Groups that set flags for a part of a pattern, and those for all of it
 LOCAL_ASCII, LOCAL_CASE = (
@@ -53,14 +53,15 @@ LOCAL_ASCII, LOCAL_CASE = (
     re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*i"),
 )
 MULTILINE_FLAG = re.compile(r"\(\?[a-zA-Z]*m")
-COUNTED_LENGTH = 64  # of the texts for which the ways are counted
-MAX_WAYS = 10_000_000  # that re may try: half a second
+COUNTED_LENGTH = 64  # characters of the texts for which the ways are counted
+MAX_WAYS = 10_000_000  # ways that re may try: half a second
 # Characters of a text with which a pattern is matched. Three loops take time by the third power of the length: for
 # ^/(.*?)/(.*?)/(.*?)x$ and 1,000 characters it is 5 s, for 400 it is 0.3 s
 MAX_MATCHED, MAX_MATCHED_CUBIC, LEAST_MATCHED = 1024, 400, 200
-MAX_STEPS = 1_000_000  # of counting
-
-
+MAX_STEPS = 1_000_000  # additions while the ways are counted
+# One item of a parsed pattern, as Python's module re._parser returns it: (operation, argument), such as
+# (LITERAL, 97) or (MAX_REPEAT, (0, MAXREPEAT, items))
+Item = tuple[Any, Any]
 CATEGORIES: dict[str, Callable[[str], bool]] = {
     "DIGIT": str.isdecimal,
     "SPACE": str.isspace,
@@ -188,22 +189,23 @@ class Automaton:
         self.characters: list[frozenset[int]] = []
         self.follow: list[dict[int, int]] = []
         self.explodes = False  # a part that is examined alone takes exponential time
-        # Loops of an assertion or an atomic group, which is matched at each place of the loops around it
+        # The number of loops inside an assertion or an atomic group. Such a part is matched once for each place of
+        # the loops around it, so these loops multiply with those.
         self.inner_loops = 0
 
     # From the parsed pattern to positions
 
-    def concatenation(self, items: Iterable[tuple[Any, Any]]) -> PatternPart:
-        """Add parts one after the other."""
+    def concatenation(self, items: Iterable[Item]) -> PatternPart:
+        """Add the positions of some items; return the part that matches the items one after the other."""
         whole = NOTHING
         for operation, argument in items:
             whole = self.joined(whole, self.part(str(operation), argument))
         return whole
 
     def part(self, operation: str, argument: Any) -> PatternPart:
-        """Add one item of re's parse tree. An assertion counts as empty, a back reference as its group.
+        """Add the positions of one item, given as its operation and argument; return the part that it matches.
 
-        operation, argument: the item, as Python's module re._parser returns it.
+        An assertion counts as empty, a back reference as its group.
         """
         if operation == "SUBPATTERN":
             group_number, _, _, items = argument  # the flags do not matter here
@@ -240,7 +242,7 @@ class Automaton:
         return NOTHING
 
     def automaton_for_part(self) -> Automaton:
-        """Return an automaton for a part of this pattern."""
+        """Return an empty automaton for a part that is examined alone. It knows the groups of the whole pattern."""
         made = Automaton(
             self.alphabet,
             ascii_only=self.ascii_only,
@@ -269,7 +271,7 @@ class Automaton:
         return PatternPart(first={number: 1}, last={number: 1}, empty=0)
 
     def joined(self, one: PatternPart, two: PatternPart) -> PatternPart:
-        """Return the part that is `one`, followed by `two`."""
+        """Let `two` follow `one`; return the part that matches both, in this order."""
         self.add_follow(one.last, two.first)
         return PatternPart(
             added(one.first, two.first, one.empty),
@@ -278,20 +280,20 @@ class Automaton:
         )
 
     def add_follow(self, last: dict[int, int], first: dict[int, int]) -> None:
-        """Let positions follow others, in one more way."""
+        """Let each position of `first` follow each position of `last`, in one more way."""
         for position, ways in last.items():
             self.follow[position] = added(self.follow[position], first, ways)
 
     def alternation(self, parts: list[PatternPart]) -> PatternPart:
-        """Return the part that is one of some parts."""
+        """Return the part that matches as one of these parts does."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for part in parts:
             first, last = added(first, part.first), added(last, part.last)
         return PatternPart(first, last, min(sum(part.empty for part in parts), 2))
 
-    def repetition(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> PatternPart:
-        """Add a repetition of some items, from `least` to `most` times.
+    def repetition(self, least: int, most: int, items: Iterable[Item]) -> PatternPart:
+        """Add the positions of some items, repeated from `least` to `most` times; return the part that they match.
 
         Up to MAX_COPIES repetitions are written out: a{2,3} becomes aa or aaa. Above, the repetition is a loop.
         """
@@ -374,7 +376,7 @@ class Automaton:
 
         As soon as there are more than MAX_WAYS, return so many as have been found.
         """
-        most, left = 1, MAX_STEPS
+        most, steps_left = 1, MAX_STEPS
         kinds = {
             frozenset(position for position, own in enumerate(self.characters) if each in own)
             for each in self.alphabet
@@ -392,9 +394,9 @@ class Automaton:
                     counts[one] += before[two] * ways
                 for one, count in counts.items():
                     sums[one] += count
-                left -= len(edges)
+                steps_left -= len(edges)
                 most = max(most, *sums.values()) if sums else most
-                if left < 0 or most > MAX_WAYS:
+                if steps_left < 0 or most > MAX_WAYS:
                     return most
         return most
 
@@ -404,7 +406,7 @@ class Automaton:
         A step of both walks leads to a state: their positions, and whether the walks differ so far.
         """
         reach = [self.reached_from(position) for position in range(len(self.follow))]
-        left = MAX_PAIRS
+        pairs_left = MAX_PAIRS
         for start, reached in enumerate(reach):
             if start not in reached:
                 continue
@@ -426,8 +428,8 @@ class Automaton:
                         if state not in seen:
                             seen.add(state)
                             waiting.append(state)
-                            left -= 1
-                if left < 0:
+                            pairs_left -= 1
+                if pairs_left < 0:
                     raise TooLarge
         return False
 
@@ -443,9 +445,8 @@ class Automaton:
             if start in reached
         }
         masks = [sum(1 << each for each in characters) for characters in self.characters]
-        left = [
-            MAX_PAIRS
-        ]  # triples of positions that may_change_over() may still examine, for all loops together
+        # How many triples of positions may_change_over() may still examine, for all loops together
+        triples_left = [MAX_PAIRS]
         longest: dict[frozenset[int], int] = {}
         # A loop is reached from more positions than the loops before it
         for loop in sorted(loops, key=lambda each: len(reach[min(each)])):
@@ -455,7 +456,7 @@ class Automaton:
             for other in later:
                 if longest[other] < longest[loop]:
                     break
-                if self.may_change_over(loop, other, reach, masks, left):
+                if self.may_change_over(loop, other, reach, masks, triples_left):
                     longest[loop] = longest[other] + 1
         return max(longest.values(), default=0)
 
@@ -465,13 +466,14 @@ class Automaton:
         other: frozenset[int],
         reach: list[set[int]],
         masks: list[int],
-        left: list[int],
+        triples_left: list[int],
     ) -> bool:
         """Return whether one text leads from a position p back to p, from p to q, and from q back to q.
 
         This is a search over triples: three walks read the same text from (p, p, q), and must reach (p, q, q).
-        loop, other: where p and q are. left: how many triples of positions may still be examined, a number in a
-        list, which this method decreases. Raises TooLarge when it is below 0.
+        loop, other: the loops that contain p and q. reach: for each position, those that a walk from it reaches.
+        masks: the characters of each position, one bit each. triples_left: how many triples of positions may still
+        be examined; a list of one number, which this method decreases. Raises TooLarge when it is below 0.
         """
         aim = min(other)
         between = {position for position in reach[min(loop)] if position in other or aim in reach[position]}
@@ -494,8 +496,8 @@ class Automaton:
                                     return True
                                 seen.add(triple)
                                 waiting.append(triple)
-                                left[0] -= 1
-                    if left[0] < 0:
+                                triples_left[0] -= 1
+                    if triples_left[0] < 0:
                         raise TooLarge
         return False
 
