@@ -46,6 +46,7 @@ from mmap import PAGESIZE, mmap
 PIPE_BUF = 4096
 REPORT_S = 5.0  # seconds between two reports of lost lines
 EVENTFD_FLAGS: int = getattr(os, "EFD_CLOEXEC", 0) | getattr(os, "EFD_NONBLOCK", 0)
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2  # descriptors
 MAX_LINKS = 40  # symbolic links on the way to a directory, as in Linux
 SLOW, FULL = "its reader does not keep up", "the disk is full"
 # Severities, RFC 5424 section 6.2.1, by the levels of the error log; a line of the access log is an "info"
@@ -151,7 +152,7 @@ class LogFile:
     def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
         """Open path, and create the file if it does not exist. Raises OSError.
 
-        standard: the descriptor for the path "-": 1, standard output, or 2, standard error.
+        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR.
         before: path -> descriptor of the logs that are open already. A descriptor is reused if this process may not
         open its file any more.
         """
@@ -171,7 +172,7 @@ class LogFile:
             return
         if self.path == "-":
             self.descriptor = self.standard
-            self.has_clock = self.standard == 2 and in_journal()
+            self.has_clock = self.standard == STANDARD_ERROR and in_journal()
         else:
             fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
             if self.descriptor >= 0:
@@ -343,7 +344,7 @@ class Syslog(LogFile):
 
 
 def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
-    """Open the log that a path names, and return it. before: as in LogFile. Raises OSError."""
+    """Open the log that a path names, and return it. standard, before: as in LogFile. Raises OSError."""
     return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
 
 
@@ -367,7 +368,7 @@ def parse_syslog(path: str) -> tuple[int, str]:
 def in_journal() -> bool:
     """Return whether standard error is connected to systemd's journal: systemd.exec(5), JOURNAL_STREAM."""
     try:
-        status = os.fstat(2)
+        status = os.fstat(STANDARD_ERROR)
     except OSError:
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

@@ -24,7 +24,7 @@ from itertools import groupby
 from ewe.http.dates import MONTHS
 from ewe.http.messages import MadeOfRequests, Request, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
-from ewe.log_files import PIPE_BUF, LogFile, has_room, open_log
+from ewe.log_files import PIPE_BUF, STANDARD_ERROR, STANDARD_OUTPUT, LogFile, has_room, open_log
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 NONE: Mapping[str, int] = {}
@@ -72,7 +72,7 @@ class ErrorLog:
 
     def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
         """Open path ("-": standard error, "off": no log). before: as in LogFile. Raises OSError."""
-        self.file = open_log(path, 2, before)
+        self.file = open_log(path, STANDARD_ERROR, before)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
@@ -98,10 +98,10 @@ class ErrorLog:
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)
-        if not self.file.try_to_write(line, "error") and self.file.descriptor != 2:
+        if not self.file.try_to_write(line, "error") and self.file.descriptor != STANDARD_ERROR:
             try:
-                if has_room(2):
-                    os.write(2, line.encode("utf-8", "backslashreplace"))
+                if has_room(STANDARD_ERROR):
+                    os.write(STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
             except OSError:
                 pass  # standard error cannot be written either: the message is lost
 
@@ -265,9 +265,9 @@ class AccessLog:
         self.notes = dict(notes)
         self.form = form
         if form == "auto":
-            self.form = "short" if path == "-" and os.isatty(1) else "combined"
+            self.form = "short" if path == "-" and os.isatty(STANDARD_OUTPUT) else "combined"
         self.compile()
-        self.file = open_log(path, 1, before)
+        self.file = open_log(path, STANDARD_OUTPUT, before)
         self.files = [self.file]
         self.writes = self.enabled = self.file.descriptor >= 0
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.feature_table import directories, features
 from ewe.gateway.scripts import account, closed_directory, fault_of
-from ewe.log_files import names_file, open_log
+from ewe.log_files import STANDARD_ERROR, names_file, open_log
 from ewe.server.children import how_ended
 from ewe.server.privileges import become, look_up
 from ewe.streams.listener import StartError
@@ -117,7 +117,7 @@ def log_rotation_warnings(config: Config, rotates_as_root: bool = False) -> list
     for setting, path in files:
         if path.startswith("syslog:"):
             try:
-                open_log(path, 2).close()
+                open_log(path, STANDARD_ERROR).close()
             except PermissionError as error:
                 lines.append(f"{account()}: {error.strerror} ({setting})")
             except OSError:

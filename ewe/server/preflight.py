@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import XSWITCH, feature, features, lacking
-from ewe.log_files import open_log
+from ewe.log_files import STANDARD_ERROR, open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
     call_as_account,
@@ -155,7 +155,7 @@ def failing_files(config: Config) -> Iterator[str]:
     for setting, path in files:
         if path.startswith("syslog:") and setting in ("logfile", "access-log"):
             try:
-                open_log(path, 2).close()
+                open_log(path, STANDARD_ERROR).close()
             except OSError as error:
                 yield f"cannot write {path!r}: {error.strerror} ({setting})"
         elif path not in ("-", "off") and (reason := unwritable(path)):
