@@ -92,7 +92,7 @@ def _check(config: Config) -> int:
 def _explain(config: Config, question: str) -> int:
     """Print the site, the location and the rule that would answer a request, and the reason."""
     from ewe.config.setting_types import parse_address
-    from ewe.server.preflight import examined
+    from ewe.server.preflight import config_for_check
     from ewe.server.run import addresses_of
     from ewe.sites import make_site
     from ewe.sites.explain import explain
@@ -101,7 +101,9 @@ def _explain(config: Config, question: str) -> int:
     try:
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
-        return _print("\n".join(explain(make_site(examined(config), imports=False), question, server)) + "\n")
+        return _print(
+            "\n".join(explain(make_site(config_for_check(config), imports=False), question, server)) + "\n"
+        )
     except ValueError as error:
         raise Failure(str(error)) from None
 

@@ -59,7 +59,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     site = None
     try:
-        site = make_site(examined(config), imports=False)
+        site = make_site(config_for_check(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += htaccess_warnings(config)
@@ -136,7 +136,7 @@ def with_xswitch(config: Config) -> Config:
     return config
 
 
-def examined(config: Config) -> Config:
+def config_for_check(config: Config) -> Config:
     """Return the configuration for a site that serves no client: as with_xswitch(), and without a trace, since a
     check makes no file.
     """
