@@ -33,7 +33,7 @@ from ewe import logger
 
 CHECK_EVERY_S = 0.25  # seconds between two checks
 QUIET_S = 0.1  # seconds without a further change, before a change is reported
-MIN_WAIT_RATIO = 100  # after a check of t seconds, report() waits at least MIN_WAIT_RATIO * t
+MIN_WAIT_RATIO = 100  # after a check of t seconds, take_changes() waits at least MIN_WAIT_RATIO * t
 MAX_DIRECTORIES = 1000  # that are watched; further ones are not
 # A directory that has changed more recently is read again, since another change may have the same time.
 FRESH_NS = 2_000_000_000
@@ -48,7 +48,7 @@ class Directory(NamedTuple):
     paths: list[str]
 
 
-class Sources:
+class SourceWatcher:
     """The files of some directories, and of the directories below them, with their states at the last check."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Sources:
             add_stamp(self.stamps, path)
         self.file = path
 
-    def report(self) -> list[str]:
+    def take_changes(self) -> list[str]:
         """Return the changed files, after QUIET_S without a further change; [] if there are none."""
         began = time.monotonic()
         if began < self.due_at:

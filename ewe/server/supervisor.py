@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     import socket
 
     from ewe.server.processor_factory import ProcessorFactory
-    from ewe.server.sources import Sources
+    from ewe.server.sources import SourceWatcher
     from ewe.server.worker_table import State
 
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
@@ -123,7 +123,7 @@ class Supervisor(WorkerSlots):
         self.stopping = Stopping()
         self.complain_from = 0.0
         self.reports = Reports()
-        self.sources: Sources | None = None
+        self.sources: SourceWatcher | None = None
         if factory.config.reload:
             self.watch_sources()
 
@@ -449,9 +449,9 @@ class Supervisor(WorkerSlots):
     def watch_sources(self) -> None:
         """Begin to watch the settings file, and the directories of the program, with the current directory."""
         from ewe.gateway import programs  # noqa: F401  so that orphans.adopt_orphans() knows that programs may run
-        from ewe.server.sources import Sources
+        from ewe.server.sources import SourceWatcher
 
-        self.sources = Sources()
+        self.sources = SourceWatcher()
         self.sources.watch_file(self.factory.config.file)
         for directory in sources_of_this_process():
             self.sources.add(directory)
@@ -462,7 +462,7 @@ class Supervisor(WorkerSlots):
 
     def reload_changed_sources(self) -> None:
         """If source files have changed, log their names and begin a change to new workers."""
-        if self.sources is None or not (changed := self.sources.report()):
+        if self.sources is None or not (changed := self.sources.take_changes()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
