@@ -256,11 +256,11 @@ class Supervisor(WorkerSlots):
     def keep_within_span(self) -> None:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
-        self.add(int(span) - len(self.slots_in_use))
+        self.start_more(int(span) - len(self.slots_in_use))
         for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 
-    def add(self, number: int) -> None:
+    def start_more(self, number: int) -> None:
         """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
         for slot in self.free_slots(number):
             self.slots_in_use.add(slot)
@@ -289,7 +289,7 @@ class Supervisor(WorkerSlots):
         moment = self.next_look_at_workers()
         if moment is not None and moment <= time.monotonic():
             number, not_needed = self.plan_growth()
-            self.add(number)
+            self.start_more(number)
             for each in not_needed:
                 self.retire_slot(each.slot)
             if number or not_needed:
@@ -573,9 +573,9 @@ class Supervisor(WorkerSlots):
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
                 orphans.end(self.workers)
-            self.ended(worker, code)
+            self.handle_end(worker, code)
 
-    def ended(self, worker: WorkerProcess, code: int) -> None:
+    def handle_end(self, worker: WorkerProcess, code: int) -> None:
         """Determine the event that a worker's end is, and act on it."""
         if self.stopping:
             event = Event.AT_STOP
