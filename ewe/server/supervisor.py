@@ -37,7 +37,7 @@ import signal
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
 from ewe.gateway import orphans
@@ -85,29 +85,47 @@ STEADY, CHANGING, STOPPING = ServerState
 RUNNING = (STEADY, CHANGING)
 ALWAYS = (STEADY, CHANGING, STOPPING)
 
-# signal: (the states in which it has an effect, the method of Supervisor, its arguments). SIGCHLD only ends the
-# wait, since each turn of run() reaps.
-SIGNALS: dict[int, tuple[tuple[ServerState, ...], str, tuple[int, ...]]] = {
-    signal.SIGHUP: (RUNNING, "reload", ()),
-    signal.SIGTTIN: (RUNNING, "change_count", (1,)),
-    signal.SIGTTOU: (RUNNING, "change_count", (-1,)),
-    signal.SIGUSR1: (ALWAYS, "reopen_logs", ()),
-    signal.SIGUSR2: (ALWAYS, "log_status", ()),
-    **{number: (ALWAYS, "stop", (number,)) for number in STOPS},
+
+class SignalAction(NamedTuple):
+    """The effect of a signal: in these states, a method of Supervisor is called with these arguments."""
+
+    states: tuple[ServerState, ...]
+    method: str
+    arguments: tuple[int, ...] = ()
+
+
+class Task(NamedTuple):
+    """Work of the supervisor: in these states, each turn of run() calls a method of Supervisor.
+
+    next_at: the method that returns the time.monotonic() of its next work; "": only a signal or a report makes work
+    for it.
+    """
+
+    states: tuple[ServerState, ...]
+    method: str
+    next_at: str = ""
+
+
+# SIGCHLD is not here: it only ends the wait, since each turn of run() reaps.
+SIGNALS: dict[int, SignalAction] = {
+    signal.SIGHUP: SignalAction(RUNNING, "reload"),
+    signal.SIGTTIN: SignalAction(RUNNING, "change_count", (1,)),
+    signal.SIGTTOU: SignalAction(RUNNING, "change_count", (-1,)),
+    signal.SIGUSR1: SignalAction(ALWAYS, "reopen_logs"),
+    signal.SIGUSR2: SignalAction(ALWAYS, "log_status"),
+    **{number: SignalAction(ALWAYS, "stop", (number,)) for number in STOPS},
 }
 
-# (the states, the method of Supervisor that each turn of run() calls in them, the method that returns the
-# time.monotonic() of its next work; "": only a signal or a report makes work for it). The order counts: if one
-# method begins a change or a stop, the next ones belong to the new state.
-TASKS: tuple[tuple[tuple[ServerState, ...], str, str], ...] = (
-    (ALWAYS, "handle_signals", ""),
-    (ALWAYS, "reap", ""),
-    ((CHANGING,), "end_complete_change", ""),
-    (RUNNING, "reload_changed_sources", "next_look_at_sources"),
-    (RUNNING, "start_due", "next_start_at"),
-    (ALWAYS, "grow_or_shrink", "next_look_at_workers"),
-    ((STOPPING,), "end_xswitch_last", ""),
-    ((STOPPING,), "kill_overdue", "kill_at"),
+# The order counts: if one method begins a change or a stop, the next ones belong to the new state.
+TASKS = (
+    Task(ALWAYS, "handle_signals"),
+    Task(ALWAYS, "reap"),
+    Task((CHANGING,), "end_complete_change"),
+    Task(RUNNING, "reload_changed_sources", next_at="next_look_at_sources"),
+    Task(RUNNING, "start_due", next_at="next_start_at"),
+    Task(ALWAYS, "grow_or_shrink", next_at="next_look_at_workers"),
+    Task((STOPPING,), "end_xswitch_last"),
+    Task((STOPPING,), "kill_overdue", next_at="kill_at"),
 )
 
 
@@ -159,9 +177,9 @@ class Supervisor(WorkerSlots):
                 is_ready = True
                 ready()
             self.wait()
-            for states, method, _ in TASKS:
-                if self.state in states:
-                    getattr(self, method)()
+            for task in TASKS:
+                if self.state in task.states:
+                    getattr(self, task.method)()
         ignore_signals()
         logger.report_losses()  # for a worker that was killed
         if self.stopping.unusable:
@@ -174,7 +192,9 @@ class Supervisor(WorkerSlots):
         """Wait for a signal, for a report, for a client, or for the next moment of a task."""
         from select import select
 
-        moments = [getattr(self, moment)() for states, _, moment in TASKS if moment and self.state in states]
+        moments = [
+            getattr(self, each.next_at)() for each in TASKS if each.next_at and self.state in each.states
+        ]
         next_moment = min((each for each in moments if each is not None), default=None)
         seconds = None if next_moment is None else max(0.0, next_moment - time.monotonic())
         if not self.noted:
@@ -191,9 +211,9 @@ class Supervisor(WorkerSlots):
     def handle_signals(self) -> None:
         """Call the method that SIGNALS names for each noted signal that has an effect in the server's state."""
         for number in self.noted.take():
-            states, method, arguments = SIGNALS.get(number, ((), "", ()))
-            if self.state in states:
-                getattr(self, method)(*arguments)
+            action = SIGNALS.get(number)
+            if action is not None and self.state in action.states:
+                getattr(self, action.method)(*action.arguments)
 
     def reopen_logs(self) -> None:
         """USR1: open the log files again, here, in the workers and in X-Switch."""
@@ -352,22 +372,22 @@ class Supervisor(WorkerSlots):
 
     def reload(self) -> None:
         """HUP: read the configuration again, and start new workers with it."""
-        before = self.factory.copy()
-        if not self.factory.renew():  # a change in progress goes on
+        old_factory = self.factory.copy()
+        if not self.factory.renew():  # the configuration has an error; a change in progress goes on
             return
         self.signal_xswitch(signal.SIGHUP)
-        self.begin_change(before)
+        self.begin_change(old_factory)
 
-    def begin_change(self, before: ProcessorFactory) -> None:
+    def begin_change(self, old_factory: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
 
-        before: a copy of the factory before it was renewed. A change in progress is superseded.
+        old_factory: a copy of the factory before it was renewed. A change in progress is superseded.
         """
         if self.change is not None:  # its workers never served, so a failure returns to the state before it
-            before, superseded = self.change.factory, before
+            old_factory, superseded = self.change.factory, old_factory
             self.leave_change(self.change, superseded)
-        self.change = Change(before, frozenset(self.slots_in_use), self.growing.span)
-        if self.factory.workers != before.workers:
+        self.change = Change(old_factory, frozenset(self.slots_in_use), self.growing.span)
+        if self.factory.workers != old_factory.workers:
             self.use_span(self.factory.workers)
         self.cancel_starts()
         for slot in sorted(self.slots_in_use):
@@ -467,9 +487,10 @@ class Supervisor(WorkerSlots):
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        before = self.factory.copy()
+        old_factory = self.factory.copy()
+        # Only a changed settings file is read again. If it has an error, renew() logs it, and the old workers go on.
         if self.factory.config.file not in changed or self.factory.renew():
-            self.begin_change(before)
+            self.begin_change(old_factory)
 
     # Workers
 
