@@ -75,21 +75,26 @@ NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME",
 
 
 class Authorizers(Middleware):
-    """All authorizers of a site, the outermost first. Raises ValueError for an invalid address."""
+    """All authorizers of a site, the outermost first."""
 
     def __init__(self, config: Config, root: str, limits: RequestLimits) -> None:
-        addresses: dict[str, list[str]] = {}
+        """root: the document root, for the variables of a request. limits: for the head of an answer.
+
+        Raises ValueError for an invalid address.
+        """
+        # An authorizer may run at several addresses, which take the requests in turn.
+        addresses_of_path: dict[str, list[str]] = {}
         for path, address in map(parse_responder, config[FASTCGI_AUTHORIZER]):
-            addresses.setdefault(path.rstrip("/") or "/", []).append(address)
+            addresses_of_path.setdefault(path.rstrip("/") or "/", []).append(address)
         self.all = [
             Authorizer(
                 path,
-                connections_of(config, several, "fastcgi-authorizer", Authorization),
+                connections_of(config, addresses, "fastcgi-authorizer", codec=Authorization),
                 config,
                 root,
                 limits,
             )
-            for path, several in sorted(addresses.items(), key=lambda item: len(item[0]))
+            for path, addresses in sorted(addresses_of_path.items(), key=lambda item: len(item[0]))
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -130,7 +135,7 @@ def readings(request: Request) -> Iterator[str]:
 class Authorizer:
     """One authorizer, and the path below which it decides.
 
-    connections: to its processes. root: the document root, for the variables of a request. limits: of requests.
+    connections: to its processes. root: the document root, for the variables of a request. limits: for an answer.
     """
 
     def __init__(

@@ -78,7 +78,11 @@ def of_protocol(
 def connections_of(
     config: Config, addresses: list[str], setting: str, codec: Codec = Requester
 ) -> Connections:
-    """Return the connections to the addresses of one upstream. Raises ValueError for an invalid address."""
+    """Return the connections to the addresses of one upstream.
+
+    setting: names the addresses, for messages. codec: the web server's end of one connection, which speaks the
+    upstream's protocol. Raises ValueError for an invalid address.
+    """
     try:
         return Connections(
             addresses,

@@ -488,7 +488,7 @@ class Supervisor(WorkerSlots):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
         old_factory = self.factory.copy()
-        # Only a changed settings file is read again. If it has an error, renew() logs it, and the old workers go on.
+        # Only a changed settings file is read again. If it has an error, renew() logs that, and the workers stay.
         if self.factory.config.file not in changed or self.factory.renew():
             self.begin_change(old_factory)
 
