@@ -131,7 +131,7 @@ class FarScripts:
         """Yield the lines about the script on another machine."""
         script, _ = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "X-Switch: engines on another machine")
+            yield from scripts.lines_about_script(script, "X-Switch: engines on another machine")
         return script is not None
 
     def find(self, path: str) -> tuple[Script | None, str]:

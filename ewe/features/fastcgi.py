@@ -135,7 +135,7 @@ class FastCGI:
         """Yield the lines about the script that the upstream gets. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, f"a responder for {self.where}")
+            yield from scripts.lines_about_script(script, f"a responder for {self.where}")
         return script is not None
 
     def find(self, path: str) -> Script | None:

@@ -43,7 +43,7 @@ class Script:
         self.path_info = path_info
 
 
-def explained(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
+def lines_about_script(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
     """Yield the lines of `ewe --explain` for a script: the program, its path variables, and a possible fault."""
     yield f"  answer    the program {script.file}   ({why})"
     yield f"            SCRIPT_NAME={script.name} PATH_INFO={script.path_info or '(none)'}"

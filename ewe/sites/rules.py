@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ewe.features.base import Reroute
 from ewe.features.static import Static, redirect
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.scripts import Script, explained, leading_parts
+from ewe.gateway.scripts import Script, leading_parts, lines_about_script
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
@@ -235,7 +235,7 @@ class Programs:
         if script is None:
             yield f"  programs  {request.path} leads to no program   ({self.why})"
         else:
-            yield from explained(script, self.why, executable=self.executable)
+            yield from lines_about_script(script, self.why, executable=self.executable)
         return script is not None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

@@ -154,7 +154,7 @@ class LibCGI:
         """Yield the lines about the library that answers."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "libcgi-path")
+            yield from scripts.lines_about_script(script, "libcgi-path")
         return script is not None
 
     async def answer(
