@@ -51,17 +51,17 @@ class HasProxies(Protocol):
 class ServerPlan:
     """The objects that all sites of a server share while they are built.
 
-    limits: the limits of requests. protected: the protected sources of all sites; None for a server without tables.
-    applications: the applications of all sites. many_calls, many_processes: several threads of a process, or
-    several processes, may call an application at once. imports: import applications now; otherwise each worker
-    imports them. checks: middlewares around each site; a feature of one site may add a check that all sites then
-    need.
+    limits: the limits of requests. protected_on_all_sites: the protected sources of all sites; None for a server
+    without tables. applications: the applications of all sites. many_calls, many_processes: several threads of a
+    process, or several processes, may call an application at once. imports: import applications now; otherwise each
+    worker imports them. checks: middlewares around each site; a feature of one site may add a check that all sites
+    then need.
     """
 
     def __init__(
         self,
         config: Config,
-        protected: list[ProtectedSources | ProtectedPattern] | None = None,
+        protected_on_all_sites: list[ProtectedSources | ProtectedPattern] | None = None,
         *,
         many_calls: bool = False,
         many_processes: bool = False,
@@ -70,7 +70,7 @@ class ServerPlan:
         self.limits = RequestLimits(
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
-        self.protected = protected
+        self.protected_on_all_sites = protected_on_all_sites
         self.applications: list[Starts] = []
         self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
@@ -94,8 +94,8 @@ class ServerPlan:
 
     def protect(self, sources: ProtectedSources | ProtectedPattern) -> None:
         """Protect the sources of one location, on all sites."""
-        assert self.protected is not None
-        self.protected.append(sources)
+        assert self.protected_on_all_sites is not None
+        self.protected_on_all_sites.append(sources)
 
 
 class Plan:
@@ -190,11 +190,11 @@ class Plan:
             next((each.executables for each in protected if each.executables), ""),
             [each.sources for each in protected if each.sources],
         )
-        if self.server.protected is None:
+        if self.server.protected_on_all_sites is None:
             return found
         from ewe.gateway.shared_protection import SharedProtection
 
-        return SharedProtection.of(found, self.server.protected)
+        return SharedProtection.of(found, self.server.protected_on_all_sites)
 
     def shows(self, file: str, root: str) -> bool:
         """Return whether a file, such as the settings file, could be sent from a document root."""

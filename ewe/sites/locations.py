@@ -195,9 +195,10 @@ class LocationBuilder:
             self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
-        assert self.plan.server.protected is not None
+        assert self.plan.server.protected_on_all_sites is not None
         protected = SharedProtection.of(
-            ProtectedSources(directory, self.plan.static.protected.extensions), self.plan.server.protected
+            ProtectedSources(directory, self.plan.static.protected.extensions),
+            self.plan.server.protected_on_all_sites,
         )
         prefix = "" if self.template is not None else self.prefix
         return static_files(self.config, directory, prefix, protected)
