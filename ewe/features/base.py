@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-    # Yields the lines that `ewe --explain` prints for a request, and returns whether the handler answers.
+    # The type of each explain(): a generator that yields the lines which `ewe --explain` prints for a request, and
+    # returns whether the handler answers. `yield from` passes the lines on, and has this value.
     Explanation = Generator[str, None, bool]
 
 
@@ -113,7 +114,7 @@ class First:
         return error_page(404, "there is no such file")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handlers, up to the first that answers."""
+        """Yield the lines of the handlers, up to the first that answers; return whether one answers."""
         for handler in self.handlers:
             if (yield from explained(handler, request, io)):
                 return True
@@ -223,7 +224,7 @@ class Mounted:
         return await self.handler.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handler, if the path is below its own."""
+        """Yield the lines of the handler, if the path is below its own; return whether it answers."""
         if not self.covers(request.path):
             return False
         if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:

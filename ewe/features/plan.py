@@ -167,7 +167,10 @@ class Plan:
         yield from last
 
     def protected_sources(self) -> ProtectedSources:
-        """Return the protected sources of the document root. ewe never sends them."""
+        """Return the protected sources of the document root: what the features declare, the settings and the key.
+
+        If the server has several sites, the result also asks those of all other sites, and they ask this one.
+        """
         config = self.config
         root = real_path(config.documentroot)
         protected = [
@@ -190,7 +193,7 @@ class Plan:
             next((each.executables for each in protected if each.executables), ""),
             [each.sources for each in protected if each.sources],
         )
-        if self.server.protected_on_all_sites is None:
+        if self.server.protected_on_all_sites is None:  # this is the only site
             return found
         from ewe.gateway.shared_protection import SharedProtection
 

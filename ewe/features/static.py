@@ -298,21 +298,21 @@ class Static:
             raise HTTPError(501, f"method {request.method!r} to a file")
         raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
 
-    def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
+    def explain(self, request: Request, why: str, client_request: Request | None = None) -> Iterator[str]:
         """Yield the lines of `ewe --explain` for a file or a directory, or for a missing file.
 
-        why: the reason why the files answer, which the line shows. asked: the client's request; the path of
-        `request` may differ because of an alias.
+        why: the reason why the files answer, which the line shows. client_request: the request with the path in the
+        client's URL, if `request` has another path because of an alias; None: it is `request`.
         """
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"
             return
         try:
-            yield from self.explain_path(request.path, why, asked)
+            yield from self.explain_path(request.path, why, client_request or request)
         except HTTPError as refused:
             yield f"  answer    {refused.status}: {refused.cause}"
 
-    def explain_path(self, path: str, why: str, asked: Request) -> Iterator[str]:
+    def explain_path(self, path: str, why: str, client_request: Request) -> Iterator[str]:
         """Yield the lines for the file or the directory at a path. Raises HTTPError(403, 404)."""
         name = self.name(path)
         if hidden(path):
@@ -325,7 +325,8 @@ class Static:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 yield f"  answer    the file {name}   ({why})"
             elif not path.endswith("/"):
-                target = percent_encode(asked.path) + "/" + ("" if asked.query is None else f"?{asked.query}")
+                query = "" if client_request.query is None else f"?{client_request.query}"
+                target = f"{percent_encode(client_request.path)}/{query}"
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
             elif index := next((each for each in self.index_names if os.path.exists(name + each)), ""):
                 names = ", ".join(self.index_names)

@@ -78,7 +78,7 @@ class Offer:
         return await self.site.response_elsewhere(reroute, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the feature, or the file, that answers."""
+        """Yield the lines about the feature, or the file, that answers; return True: the files answer last."""
         if self.guarded:
             yield "  decides   an authorizer may answer instead (fastcgi-authorizer)"
         for prefix, handler in self.routes:
@@ -89,7 +89,7 @@ class Offer:
                 except HTTPError as refused:
                     yield f"  answer    {refused.status}: {refused.cause}"
                     return True
-        yield from self.static.explain(request, "no program is at this path", request)
+        yield from self.static.explain(request, "no program is at this path")
         return True
 
     def proxy_at(self, path: str) -> object | None:
@@ -239,7 +239,10 @@ class SiteRoutes:
             io.tried, io.variables = before
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers."""
+        """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers.
+
+        Return True: if no handler answers, the answer is 404.
+        """
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
             yield from self.lines_about_location(location, request.path)
