@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ewe.config.feature_table import ACCESS, FILTERS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
-from ewe.sites.routes import Inside, Location, Offer, SiteRoutes, Variables
+from ewe.sites.routes import FeatureChain, Inside, Location, SiteRoutes, Variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,26 +38,26 @@ class SiteBuilder:
         self.plan.locate = self.routes.find
         self.inside = Inside(self.routes)
         self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in ACCESS)
-        self.offer = self.offer_of(self.plan)
+        self.feature_chain = self.feature_chain_of(self.plan)
         for each in self.tables:
             self.routes.locations.append(self.location(each))
         self.routes.locations.append(self.location(None))
 
     def handler(self) -> Handler:
-        """Return the handler of the site: its routes, or its Offer if there are no locations and middlewares."""
+        """Return the handler of the site: its routes; without locations and middlewares, its FeatureChain."""
         # Without [[site.location]] and without a middleware, the routes would only pass each request on to the
-        # offer. The offer answers alone then; it keeps the routes for local redirects.
-        if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.offer:
-            alone = Offer(self.plan.mounts, self.plan.static)
+        # FeatureChain. The FeatureChain answers alone then; it keeps the routes for local redirects.
+        if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.feature_chain:
+            alone = FeatureChain(self.plan.mounts, self.plan.static)
             alone.site = self.routes
             return alone
         return self.routes
 
-    def offer_of(self, plan: Plan) -> Offer:
+    def feature_chain_of(self, plan: Plan) -> FeatureChain:
         """Return the handler for the features of a document root."""
-        offer = Offer(plan.mounts, plan.static)
-        offer.guarded = self.routes.guarded
-        return offer
+        feature_chain = FeatureChain(plan.mounts, plan.static)
+        feature_chain.guarded = self.routes.guarded
+        return feature_chain
 
     def location(self, table: LocationTable | None) -> Location:
         """Return the location of a table; for None, the last location, which covers every path."""
@@ -66,7 +66,7 @@ class SiteBuilder:
         filters, finishes = self.middlewares(FILTERS, table, config)
         match: Match | None = None
         if table is None:
-            answers = self.with_variables(self.offer, config)
+            answers = self.with_variables(self.feature_chain, config)
         else:
             from ewe.sites.locations import location_of
 

@@ -17,7 +17,7 @@ from ewe.features.plan import Plan
 from ewe.gateway.protected_sources import ProtectedSources, with_languages
 from ewe.gateway.shared_protection import ProtectedPattern, SharedProtection
 from ewe.sites.match import Match
-from ewe.sites.routes import Offer
+from ewe.sites.routes import FeatureChain
 from ewe.sites.rules import Alias, FixedStatus, Programs, Redirect, Rewrite, Try, true_path
 from ewe.sites.templates import Template
 
@@ -41,9 +41,9 @@ class SiteParts(Protocol):
     tables: Sequence[LocationTable]
     plan: Plan
     routes: SiteRoutes
-    offer: Offer
+    feature_chain: FeatureChain
 
-    def offer_of(self, plan: Plan) -> Offer:
+    def feature_chain_of(self, plan: Plan) -> FeatureChain:
         """Return the handler for the features of a document root."""
 
     def with_variables(self, handler: Handler, config: Config) -> Handler:
@@ -126,7 +126,9 @@ class LocationBuilder:
                 return First([answer])
         handlers: list[Handler] = [self.tries(values["try"])] if "try" in values else []
         handlers += [self.site.with_variables(each, self.config) for each in self.programs()]
-        return handlers[0] if len(handlers) == 1 and isinstance(handlers[0], Offer) else First(handlers)
+        return (
+            handlers[0] if len(handlers) == 1 and isinstance(handlers[0], FeatureChain) else First(handlers)
+        )
 
     def programs(self) -> Iterator[Handler]:
         """Yield the gateway, the programs among the files, and the files."""
@@ -146,7 +148,7 @@ class LocationBuilder:
             yield Alias(self.match, self.static, self.template, f"alias = {values['alias']!r}")
         else:
             plan = self.location_plan
-            yield self.site.offer if plan is self.plan else self.site.offer_of(plan)
+            yield self.site.feature_chain if plan is self.plan else self.site.feature_chain_of(plan)
 
     def in_middlewares(self, handler: Handler) -> Handler:
         """Wrap a handler in the middlewares around each feature, with the location's settings."""

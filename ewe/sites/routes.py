@@ -4,9 +4,9 @@
     SiteRoutes    chooses a location: the first in the file that covers the path; the last one covers every path
       a chain     filters (limit-rate, headers, compression, error-pages) around guards (methods, allow, auth)
       First       calls the handlers of the location (ewe.sites.rules) one after the other
-    Offer         calls the features of a document root one after the other; its files come last
+    FeatureChain  calls the features of a document root one after the other; its files come last
 
-A node without a choice is left out: a server without tables begins with its Offer.
+A node without a choice is left out: a server without tables begins with its FeatureChain.
 
 A rewrite, a `try` that has found another path, and a local redirect of a program raise Reroute. The exception
 leaves the chain without a response. SiteRoutes then begins again with its first location, at most MAX_REDIRECTS
@@ -37,7 +37,7 @@ MAX_REDIRECTS = 10  # local redirects and rewrites of one request: RFC 3875 sect
 EVERY_METHOD = ("Allow", "GET, HEAD, POST, OPTIONS")
 
 
-class Offer:
+class FeatureChain:
     """Calls the features of one document root, one after the other; its files come last.
 
     site: the routes that follow a local redirect, if this node is the root of the tree. guarded: an authorizer is
@@ -53,7 +53,7 @@ class Offer:
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
                 # The features after the middleware are inside of it, for requests below its path. They also follow
                 # it in `routes`, for all other requests.
-                rest = Offer(mounts[at + 1 :], static)
+                rest = FeatureChain(mounts[at + 1 :], static)
                 handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
             self.routes.append((path, handler))
 
