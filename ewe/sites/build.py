@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ewe.config.feature_table import ACCESS, FILTERS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
-from ewe.sites.routes import FeatureChain, Inside, Location, SiteRoutes, Variables
+from ewe.sites.routes import FeatureChain, Location, SiteRoutes, UnguardedSite, Variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class SiteBuilder:
         self.plan = Plan(config, server)
         self.routes = SiteRoutes(has_table=table is not None)
         self.plan.locate = self.routes.find
-        self.inside = Inside(self.routes)
+        self.unguarded_site = UnguardedSite(self.routes)
         self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in ACCESS)
         self.feature_chain = self.feature_chain_of(self.plan)
         for each in self.tables:
@@ -71,7 +71,7 @@ class SiteBuilder:
             from ewe.sites.locations import location_of
 
             match, answers = location_of(self, table, config, is_guarded="auth" in decides)
-        location = Location(match, answers, guards, filters, self.inside)
+        location = Location(match, answers, guards, filters, self.unguarded_site)
         location.decides, location.finishes = decides, finishes
         return location
 

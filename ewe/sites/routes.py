@@ -284,7 +284,7 @@ class SiteRoutes:
         return None if proxy is None else (location, proxy)
 
 
-class Inside:
+class UnguardedSite:
     """A site without the guards and filters of its locations, for error pages."""
 
     def __init__(self, routes: SiteRoutes) -> None:
