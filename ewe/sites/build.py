@@ -66,12 +66,12 @@ class SiteBuilder:
         filters, finishes = self.middlewares(FILTERS, table, config)
         match: Match | None = None
         if table is None:
-            answers = self.with_variables(self.feature_chain, config)
+            inner = self.with_variables(self.feature_chain, config)
         else:
             from ewe.sites.locations import location_of
 
-            match, answers = location_of(self, table, config, is_guarded="auth" in decides)
-        location = Location(match, answers, guards, filters, self.unguarded_site)
+            match, inner = location_of(self, table, config, is_guarded="auth" in decides)
+        location = Location(match, inner, guards, filters, self.unguarded_site)
         location.decides, location.finishes = decides, finishes
         return location
 

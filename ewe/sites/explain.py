@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 QUESTION = re.compile(r"(?:([A-Za-z]+)\s+)?(?:(https?)://([^/?#]+))?(/[^#\s]*)?")
 
 
-class Nowhere:
+class NoConnection:
     """The attributes of a stream that templates read. It has no connection."""
 
     client = ("127.0.0.1", 0)
@@ -51,7 +51,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         parse_target(request, site.limits.encoded_slashes)
     except HTTPError as refused:
         raise ValueError(f"{question!r}: {refused.cause} ({refused.status})") from None
-    io = Nowhere(scheme, server)
+    io = NoConnection(scheme, server)
     yield f"{request.method} {scheme}://{request.host}{target}"
     if request.path != target.partition("?")[0]:
         yield f"  path      {request.path}   (decoded, without dot segments and double slashes)"

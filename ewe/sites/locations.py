@@ -55,7 +55,7 @@ def location_of(
 ) -> tuple[Match, Handler]:
     """Return the paths that a location covers, and its handler. Raises ConfigError, ValueError."""
     match = Match(table)
-    return match, LocationBuilder(site, match, table, config, is_guarded).answers()
+    return match, LocationBuilder(site, match, table, config, is_guarded).handler()
 
 
 def settings_of_middlewares() -> set[str]:
@@ -110,7 +110,7 @@ class LocationBuilder:
         for table in self.site.tables:
             yield self.site.config.with_values(table.own_settings), table.values.get("index", ())
 
-    def answers(self) -> Handler:
+    def handler(self) -> Handler:
         """Return the handler of the location."""
         values, pattern, match = self.values, self.match.pattern, self.match
         if "redirect" in values:

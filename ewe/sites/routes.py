@@ -141,7 +141,7 @@ class Variables(Middleware):
 class Location:
     """One location of a site: the paths that it covers, and the handler for them.
 
-    match: None for the last location, which covers every path. answers: the handler that answers. filters, guards:
+    match: None for the last location, which covers every path. inner: the handler that answers. filters, guards:
     the middlewares around it, with the innermost filter and the outermost guard first. decides, finishes: the keys
     of the settings that ask for the guards and for the filters.
     """
@@ -149,19 +149,19 @@ class Location:
     def __init__(
         self,
         match: Match | None,
-        answers: Handler,
+        inner: Handler,
         guards: Sequence[Middleware],
         filters: Sequence[Middleware],
         site: Handler,
     ) -> None:
         """site: the handler for other paths of the site, such as an error page."""
         self.match = match
-        self.answers = answers
+        self.inner = inner
         self.filters = filters
         self.site = site
         self.decides: list[str] = []
         self.finishes: list[str] = []
-        handler = answers
+        handler = inner
         for guard in reversed(guards):
             handler = guard.around(handler, site)
         self.handler = self.filtered(handler)
@@ -218,7 +218,7 @@ class SiteRoutes:
                 # `tried`: if a rule `try` has found the path, it does not search again
                 request, io.variables, io.tried = reroute.request, reroute.variables, reroute.tried
                 location = self.find(request.path)
-                handler = location.answers if bare else location.handler
+                handler = location.inner if bare else location.handler
                 try:
                     return await handler.respond(request, io) or error_page(404, "there is no such file")
                 except Reroute as other:
@@ -233,7 +233,9 @@ class SiteRoutes:
             if bare:
                 raise HTTPError(500, cause)
             # The filters of the last location see the failure, as they see the location's other responses.
-            failed = await location.filtered(Fails(HTTPError(500, cause))).respond(reroute.request, io)
+            failed = await location.filtered(FailingHandler(HTTPError(500, cause))).respond(
+                reroute.request, io
+            )
             return failed or error_page(500, cause)
         finally:
             io.tried, io.variables = before
@@ -249,7 +251,7 @@ class SiteRoutes:
             if location.decides:
                 yield f"  decides   {', '.join(location.decides)}: may answer instead"
             try:
-                answered = yield from explained(location.answers, request, io)
+                answered = yield from explained(location.inner, request, io)
             except Reroute as other:
                 request, io.tried = other.request, other.tried
                 yield f"            so ewe looks {request.path} up"
@@ -280,7 +282,7 @@ class SiteRoutes:
     def proxy_at(self, path: str) -> object | None:
         """Return the location and the proxy that answer for a path; None if another handler may answer."""
         location = self.find(path)
-        proxy = None if self.guarded else proxy_of(location.answers, path)
+        proxy = None if self.guarded else proxy_of(location.inner, path)
         return None if proxy is None else (location, proxy)
 
 
@@ -295,7 +297,7 @@ class UnguardedSite:
         return await self.routes.response_elsewhere(Reroute(request, io.variables), io, bare=True)
 
 
-class Fails:
+class FailingHandler:
     """A handler that raises an error for every request."""
 
     def __init__(self, error: HTTPError) -> None:
