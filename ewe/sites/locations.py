@@ -124,19 +124,19 @@ class LocationBuilder:
             if key in values:
                 answer: Handler = feature(module).answer(self)
                 return First([answer])
-        handlers: list[Handler] = [self.tries(values["try"])] if "try" in values else []
-        handlers += [self.site.with_variables(each, self.config) for each in self.programs()]
+        handlers: list[Handler] = [self.try_handler(values["try"])] if "try" in values else []
+        handlers += [self.site.with_variables(each, self.config) for each in self.program_handlers()]
         return (
             handlers[0] if len(handlers) == 1 and isinstance(handlers[0], FeatureChain) else First(handlers)
         )
 
-    def programs(self) -> Iterator[Handler]:
+    def program_handlers(self) -> Iterator[Handler]:
         """Yield the gateway, the programs among the files, and the files."""
         values = self.values
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
         if gateway:
             try:
-                yield self.in_middlewares(self.program(gateway))
+                yield self.in_middlewares(self.gateway_handler(gateway))
             except ConfigError:
                 raise
             except ValueError as reason:  # of an address or an application
@@ -243,7 +243,7 @@ class LocationBuilder:
             return self.static
         return self.location_plan.static
 
-    def tries(self, paths: tuple[str | int, ...]) -> Try:
+    def try_handler(self, paths: tuple[str | int, ...]) -> Try:
         """Return the step of the key `try`. paths: the last may be a status instead. Raises ConfigError."""
         label = self.table.at("try")
         templates = [Template(each, label, self.match.pattern) for each in paths if isinstance(each, str)]
@@ -265,7 +265,7 @@ class LocationBuilder:
             for mount in declared.files(self) if declared.files is not None else ():
                 yield mount.handler if mount.bare else self.in_middlewares(mount.handler)
 
-    def program(self, gateway: tuple[str, ...]) -> Handler:
+    def gateway_handler(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
         kind = parse_gateway(gateway[0])[0]
         made = feature(GATEWAYS[kind].module).gateway(
