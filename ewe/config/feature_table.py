@@ -200,10 +200,10 @@ def programs(config: object) -> Iterator[Any]:
         yield from each.programs(config)
 
 
-def start_warnings(config: Any, public: str = "") -> Iterator[str]:
+def start_warnings(config: Any, public_url: str = "") -> Iterator[str]:
     """Yield the warnings at a start, of the features that the settings of a site or the keys of a table ask for.
 
-    public: a URL of the server that other machines can reach; "" if there is none.
+    public_url: a URL of the server that other machines can reach; "" if there is none.
     """
     tables = [*config.sites, *(location for site in config.sites for location in site.locations)]
     keys = {key for table in tables for key in (*table.values, *table.steps)}
@@ -213,7 +213,7 @@ def start_warnings(config: Any, public: str = "") -> Iterator[str]:
         declared += features(site_config, "start_warnings")
     for each in dict.fromkeys(declared):
         warnings_of = each.start_warnings
-        yield from warnings_of(config, public) if warnings_of is not None else ()
+        yield from warnings_of(config, public_url) if warnings_of is not None else ()
 
 
 def modules() -> list[str]:

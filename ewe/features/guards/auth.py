@@ -233,16 +233,16 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     return name, password
 
 
-def start_warnings(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public_url: str) -> Iterator[str]:
     """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
-    for site in config.sites if public else ():
+    for site in config.sites if public_url else ():
         own = config.with_values(site.own_settings)
         if own.tls == "self" or own.tls_cert is not None:
             continue
         origins = [each.origin_of("auth") for each in (site, *site.locations) if "auth" in each.steps]
         if origins:
             yield (
-                f"{origins[0]}: auth asks for passwords without TLS at {public}: others can read them on their way"
+                f"{origins[0]}: auth asks for passwords without TLS at {public_url}: others can read them on their way"
                 " (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
             )
 

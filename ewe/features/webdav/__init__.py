@@ -45,7 +45,7 @@ def answer(location: LocationPlan) -> Handler:
     )
 
 
-def start_warnings(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public_url: str) -> Iterator[str]:
     """Yield a line for each location where everybody may write."""
     for site in config.sites:
         for location in site.locations:
