@@ -39,7 +39,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return the Runner for the programs of a location."""
+    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` has no addresses.
+
+    The Runner starts a program itself, or passes it on to X-Switch if the settings ask for that.
+    """
     from ewe.features.cgi.programs import CGI
 
     plan = location.plan
