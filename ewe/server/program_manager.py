@@ -118,8 +118,8 @@ class ProgramManager:
         os.close(lifeline)
         for program in self.programs:
             program.socket.close()
-            if program.described:
-                logger.errors.info(program.described)
+            if program.start_message:
+                logger.errors.info(program.start_message)
 
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
@@ -130,7 +130,7 @@ class ProgramManager:
                 program.preload()
             if os.geteuid() == 0:
                 become(self.user, self.group)
-            Manager(self.programs, lifeline, self.grace).run()
+            ManagerProcess(self.programs, lifeline, self.grace).run()
             # The server may have been killed before close().
             shutil.rmtree(self.directory, ignore_errors=True)
         except BaseException:
@@ -288,7 +288,7 @@ class ProgramProcess:
         self.process.poll()
 
 
-class Manager:
+class ManagerProcess:
     """Starts and restarts the processes of all programs, until the lifeline ends."""
 
     def __init__(self, programs: list[KeptProgram], lifeline: int, grace: float) -> None:
@@ -296,7 +296,7 @@ class Manager:
         self.lifeline = lifeline
         self.grace = grace
         self.slots = [ProcessSlot(program) for program in programs for _ in range(program.count)]
-        self.leaving: list[ProgramProcess] = []
+        self.retiring: list[ProgramProcess] = []
         self.restarting = False
 
     def run(self) -> None:
@@ -340,7 +340,7 @@ class Manager:
 
     def processes(self) -> list[ProgramProcess]:
         """Return all running processes."""
-        return [*(each.process for each in self.slots if each.process is not None), *self.leaving]
+        return [*(each.process for each in self.slots if each.process is not None), *self.retiring]
 
     def seconds_to_next_action(self) -> float | None:
         """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
@@ -359,7 +359,7 @@ class Manager:
         now = time.monotonic()
         for slot in self.slots:
             if slot.process is not None and slot.program.hidden and now - slot.process.started_at >= YOUNG_S:
-                slot.program.show()
+                slot.program.show_socket()
             if not slot.is_due(now):
                 continue
             slot.due_at = None
@@ -377,14 +377,14 @@ class Manager:
             for each in self.slots
             if each.program is slot.program
         ):
-            slot.program.hide()
+            slot.program.hide_socket()
         logger.errors.error(f"{what}; starting another{wait} ({slot.program.setting})")
 
     def reap(self) -> None:
         """Reap the processes that have ended, and plan their successors."""
-        for process in [each for each in self.leaving if each.has_exited()]:
+        for process in [each for each in self.retiring if each.has_exited()]:
             process.close()
-            self.leaving.remove(process)
+            self.retiring.remove(process)
         for slot in self.slots:
             ended = slot.process
             if ended is None or not ended.has_exited():
@@ -408,9 +408,9 @@ class Manager:
             slot.plan_at_once()
             if process is not None:
                 process.deadline = now + self.grace
-                self.leaving.append(process)
+                self.retiring.append(process)
         self.start_due()
-        for process in self.leaving:
+        for process in self.retiring:
             process.signal(signal.SIGUSR1)
 
     def end_due(self) -> None:
