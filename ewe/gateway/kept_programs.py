@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR2)  # by the manager
-# Orders to the manager. They stay blocked until ManagerProcess.run() has set their handlers. To ignore them until then
-# would discard one that has arrived.
+# Orders to the manager. They stay blocked until ManagerProcess.run() has set their handlers. To ignore them until
+# then would discard one that has arrived.
 ORDERS = (signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -40,8 +40,8 @@ class KeptProgram:
     """One program: the number of its processes, its listening socket, and the socket's path.
 
     setting: the key of the setting that asks for the program. rereads: the names of the settings that its processes
-    read again at HUP; () means that HUP replaces the processes. hidden: hide_socket() has renamed the socket. start_message:
-    a line for the log once the program is started; "": none.
+    read again at HUP; () means that HUP replaces the processes. hidden: hide_socket() has renamed the socket.
+    start_message: a line for the log once the program is started; "": none.
     """
 
     setting = ""
@@ -92,7 +92,7 @@ class KeptProgram:
             self.socket.setblocking(True)
 
     def show_socket(self) -> None:
-        """Give the socket its name back."""
+        """Undo hide_socket(): give the socket its name back, so that clients can connect again."""
         if self.hidden:
             rename_if_there(self.path + ".hidden", self.path)
             self.hidden = False

@@ -289,7 +289,11 @@ class ProgramProcess:
 
 
 class ManagerProcess:
-    """Starts and restarts the processes of all programs, until the lifeline ends."""
+    """The manager's side: starts and restarts the processes of all programs, until the lifeline ends.
+
+    slots: one for each process that is to run. retiring: processes of no slot, which are to end by their deadline.
+    restarting: HUP has come, and its new processes are not started yet.
+    """
 
     def __init__(self, programs: list[KeptProgram], lifeline: int, grace: float) -> None:
         self.programs = programs
@@ -311,6 +315,7 @@ class ManagerProcess:
             if self.restarting:
                 self.restart()
             self.reap()
+            self.show_recovered_sockets()
             self.start_due()
             self.end_due()
             processes = {process.reader: process for process in self.processes() if process.reader >= 0}
@@ -343,10 +348,10 @@ class ManagerProcess:
         return [*(each.process for each in self.slots if each.process is not None), *self.retiring]
 
     def seconds_to_next_action(self) -> float | None:
-        """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
+        """Return the seconds until the next start, TERM, KILL or show_socket(); None if none is planned."""
         moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
         moments += [each.deadline for each in self.processes() if each.deadline]
-        # The processes in `leaving` do not count: their moment has passed, and poll() would not wait.
+        # The processes in `retiring` do not count: their moment has passed, and poll() would not wait.
         moments += [
             slot.process.started_at + YOUNG_S
             for slot in self.slots
@@ -354,12 +359,17 @@ class ManagerProcess:
         ]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
-    def start_due(self) -> None:
-        """Start the processes that are due. Show a hidden socket again after a process has lived for YOUNG_S."""
+    def show_recovered_sockets(self) -> None:
+        """Show a hidden socket again after a process of its program has lived for YOUNG_S."""
         now = time.monotonic()
         for slot in self.slots:
             if slot.process is not None and slot.program.hidden and now - slot.process.started_at >= YOUNG_S:
                 slot.program.show_socket()
+
+    def start_due(self) -> None:
+        """Start the processes that are due."""
+        now = time.monotonic()
+        for slot in self.slots:
             if not slot.is_due(now):
                 continue
             slot.due_at = None
@@ -368,8 +378,12 @@ class ManagerProcess:
             except (OSError, subprocess.SubprocessError) as reason:
                 self.replace(slot, f"{slot.program.name} cannot be started: {reason}", now)
 
-    def replace(self, slot: ProcessSlot, what: str, born: float) -> None:
-        """Plan the next process of a slot, and log the reason. born: the start of the last process."""
+    def replace(self, slot: ProcessSlot, failure: str, born: float) -> None:
+        """Plan the next process of a slot, and log the failure of the last one.
+
+        If every process of the program has failed twice in a row, hide its socket. failure: what has happened, for
+        the log. born: the time.monotonic() at which the last process started.
+        """
         seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
         if all(
@@ -378,7 +392,7 @@ class ManagerProcess:
             if each.program is slot.program
         ):
             slot.program.hide_socket()
-        logger.errors.error(f"{what}; starting another{wait} ({slot.program.setting})")
+        logger.errors.error(f"{failure}; starting another{wait} ({slot.program.setting})")
 
     def reap(self) -> None:
         """Reap the processes that have ended, and plan their successors."""
@@ -393,8 +407,8 @@ class ManagerProcess:
             ended.close()
             code = ended.process.returncode
             hint = hint_about_package(ended.recent_output)
-            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
-            self.replace(slot, what, ended.started_at)
+            failure = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
+            self.replace(slot, failure, ended.started_at)
 
     def restart(self) -> None:
         """Start a new process in every slot, and ask the old ones to end after their requests."""
