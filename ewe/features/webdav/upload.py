@@ -131,7 +131,7 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
             raise refusal(reason, resource.real) from None
         descriptors.callback(file.close)
         try:
-            tree.check(resource.real, file.descriptor)
+            tree.refuse_program(resource.real, file.descriptor)
             await receive(request, file.descriptor, max_bytes)
             return await call_with(descriptors, io, lambda: finish(request, tree, resource, file))
         except OSError as reason:
