@@ -49,7 +49,7 @@ from ewe.gateway.records import Authorization, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import path_of_target
@@ -112,7 +112,7 @@ class Authorizers(Middleware):
                     decision = await authorizer.decide(request, io)
                     if isinstance(decision, Response):
                         if decision.target is not None:
-                            raise Reroute(moved(request, decision.target), by_program=True)
+                            raise Reroute(redirected_request(request, decision.target), by_program=True)
                         return decision
                     if decision:
                         io.variables = io.variables | decision

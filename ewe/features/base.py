@@ -33,7 +33,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from ewe.http.error_pages import error_page
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class First:
             response = await handler.respond(request, io)
             if response is not None:
                 if response.target is not None:
-                    raise Reroute(moved(request, response.target), by_program=True)
+                    raise Reroute(redirected_request(request, response.target), by_program=True)
                 return response
         return error_page(404, "there is no such file")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained, proxy_of, respond_with
 from ewe.http.error_pages import error_page
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -66,7 +66,7 @@ class FeatureChain:
                     if response is not None:
                         if response.target is None:
                             return response
-                        raise Reroute(moved(request, response.target or "/"), by_program=True)
+                        raise Reroute(redirected_request(request, response.target or "/"), by_program=True)
         except Reroute as other:  # from a feature, or from inside a middleware (RFC 3875 section 6.2.2)
             if self.site is None:
                 raise
