@@ -44,7 +44,7 @@ class LocationMiddleware(NamedTuple):
 
 
 # Asked before the answer; the first in the table is asked first.
-ACCESS = (
+GUARDS = (
     LocationMiddleware("ewe.features.authorizers", setting="fastcgi_authorizer"),
     LocationMiddleware("ewe.features.guards.methods", "methods"),
     LocationMiddleware("ewe.features.guards.addresses", "deny"),
@@ -61,7 +61,7 @@ FILTERS = (
     LocationMiddleware("ewe.features.guards.freshness", "cache-control"),
     LocationMiddleware("ewe.features.guards.limit_rate", "limit-rate"),
 )
-STEPS = {step.key: step for step in (*ACCESS, *FILTERS) if step.key}
+STEPS = {step.key: step for step in (*GUARDS, *FILTERS) if step.key}
 
 
 class LocationGateway(NamedTuple):
@@ -219,6 +219,6 @@ def start_warnings(config: Any, public_url: str = "") -> Iterator[str]:
 def modules() -> list[str]:
     """Return the names of all modules in the table, each once."""
     found = [module for module, _ in FEATURES]
-    found += [step.module for step in (*ACCESS, *FILTERS)]
+    found += [step.module for step in (*GUARDS, *FILTERS)]
     found += [kind.module for kind in GATEWAYS.values()]
     return list(dict.fromkeys([*found, *ANSWERS.values(), *SERVER.values()]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import ACCESS, FILTERS, LocationMiddleware, feature, is_on
+from ewe.config.feature_table import FILTERS, GUARDS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
 from ewe.sites.routes import FeatureChain, Location, SiteRoutes, UnguardedSite, Variables
@@ -37,7 +37,7 @@ class SiteBuilder:
         self.routes = SiteRoutes(has_table=table is not None)
         self.plan.locate = self.routes.find
         self.unguarded_site = UnguardedSite(self.routes)
-        self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in ACCESS)
+        self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in GUARDS)
         self.feature_chain = self.feature_chain_of(self.plan)
         for each in self.tables:
             self.routes.locations.append(self.location(each))
@@ -62,7 +62,7 @@ class SiteBuilder:
     def location(self, table: LocationTable | None) -> Location:
         """Return the location of a table; for None, the last location, which covers every path."""
         config = self.config.with_values(table.own_settings) if table is not None else self.config
-        guards, decides = self.middlewares(ACCESS, table, config)
+        guards, decides = self.middlewares(GUARDS, table, config)
         filters, finishes = self.middlewares(FILTERS, table, config)
         match: Match | None = None
         if table is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from ewe.config.feature_table import ACCESS, ANSWERS, FILTERS, GATEWAYS, feature
+from ewe.config.feature_table import ANSWERS, FILTERS, GATEWAYS, GUARDS, feature
 from ewe.config.messages import ConfigError, quoted
 from ewe.config.setting import SourcedValue
 from ewe.config.settings import KEYS
@@ -60,7 +60,7 @@ def location_of(
 
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
-    modules = {step.module for step in (*ACCESS, *FILTERS) if step.setting}
+    modules = {step.module for step in (*GUARDS, *FILTERS) if step.setting}
     return {setting.name for module in modules for setting in feature(module).settings}
 
 
