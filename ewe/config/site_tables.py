@@ -334,7 +334,7 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
     """Return one [[site]]. Raises ConfigError."""
     site = SiteTable(table.origin, table.lines)
     allowed = {key: setting for key, setting in settings.items() if setting.scope != "server"}
-    for key, raw in read_keys(site, table, SITE, allowed):
+    for key, raw in read_known_keys(site, table, SITE, allowed):
         if key == "location":
             if not isinstance(raw, list) or not all(isinstance(each, Mapping) for each in raw):
                 raise ConfigError(f"{table.at(key)}: location must be tables: write [[site.location]]")
@@ -359,7 +359,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
     location = LocationTable(table.origin, table.lines, kind=kind)
     location.match_value = MATCH[kind].kind.read_at(location.at(kind), table[kind])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
-    for key, _ in read_keys(location, table, LOCATION, allowed):
+    for key, _ in read_known_keys(location, table, LOCATION, allowed):
         if key in settings:
             raise ConfigError(
                 f"{table.at(key)}: {key} is no setting of a location: set it in [[site]] or above"
@@ -371,7 +371,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
     return location
 
 
-def read_keys(
+def read_known_keys(
     found: SomeTable, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
 ) -> Iterator[tuple[str, Any]]:
     """Read the keys of a table into `found`; yield each other key, with its value.
