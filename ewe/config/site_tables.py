@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, Reason, quoted, unknown
@@ -112,7 +112,7 @@ def _host_name(raw: object) -> str:
 
 def _tcp_address(raw: object) -> str:
     """Return HOST:PORT. Raises ValueError, also for the addresses of other kinds."""
-    if not isinstance(raw, str) or parse_address(raw)[0] != "tcp":
+    if not isinstance(raw, str) or parse_address(raw).kind != "tcp":
         raise ValueError(raw)
     return raw
 
@@ -168,15 +168,20 @@ def _status(raw: object) -> int:
     return raw
 
 
-def parse_gateway(text: str) -> tuple[str, str]:
-    """Return the kind of a gateway and its address or application: ("fastcgi", "unix:/run/php.sock").
+class Gateway(NamedTuple):
+    """A value of the key `gateway`. kind: a key of GATEWAYS. target: the address, the application, or ""."""
 
-    Raises ValueError.
+    kind: str
+    target: str
+
+
+def parse_gateway(text: str) -> Gateway:
+    """Return the gateway that a text names. Raises ValueError.
 
     >>> parse_gateway("fastcgi://127.0.0.1:9000")
-    ('fastcgi', '127.0.0.1:9000')
+    Gateway(kind='fastcgi', target='127.0.0.1:9000')
     >>> parse_gateway("wsgi:wiki:app")
-    ('wsgi', 'wiki:app')
+    Gateway(kind='wsgi', target='wiki:app')
     """
     kind, colon, rest = text.partition(":")
     if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
@@ -184,14 +189,14 @@ def parse_gateway(text: str) -> tuple[str, str]:
     names = GATEWAYS[kind].names
     rest = rest.removeprefix("//") if names != "url" else rest
     if names == "address":
-        if parse_address(rest)[0] == "fd":
+        if parse_address(rest).kind == "fd":
             raise ValueError(text)
     elif names == "application":
         if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", rest) is None:
             raise ValueError(text)
     elif colon and not rest:
         raise ValueError(text)
-    return kind, rest
+    return Gateway(kind, rest)
 
 
 def _gateway(raw: object) -> tuple[str, ...]:
@@ -199,7 +204,7 @@ def _gateway(raw: object) -> tuple[str, ...]:
     items = (raw,) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, str) for item in items):
         raise ValueError(raw)
-    kinds = {parse_gateway(item)[0] for item in items}
+    kinds = {parse_gateway(item).kind for item in items}
     if len(kinds) > 1 or (len(items) > 1 and not GATEWAYS[min(kinds)].may_be_several):
         raise ValueError(raw)
     return tuple(items)
@@ -413,7 +418,7 @@ def check_location(location: LocationTable) -> None:
             raise ConfigError(f"{location.at(key)} answers below a prefix, not for a {location.kind}")
     if "gateway" not in values:
         return
-    kind = parse_gateway(values["gateway"][0])[0]
+    kind = parse_gateway(values["gateway"][0]).kind
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
     if not GATEWAYS[kind].runs_files and files:
         raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")

@@ -235,7 +235,7 @@ def fixed(config: Config) -> Iterator[str]:
 
 def needs(config: Config) -> Iterator[str]:
     """Yield one line for each program of fastcgi-start that does not exist."""
-    for word in (shlex.split(parse_program(each)[2])[0] for each in config[settings.FASTCGI_START]):
+    for word in (shlex.split(parse_program(each).command)[0] for each in config[settings.FASTCGI_START]):
         if shutil.which(word) is None:
             yield f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
 

@@ -254,7 +254,7 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
     import socket
 
     try:
-        sock = socket.socket(fileno=parse_address(address)[2])
+        sock = socket.socket(fileno=parse_address(address).port)
     except OSError as reason:
         raise StartError(f"{address}, a socket of the service manager: {reason.strerror}") from None
     try:

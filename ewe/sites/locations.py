@@ -267,10 +267,9 @@ class LocationBuilder:
 
     def gateway_handler(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
-        kind = parse_gateway(gateway[0])[0]
-        made = feature(GATEWAYS[kind].module).gateway(
-            self, kind, tuple(parse_gateway(each)[1] for each in gateway)
-        )
+        gateways = [parse_gateway(each) for each in gateway]
+        kind = gateways[0].kind
+        made = feature(GATEWAYS[kind].module).gateway(self, kind, tuple(each.target for each in gateways))
         if not isinstance(made, Runner):
             handler: Handler = made
             return handler
