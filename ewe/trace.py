@@ -202,9 +202,9 @@ class Trace:
         if len(worker.held) > MAX_HELD_CHARS:
             self.write_lines(worker, "")
 
-    def writer(self, held: bool) -> Callable[..., None]:
-        """Return hold() or write()."""
-        return self.hold if held else self.write
+    def writer(self, may_hold: bool) -> Callable[..., None]:
+        """Return hold() if the event's line may be held until this thread's next event; else write()."""
+        return self.hold if may_hold else self.write
 
     def write(self, event: str, connection: str, text: object = "") -> None:
         """Write one event of a connection, after the held ones. It never raises, and never waits."""

@@ -152,10 +152,14 @@ def examine(pattern: str) -> Examined:
 
 
 def characters_named(items: Any) -> set[int]:
-    """Return the characters above those of Latin that a parsed pattern, or a part of it, names."""
+    """Return the characters above those of Latin that a parsed pattern, or a part of it, names.
+
+    A number counts as a character, even if it is a count of repetitions: a few characters more do no harm.
+    """
     found: set[int] = set()
     if isinstance(items, int):
-        return {int(items)} if int(items) > LATIN and type(items) is int else found
+        # The names of operations, such as LITERAL, are of a subclass of int.
+        return {items} if type(items) is int and items > LATIN else found
     if isinstance(items, str | None):
         return found
     for each in items:

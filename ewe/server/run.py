@@ -264,27 +264,28 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
 
 
 def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
-    """Return whether a site's address is heard by a socket that is `opened`: another could not be bound there."""
+    """Return whether one of the opened sockets has a site's address: another could not be bound there."""
     from ewe.http.virtual_hosts import Host, hears
 
-    site = Host((), socket_names([address]))
+    site = Host(names=(), listen=socket_names([address]))
     return any(hears(site, name) for name in opened)
 
 
 def speaks_tls(config: Config, sock: socket.socket) -> bool:
-    """Return whether clients must use TLS on a listening socket. Sites at different addresses may differ."""
+    """Return whether clients must use TLS on a listening socket: whether a site that listens there has TLS.
+
+    If no site listens there, the first one answers (ewe.http.virtual_hosts).
+    """
     from ewe.http.virtual_hosts import Host, hears
 
-    sites = config.each_site()
-    listen = [socket_names(table.listen) for table in config.sites] or [()]
-    here = [
+    all_sites = config.each_site()
+    addresses = [socket_names(table.listen) for table in config.sites] or [()]  # of each site
+    sites_here = [
         site_config
-        for site_config, at in zip(sites, listen, strict=True)
-        if not at or hears(Host((), at), server_name(sock))
+        for site_config, listen in zip(all_sites, addresses, strict=True)
+        if hears(Host(names=(), listen=listen), server_name(sock))
     ]
-    return any(
-        site_config.tls == "self" or site_config.tls_cert is not None for site_config in here or sites[:1]
-    )
+    return any(each.tls == "self" or each.tls_cert is not None for each in sites_here or all_sites[:1])
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
