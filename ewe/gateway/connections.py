@@ -160,7 +160,7 @@ class Connections:
             room = self.take_room(tried, must_be_new, preferred)
             if room is None:
                 expires = expires or time.monotonic() + self.queue_timeout
-                room = await self.wait(io, tried, must_be_new, preferred, expires)
+                room = await self.wait_for_room(io, tried, must_be_new, preferred, expires)
             address, upstream = room
             if upstream is not None and not upstream.is_open():
                 upstream.close()
@@ -234,7 +234,7 @@ class Connections:
             return address, kept
         return None
 
-    async def wait(
+    async def wait_for_room(
         self,
         io: Stream,
         tried: Collection[UpstreamAddress],
@@ -248,7 +248,7 @@ class Connections:
             with self.lock:
                 # A request that waited before, and then found a dead address, returns to the front of the queue.
                 (self.queue.appendleft if tried else self.queue.append)(waiting)
-                self.admit()
+                self.give_room_to_waiting()
             try:
                 await waiting.event.wait(max(expires - time.monotonic(), 0.0))
             except BaseException:
@@ -266,7 +266,7 @@ class Connections:
         return waiting.room
 
     def leave_queue(self, waiting: QueuedRequest) -> None:
-        """Remove a request from the queue, unless admit() has given it room, and so removed it already.
+        """Remove a request from the queue, unless give_room_to_waiting() has given it room, and so removed it already.
 
         Afterwards no other thread changes the request.
         """
@@ -274,7 +274,7 @@ class Connections:
             if waiting.room is None:
                 self.queue.remove(waiting)
 
-    def admit(self) -> None:
+    def give_room_to_waiting(self) -> None:
         """Give free room to the waiting requests, first come, first served. The caller holds the lock.
 
         A request that waits for its preferred address lets the others pass: they may find room at another address.
@@ -306,7 +306,7 @@ class Connections:
             else:
                 address.idle_connections.append(kept)
             if self.queue:
-                self.admit()
+                self.give_room_to_waiting()
 
     def release(self, upstream: Upstream, reusable: bool = False) -> None:
         """Keep a connection for a later request, or close it; the request that had it has ended.
