@@ -26,7 +26,7 @@ Possible failures:
   (responder.py, proxy.py).
 - A request overtakes the queue. While others wait, open() joins the queue even if there is room.
 - A request waits for the address that answered its client before (affinity.py). It does not block the requests
-  behind it: admit().
+  behind it: give_room_to_waiting().
 - A client leaves just when its request gets room. give_back_room() gives the room to the next request.
 - The children of the fork model begin with the same state, and each would begin at the same address. Each process
   therefore begins at a random position. Such a child forgets which addresses are dead when its connection ends.
@@ -44,7 +44,7 @@ import time
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
 from ewe.gateway.records import Requester
@@ -66,8 +66,12 @@ CONNECT_TIMEOUT_S = 5.0  # seconds within which an upstream must accept a connec
 MAX_IDLE = 32  # connections to one address kept for later requests
 RETRY = (("Retry-After", "1"),)  # the field of a 503: after how many seconds the client may ask again
 
-# Room for one connection to an address: the kept connection to use, or None if one has to be made
-Room = tuple[UpstreamAddress, Upstream | None]
+
+class Room(NamedTuple):
+    """Room for one connection to an address. kept: the kept connection to use; None: a new one has to be made."""
+
+    address: UpstreamAddress
+    kept: Upstream | None
 
 
 class HTTP:
@@ -207,7 +211,7 @@ class Connections:
         if not self.counts_connections:  # then there is always room
             address = self.take_turn(tried, preferred)[0]
             self.leave_out_for_others(address)
-            return address, None
+            return Room(address, kept=None)
         with self.lock:
             # A request that has tried an address has had its turn before those in the queue
             must_queue = self.queue and not tried
@@ -231,7 +235,7 @@ class Connections:
             else:
                 continue
             self.leave_out_for_others(address)
-            return address, kept
+            return Room(address, kept)
         return None
 
     async def wait_for_room(
@@ -254,7 +258,7 @@ class Connections:
             except BaseException:
                 self.leave_queue(waiting)
                 if waiting.room is not None:
-                    self.give_back_room(*waiting.room)
+                    self.give_back_room(waiting.room.address, waiting.room.kept)
                 raise
             self.leave_queue(waiting)
         finally:
@@ -266,7 +270,7 @@ class Connections:
         return waiting.room
 
     def leave_queue(self, waiting: QueuedRequest) -> None:
-        """Remove a request from the queue, unless give_room_to_waiting() has given it room, and so removed it already.
+        """Remove a request from the queue, unless it has got room: give_room_to_waiting() has removed it then.
 
         Afterwards no other thread changes the request.
         """

@@ -124,18 +124,18 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
 
 def open_address(address: str) -> Iterator[socket.socket]:
     """Yield a bound socket for each network address to which a configured address resolves. Raises OSError."""
-    family, host, port = parse_address(address)
-    if family == "unix":
+    kind, host, port = parse_address(address)
+    if kind == "unix":
         yield open_unix(host)
-    elif family == "fd":
+    elif kind == "fd":
         yield InheritedSocket(fileno=port)  # of fd://N: the descriptor
     else:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for ip_family, kind, protocol, _, where in dict.fromkeys(found):  # without duplicates
-            sock = socket.socket(ip_family, kind, protocol)
+        for family, socket_type, protocol, _, where in dict.fromkeys(found):  # without duplicates
+            sock = socket.socket(family, socket_type, protocol)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if ip_family == socket.AF_INET6:  # otherwise [::] would take the port of 0.0.0.0, too
+                if family == socket.AF_INET6:  # otherwise [::] would take the port of 0.0.0.0, too
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(where)
             except OSError:
@@ -150,10 +150,10 @@ def try_address(address: str) -> str:
     The check does not listen, and creates or removes no file. Raises StartError if open_sockets() would fail,
     except for an address in use, which gives a note.
     """
-    family, host, _ = parse_address(address)
-    if family == "fd":
+    kind, host, _ = parse_address(address)
+    if kind == "fd":
         return f"{address} comes from the program that starts the server, and cannot be checked"
-    if family == "unix":
+    if kind == "unix":
         return try_unix(host)
     try:
         for sock in open_address(address):
