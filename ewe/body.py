@@ -71,7 +71,7 @@ class Body(BodyReader):
                 await self.send_continue()
             data = self.pending
             if not data:
-                if self.decoder is None or self.decoder.hungry:
+                if self.decoder is None or self.decoder.needs_data:
                     data = await self.more()
                 else:
                     await self.stream.share(TURN_BYTES)
@@ -96,7 +96,7 @@ class Body(BodyReader):
         """Return whether receive() would return bytes, or the end, without waiting."""
         if self.ahead or self.pending or self.finished:
             return True
-        return self.decoder is not None and not self.decoder.hungry
+        return self.decoder is not None and not self.decoder.needs_data
 
     async def look_ahead(self) -> None:
         """Read MAX_SKIPPED_BYTES + 1 of a chunked body, or the whole body, before a feature answers.

@@ -44,7 +44,7 @@ class ChunkedDecoder:
     left = 0  # bytes of the current chunk still to come
     room = 0  # decoded bytes that this feed() may still return
     fault: HTTPError | None = None  # an error behind bytes that feed() had to return first
-    hungry = True  # decoding needs more bytes from the client
+    needs_data = True  # decoding needs more bytes from the client
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
@@ -53,7 +53,7 @@ class ChunkedDecoder:
     def feed(self, data: bytes, most: int = sys.maxsize) -> bytes:
         """Take the bytes that have arrived; return up to `most` decoded bytes, of at most MAX_CHUNKS chunks.
 
-        While `hungry` is False, feed(b"") returns more. The bytes before an error are returned first, and the next
+        While `needs_data` is False, feed(b"") returns more. The bytes before an error are returned first, and the next
         feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces they
         arrived.
         """
@@ -69,7 +69,7 @@ class ChunkedDecoder:
             self.fault = error
             if not pieces:
                 raise
-        self.hungry = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
+        self.needs_data = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
         self.rest = self.rest[self.at :]
         self.at = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -755,7 +755,7 @@ def decode(pieces: list[bytes], limits: RequestLimits = LIMITS) -> tuple[bytes, 
     body = b""
     for place, piece in enumerate(pieces):
         body += decoder.feed(piece)
-        while not (decoder.hungry or decoder.finished):
+        while not (decoder.needs_data or decoder.finished):
             body += decoder.feed(b"")
         if decoder.finished:
             return body, decoder.rest + b"".join(pieces[place + 1 :])
