@@ -53,9 +53,9 @@ class ChunkedDecoder:
     def feed(self, data: bytes, most: int = sys.maxsize) -> bytes:
         """Take the bytes that have arrived; return up to `most` decoded bytes, of at most MAX_CHUNKS chunks.
 
-        While `needs_data` is False, feed(b"") returns more. The bytes before an error are returned first, and the next
-        feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces they
-        arrived.
+        While `needs_data` is False, feed(b"") returns more. The bytes before an error are returned first, and the
+        next feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces
+        they arrived.
         """
         if self.fault is not None:
             raise self.fault

@@ -249,7 +249,7 @@ class Supervisor(WorkerSlots):
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         if not self.stopping:
             systemd.notify("STOPPING=1")
-        self.signal_workers(self.stopping.ask(number, self.factory.config.grace))
+        self.signal_workers(self.stopping.begin_or_hasten(number, self.factory.config.grace))
 
     def kill_at(self) -> float:
         """Return the time.monotonic() at which the stop takes too long."""
