@@ -37,7 +37,8 @@ class Body(BodyReader):
     """The body of one request.
 
     length: the length in bytes; None if the body is chunked. finished: the whole body has been read. pending: bytes
-    that have arrived and are not read yet; when the body is finished, they belong to the next request. A client
+    that have arrived and are not read yet; when the body is finished, they belong to the next request. ahead: bytes
+    that look_ahead() has read for the next receive(). left: bytes of a known length still to come. A client
     that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
@@ -51,7 +52,7 @@ class Body(BodyReader):
         self.timeout = timeout
         self.expects = request.expects  # the client waits for "100 Continue"
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
-        self.ahead = b""  # decoded bytes that receive() has not returned yet
+        self.ahead = b""
         self.finished = False
         self.broken = False
         self.waited_s = 0.0  # seconds for which the server has waited for the client

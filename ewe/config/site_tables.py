@@ -14,7 +14,7 @@ key in STEPS, and reads it when a site is built. Each error names the file and t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -449,18 +449,21 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
             before.append(each)
 
 
-def passes_all_on(locations: Iterable[LocationTable]) -> bool:
-    """Return whether no location uses the site's document root, and one of them takes every path."""
-    takes_all = False
-    for each in locations:
-        kind = (*each.values.get("gateway", ()), "")[0].partition(":")[0]
-        to_others = (
-            kind != "" and not GATEWAYS[kind].runs_files and not each.values.keys() & {"programs", "try"}
-        )
-        if not to_others and not each.values.keys() & {"redirect", "status", "rewrite", "alias", "root"}:
-            return False
-        takes_all = takes_all or (each.kind == "prefix" and each.match_value == "/")
-    return takes_all
+def passes_all_on(locations: Sequence[LocationTable]) -> bool:
+    """Return whether no location uses the site's document root, and one of them covers every path."""
+    covers_all = any(each.kind == "prefix" and each.match_value == "/" for each in locations)
+    return covers_all and not any(map(uses_document_root, locations))
+
+
+def uses_document_root(location: LocationTable) -> bool:
+    """Return whether a location answers with files, or runs programs, below the site's document root."""
+    keys = location.values.keys()
+    if keys & {"redirect", "status", "rewrite", "alias", "root"}:
+        return False
+    if "gateway" not in keys or keys & {"programs", "try"}:
+        return True
+    kind = parse_gateway(location.values["gateway"][0]).kind
+    return GATEWAYS[kind].runs_files
 
 
 def is_below(path: str, prefix: str) -> bool:

@@ -87,24 +87,24 @@ class PoolThreads:
         return self.count
 
     def start_threads(self, number: int) -> RuntimeError | None:
-        """Start some threads; return the reason if the system refuses one."""
+        """Start some threads; return the reason if the system refuses one; None: all of them run."""
         for _ in range(number):
-            counts = PoolThread()
-            self.threads.add(counts)
+            thread = PoolThread()
+            self.threads.add(thread)
             try:
-                start_new_thread(self.run, (counts,))
+                start_new_thread(self.run, (thread,))
             except RuntimeError as reason:
-                self.threads.discard(counts)
+                self.threads.discard(thread)
                 return reason
             self.count += 1
         return None
 
-    def run(self, counts: PoolThread) -> None:
+    def run(self, thread: PoolThread) -> None:
         """Work, in a thread, until the thread is ordered to end."""
         try:
-            self.work(counts)
+            self.work(thread)
         finally:
-            self.threads.discard(counts)
+            self.threads.discard(thread)
 
     def order_to_end(self, number: int) -> None:
         """Order some threads to end."""

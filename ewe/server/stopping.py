@@ -1,6 +1,6 @@
 """The stop of the server: when it must have ended, how hard it is, and the exit status that it leads to.
 
-    a signal ──▶ begin_or_hasten() ──▶ TERM for the workers. At QUIT, or at a second INT: QUIT, which aborts requests
+    a signal ──▶ begin_or_hasten() ──▶ TERM for the workers, or QUIT (at QUIT, at a second INT): abort the requests
                          │ all workers have ended                  │ the deadline has passed
                          ▼                                         ▼
                   status STOPPED, or ABORTED              note_kill(): the supervisor sends KILL,
