@@ -45,7 +45,7 @@ from ewe.features.declaration import Feature
 from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.features.guards.limit_rate import BodySource
 from ewe.http.codings import NAMES, Maker, encode, makers
-from ewe.http.conditional import tags
+from ewe.http.conditional import entity_tags
 from ewe.http.messages import (
     FileResponse,
     KeptResponse,
@@ -263,7 +263,7 @@ def for_client_with_copy(request: Request, response: Response, coding: str) -> R
     plain_tag = (response.get("etag") or "").removeprefix("W/")
     fields = with_vary(response.fields, "Accept-Encoding")
     value = request.values.get("if-none-match") or ""
-    client_tags = tags(value)
+    client_tags = entity_tags(value)
     for opaque in ENCODED_TAG.findall(value):
         if (added_tag := f'W/"{opaque}"') in client_tags:
             client_tags.remove(added_tag)  # plain_tags() has added it, in the filter of another location

@@ -7,12 +7,12 @@ from itertools import chain
 
 from ewe.http import conditional
 from ewe.http.caching import (
+    delta_seconds,
     directives,
     fields_in_vary,
+    freshness_lifetime,
     is_shared,
-    lifetime,
     may_store,
-    seconds,
     selecting_values,
 )
 from ewe.http.dates import parse_date
@@ -59,12 +59,12 @@ class Copy:
         [_, _, _, target], *_ = key
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
-        self.age_before = seconds(response.get("age"))  # of the response when it came here
-        self.lifetime = lifetime(cache_control, response, time.time()) or 0
+        self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
+        self.lifetime = freshness_lifetime(cache_control, response, time.time()) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
         # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
-        self.grace = 0 if strict else seconds(cache_control.get("stale-if-error"))
+        self.grace = 0 if strict else delta_seconds(cache_control.get("stale-if-error"))
         self.etag = response.get("etag") or ""
         self.modified = parse_date(response.get("last-modified") or "")
         # The Age and the Cache-Status of the response that respond() has made last, and that response
@@ -128,9 +128,9 @@ def directives_of(response: Response) -> dict[str, str]:
 def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
     """Return whether a copy may be used without asking the program. wishes: the client's (section 5.2.1)."""
     age = copy.age()
-    if "no-cache" in wishes or ("max-age" in wishes and age > seconds(wishes["max-age"])):
+    if "no-cache" in wishes or ("max-age" in wishes and age > delta_seconds(wishes["max-age"])):
         return False
-    return age + seconds(wishes.get("min-fresh")) < copy.lifetime
+    return age + delta_seconds(wishes.get("min-fresh")) < copy.lifetime
 
 
 def validating(request: Request, copy: Copy) -> Request:
