@@ -29,7 +29,7 @@ from ewe.gateway.proxy import SpooledBody, UpstreamExchange
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
 from ewe.http.messages import NO_BODY, BodyReader, MadeOfRequests, Request, Response, hides_authorization
-from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
+from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
 
@@ -187,7 +187,7 @@ class Proxy:
             f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
             *forwarding_fields(request, io.client[0], io.scheme, peer, self.trusted_fields),
             *passed_fields(request, hides_authorization=hides),
-            via(request),
+            via_line(request),
         ]
         if request.method == "OPTIONS" and (left := forwards_left(request)) is not None:
             lines.append(f"Max-Forwards: {left - 1}\r\n")

@@ -573,10 +573,12 @@ class Static:
         if found is None:
             return None  # the field is malformed, or has too many ranges
         if not found:  # no range lies in the file
-            return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
-        # partial() copies the field lines of this head, so that they are encoded once for all responses.
+            return error_page(
+                416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable_fields(file.size)
+            )
+        # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial(found, file.size, file.kind, file.fields, whole, file.head)
+        response = ranges.partial_response(found, file.size, file.kind, file.fields, whole, file.head)
         if type(response.body) is tuple and len(response.body) == 1:
             response.body = read_if_short(response.body[0]) or response.body
         return response

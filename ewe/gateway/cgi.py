@@ -46,7 +46,7 @@ from ewe import __version__, logger
 from ewe.http.fields import parse_fields
 from ewe.http.messages import Request, Response, Source, encode_head
 from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
-from ewe.http.target import unescape
+from ewe.http.target import percent_decode
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
@@ -174,7 +174,7 @@ def arguments(request: Request) -> list[bytes]:
     query = request.query
     if not query or "=" in query or request.method not in ("GET", "HEAD"):
         return []
-    words = [os.fsencode(unescape(word)) for word in query.split("+")]
+    words = [os.fsencode(percent_decode(word)) for word in query.split("+")]
     return [] if any(b"\0" in word for word in words) else words
 
 

@@ -116,7 +116,7 @@ def remove_dot_segments(path: str) -> str:
     if "%" in path:
         if has_encoded_slash(path):
             raise HTTPError(404, ENCODED_SLASH)
-        path = unescape(path)
+        path = percent_decode(path)
         if "\0" in path:
             raise HTTPError(400, "the path has an encoded NUL")
     if "/." not in path and "//" not in path:
@@ -150,7 +150,7 @@ def with_decoded_slashes(path: str) -> str:
 
     Raises HTTPError: 400 for an encoded NUL; 404 if a segment then begins with a dot or is empty.
     """
-    path = unescape(path)
+    path = percent_decode(path)
     if "\0" in path:
         raise HTTPError(400, "the path has an encoded NUL")
     if "/." in path or "//" in path:
@@ -160,17 +160,17 @@ def with_decoded_slashes(path: str) -> str:
 
 def with_kept_slashes(target: str) -> str:
     """Return the path of a target, percent-decoded except for its encoded slashes."""
-    return unescape(KEPT_SLASH.sub("%252F", path_of_target(target)))
+    return percent_decode(KEPT_SLASH.sub("%252F", path_of_target(target)))
 
 
-def unescape(text: str) -> str:
+def percent_decode(text: str) -> str:
     """Decode each %HH once. Bytes that are not UTF-8 are surrogate-escaped, so that a URL can name any file."""
     raw = ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("latin-1"))
     return raw.decode("utf-8", "surrogateescape")
 
 
 def percent_encode(path: str) -> str:
-    """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of unescape()."""
+    """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of percent_decode()."""
     raw = path.encode("utf-8", "surrogateescape")
     if not raw.translate(None, UNESCAPED_BYTES):  # most names
         return path
