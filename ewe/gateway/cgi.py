@@ -235,8 +235,10 @@ class ProgramHead(NamedTuple):
 
 def parse_head(head: bytes, name: str, limits: RequestLimits) -> ProgramHead:
     """Parse a program's head (section 6.2). Its lines end in LF or CRLF. Raises HTTPError(502)."""
+    # A long head goes past the cache of lru_cache (__wrapped__), so that the cache stays small.
+    parse = parsed_head if len(head) <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__
     try:
-        return (parsed_head if len(head) <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__)(head, limits)
+        return parse(head, limits)
     except HTTPError as refused:
         raise HTTPError(502, f"{name}: {refused.cause}") from None
 

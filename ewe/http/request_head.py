@@ -68,11 +68,14 @@ def passed_fields(request: Request, *, hides_authorization: bool = False) -> lis
         dropped |= options_of((request.values["connection"],))
     if hides_authorization:
         dropped |= {"authorization"}
-    return [
-        f"{(usual_spelling if len(name) <= MAX_CACHED_FIELD_NAME_CHARS else usual_spelling.__wrapped__)(name)}: {value}\r\n"
-        for name, value in request.fields
-        if name not in dropped and "_" not in name and not name.startswith("x-forwarded-")
-    ]
+    lines: list[str] = []
+    for name, value in request.fields:
+        if name in dropped or "_" in name or name.startswith("x-forwarded-"):
+            continue
+        # A long name goes past the cache of lru_cache (__wrapped__): clients choose the names.
+        spell = usual_spelling if len(name) <= MAX_CACHED_FIELD_NAME_CHARS else usual_spelling.__wrapped__
+        lines.append(f"{spell(name)}: {value}\r\n")
+    return lines
 
 
 @functools.lru_cache(maxsize=1024)
