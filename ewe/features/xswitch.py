@@ -22,7 +22,7 @@ from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, MeasureError, Runner, SupervisedProcess
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
-from ewe.gateway.own_names import foreign
+from ewe.gateway.own_names import foreign_host_response
 from ewe.gateway.responder import ResponderSource, parameters
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY, Spooled, spooled
@@ -72,7 +72,10 @@ class XSwitch:
         if request.path != XSWITCH_STATUS_PATH:
             return None
         # A browser on this machine may run a page of another site, whose name leads to this server (DNS rebinding)
-        if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
+        if (
+            is_local(io.client[0])
+            and (refused := foreign_host_response(request, self.config.names)) is not None
+        ):
             return refused
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:

@@ -42,7 +42,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
-from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
+from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validation_request
 from ewe.http.caching import (
     directives,
     fields_in_vary,
@@ -206,7 +206,7 @@ class ContentCache:
             and (copy.etag or copy.modified is not None)
             and unkeyed.issubset(copy.names)
         ):
-            asked = validating(request, copy)
+            asked = validation_request(request, copy)
         try:
             response = await ask(asked)
         except HTTPError as error:

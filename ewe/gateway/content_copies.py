@@ -133,7 +133,7 @@ def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
     return age + delta_seconds(wishes.get("min-fresh")) < copy.lifetime
 
 
-def validating(request: Request, copy: Copy) -> Request:
+def validation_request(request: Request, copy: Copy) -> Request:
     """Return the request that asks whether a copy is still valid: section 4.3.1."""
     fields = [field for field in request.fields if field[0] not in CONDITIONS]
     if copy.etag:

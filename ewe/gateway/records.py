@@ -70,7 +70,7 @@ def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
     return HEADER.pack(VERSION, kind, request_id, length, padding) + content + PADDING[padding]
 
 
-def stream(kind: int, request_id: int, data: bytes) -> bytes:
+def stream_records(kind: int, request_id: int, data: bytes) -> bytes:
     """Return data as the records of a stream; none for b"": an empty record would end the stream.
 
     kind: the type of the records, such as STDIN.
@@ -292,11 +292,11 @@ class Responder:
 
     def output(self, data: bytes) -> bytes:
         """Return the records of more output; none for b""."""
-        return stream(STDOUT, self.id, data)
+        return stream_records(STDOUT, self.id, data)
 
     def errors(self, data: bytes) -> bytes:
         """Return the records of more standard error; none for b""."""
-        return stream(STDERR, self.id, data)
+        return stream_records(STDERR, self.id, data)
 
     def end(self, app_status: int = 0) -> bytes:
         """Return the records that end the output and the request; the connection is then free for the next one.
@@ -312,7 +312,7 @@ class Responder:
 @functools.lru_cache(maxsize=256)
 def end_records(request_id: int, app_status: int) -> bytes:
     """Return the records that end a request's output and the request."""
-    return empty(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
+    return empty_record(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
 
 
 def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
@@ -350,7 +350,7 @@ def begin_record(request_id: int, role: int, keep: bool) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def empty(kind: int, request_id: int) -> bytes:
+def empty_record(kind: int, request_id: int) -> bytes:
     """Return the record that ends a stream."""
     return record(kind, request_id)
 
@@ -359,7 +359,7 @@ def empty(kind: int, request_id: int) -> bytes:
 def good_ends(request_id: int) -> tuple[bytes, bytes]:
     """Return the byte strings that can follow the last output of a request that ends well."""
     end = end_record(request_id, 0, REQUEST_COMPLETE)
-    return end, empty(STDOUT, request_id) + end
+    return end, empty_record(STDOUT, request_id) + end
 
 
 class Requester:
@@ -395,11 +395,11 @@ class Requester:
         self.id = self.id % MAX_ID + 1
         self.running = True
         begin = begin_record(self.id, self.role, keep)
-        return b"".join((begin, stream(PARAMS, self.id, pairs), empty(PARAMS, self.id)))
+        return b"".join((begin, stream_records(PARAMS, self.id, pairs), empty_record(PARAMS, self.id)))
 
     def input(self, data: bytes) -> bytes:
         """Return the records of more of the body; b"" ends it."""
-        return stream(STDIN, self.id, data) if data else empty(STDIN, self.id)
+        return stream_records(STDIN, self.id, data) if data else empty_record(STDIN, self.id)
 
     def abort(self) -> bytes:
         """Return the record that aborts the request: its response is no longer wanted."""

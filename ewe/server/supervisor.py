@@ -593,7 +593,7 @@ class Supervisor(WorkerSlots):
                 self.growing.seats.free_seat(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
-                orphans.end(self.workers)
+                orphans.kill_orphans(self.workers)
             self.handle_end(worker, code)
 
     def handle_end(self, worker: WorkerProcess, code: int) -> None:
