@@ -33,7 +33,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 class SourcedTable(dict[str, Any]):
     """A table of a settings file. origin: "ewe.toml line 12", of its header.
 
-    lines: the same for each key; None: not known, so that at() returns the origin.
+    lines: the same for each key; None: not known, so that origin_of() returns the origin.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SourcedTable(dict[str, Any]):
         self.origin = origin
         self.lines = lines or {}
 
-    def at(self, key: str) -> str:
+    def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""
         return self.lines.get(key, self.origin)
 
@@ -62,7 +62,7 @@ class SomeTable:
         """Return the origin of a key, or of the table if the key's line is not known."""
         return self.origins.get(key, self.origin)
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return how an error of a key begins: `ewe.toml line 12: alias =`."""
         return f"{self.origin_of(key)}: {key} ="
 
@@ -342,14 +342,16 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
     for key, raw in read_known_keys(site, table, SITE, allowed):
         if key == "location":
             if not isinstance(raw, list) or not all(isinstance(each, Mapping) for each in raw):
-                raise ConfigError(f"{table.at(key)}: location must be tables: write [[site.location]]")
-            site.locations = [read_location(as_table(each, table.at(key)), settings) for each in raw]
+                raise ConfigError(f"{table.origin_of(key)}: location must be tables: write [[site.location]]")
+            site.locations = [read_location(as_table(each, table.origin_of(key)), settings) for each in raw]
         elif key in settings:
             raise ConfigError(
-                f"{table.at(key)}: {key} is a setting of the whole server: set it above [[site]]"
+                f"{table.origin_of(key)}: {key} is a setting of the whole server: set it above [[site]]"
             )
         else:
-            raise unknown(f"{table.at(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]")
+            raise unknown(
+                f"{table.origin_of(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]"
+            )
     check_reached(site.locations)
     return site
 
@@ -362,16 +364,16 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
         raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {fault}")
     kind = matches[0]
     location = LocationTable(table.origin, table.lines, kind=kind)
-    location.match_value = MATCH[kind].kind.read_at(location.at(kind), table[kind])
+    location.match_value = MATCH[kind].kind.read_at(location.label_of(kind), table[kind])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
     for key, _ in read_known_keys(location, table, LOCATION, allowed):
         if key in settings:
             raise ConfigError(
-                f"{table.at(key)}: {key} is no setting of a location: set it in [[site]] or above"
+                f"{table.origin_of(key)}: {key} is no setting of a location: set it in [[site]] or above"
             )
         if key != kind:
             known = (*MATCH, *LOCATION, *STEPS, *allowed)
-            raise unknown(f"{table.at(key)}:", key, known, table="[[site.location]]")
+            raise unknown(f"{table.origin_of(key)}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
 
@@ -387,15 +389,15 @@ def read_known_keys(
     names: dict[str, str] = {}
     for key, raw in table.items():
         if key in own:
-            found.values[key] = own[key].kind.read_at(found.at(key), raw)
+            found.values[key] = own[key].kind.read_at(found.label_of(key), raw)
         elif key in STEPS:
             found.steps[key] = raw
         elif key in allowed:
             setting = allowed[key]
-            setting.read(raw, found.at(key))
-            found.own_settings.append(SourcedValue(key, raw, found.at(key), table.at(key)))
+            setting.read(raw, found.label_of(key))
+            found.own_settings.append(SourcedValue(key, raw, found.label_of(key), table.origin_of(key)))
             if (other := names.setdefault(setting.name, key)) != key:
-                raise ConfigError(f'{table.at(key)}: "{key}" and "{other}" are one setting: keep one')
+                raise ConfigError(f'{table.origin_of(key)}: "{key}" and "{other}" are one setting: keep one')
         else:
             yield key, raw
 
@@ -407,24 +409,28 @@ def check_location(location: LocationTable) -> None:
         if lead in keys and (
             other := next((key for key in keys if key != lead and key not in allowed_beside), "")
         ):
-            raise ConfigError(f"{location.at(other)} and {lead} lead to different places: keep one")
+            raise ConfigError(f"{location.label_of(other)} and {lead} lead to different places: keep one")
     values = location.values
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
-        raise ConfigError(f"{location.at('status')} {values['status']}: expected {in_words(REDIRECTS)}")
+        raise ConfigError(f"{location.label_of('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
-        raise ConfigError(f"{location.at('status')} {values['status']} needs redirect, which says where to")
+        raise ConfigError(
+            f"{location.label_of('status')} {values['status']} needs redirect, which says where to"
+        )
     for key in ("webdav", "engines"):
         if key in values and location.kind != "prefix":
-            raise ConfigError(f"{location.at(key)} answers below a prefix, not for a {location.kind}")
+            raise ConfigError(f"{location.label_of(key)} answers below a prefix, not for a {location.kind}")
     if "gateway" not in values:
         return
     kind = parse_gateway(values["gateway"][0]).kind
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
     if not GATEWAYS[kind].runs_files and files:
-        raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")
+        raise ConfigError(
+            f"{location.label_of(files[0])} says which files answer, and gateway = {kind} has none"
+        )
     if GATEWAYS[kind].names == "application" and location.kind != "prefix":
         raise ConfigError(
-            f"{location.at('gateway')} {kind} answers below a prefix, not for a {location.kind}"
+            f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.kind}"
         )
 
 

@@ -222,7 +222,7 @@ class LocationPlan(Protocol):
     has_alias: bool
     has_template: bool
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return the beginning of error messages about a key."""
 
     def protect(self, extensions: tuple[str, ...]) -> None:

@@ -246,7 +246,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
             parse_origin(url)
         except ValueError:
             expected = "http://HOST:PORT or http://unix:PATH"
-            raise ConfigError(f"{location.at('gateway')} {quoted(url)}: expected {expected}") from None
+            raise ConfigError(f"{location.label_of('gateway')} {quoted(url)}: expected {expected}") from None
     allow_encoded_slashes(location.plan)
     return Proxy(location.prefix, urls, location.config, "gateway")
 

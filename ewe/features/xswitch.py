@@ -206,7 +206,9 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Ru
     """
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:
-        raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")
+        raise ConfigError(
+            f"{location.label_of('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x"
+        )
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         answer: Response = await switch.run(script, request, io, root)

@@ -106,6 +106,6 @@ class SiteBuilder:
             made = (id(owner), step.key)
             if made not in self.steps:
                 declared = feature(step.module).keys[step.key]
-                self.steps[made] = declared.middleware(owner.at(step.key), owner.steps[step.key])
+                self.steps[made] = declared.middleware(owner.label_of(step.key), owner.steps[step.key])
             found.append(self.steps[made])
         return found, keys

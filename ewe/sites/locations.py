@@ -77,7 +77,7 @@ class LocationBuilder:
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
-            index = SourcedValue("defaultindex", self.values["index"], table.at("index"), table.origin)
+            index = SourcedValue("defaultindex", self.values["index"], table.label_of("index"), table.origin)
             config = config.with_values([index])
         self.config = config
         self.file = ""
@@ -96,9 +96,9 @@ class LocationBuilder:
         """Whether the path of `alias` has variables, or names one file."""
         return self.template is not None
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return the beginning of error messages about a key."""
-        return self.table.at(key)
+        return self.table.label_of(key)
 
     def covers(self, path: str) -> bool:
         """Return whether this location is the one that answers for a path."""
@@ -114,12 +114,12 @@ class LocationBuilder:
         """Return the handler of the location."""
         values, pattern, match = self.values, self.match.pattern, self.match
         if "redirect" in values:
-            template = Template(values["redirect"], self.at("redirect"), pattern)
+            template = Template(values["redirect"], self.label_of("redirect"), pattern)
             return Redirect(match, template, values.get("status", 302))
         if "status" in values:
             return FixedStatus(values["status"])
         if "rewrite" in values:
-            return Rewrite(match, Template(values["rewrite"], self.at("rewrite"), pattern))
+            return Rewrite(match, Template(values["rewrite"], self.label_of("rewrite"), pattern))
         for key, module in ANSWERS.items():
             if key in values:
                 answer: Handler = feature(module).answer(self)
@@ -140,7 +140,7 @@ class LocationBuilder:
             except ConfigError:
                 raise
             except ValueError as reason:  # of an address or an application
-                raise ConfigError(f"{self.at('gateway')} {reason}") from None
+                raise ConfigError(f"{self.label_of('gateway')} {reason}") from None
             if "programs" not in values:
                 return  # the gateway answers every request
         if self.has_alias:
@@ -161,7 +161,7 @@ class LocationBuilder:
         config = self.config
         if "root" in self.values:
             path = self.directory("root")
-            root = SourcedValue("documentroot", path, self.table.at("root"), self.table.origin)
+            root = SourcedValue("documentroot", path, self.table.label_of("root"), self.table.origin)
             config = config.with_values([root])
         names = {KEYS[each.key].name for each in self.table.own_settings} - OF_VARIABLES
         if names:
@@ -173,7 +173,7 @@ class LocationBuilder:
 
     def directory(self, key: str) -> str:
         """Return the real path of the directory that a key names. Raises ConfigError if it does not exist."""
-        text, label = self.values[key], self.table.at(key)
+        text, label = self.values[key], self.table.label_of(key)
         path, is_directory = self.true_path(text, label)
         if not is_directory:
             raise ConfigError(f"{label} {quoted(text)} is not a directory")
@@ -185,7 +185,7 @@ class LocationBuilder:
         `template` makes the path of a file below the directory. If it stays None, this path is the request's path
         without the prefix. `file` is the only file, if `alias` names one.
         """
-        text, label = self.values["alias"], self.table.at("alias")
+        text, label = self.values["alias"], self.table.label_of("alias")
         template = Template(text, label, self.match.pattern)
         before, _ = template.parts[0]  # the text before the first variable, in which "$$" has become "$"
         if template.constant:
@@ -245,7 +245,7 @@ class LocationBuilder:
 
     def try_handler(self, paths: tuple[str | int, ...]) -> Try:
         """Return the step of the key `try`. paths: the last may be a status instead. Raises ConfigError."""
-        label = self.table.at("try")
+        label = self.table.label_of("try")
         templates = [Template(each, label, self.match.pattern) for each in paths if isinstance(each, str)]
         status = paths[-1] if isinstance(paths[-1], int) else 0
         if not templates:
@@ -283,7 +283,7 @@ class LocationBuilder:
         )
         if self.template is not None and not self.file:
             raise ConfigError(
-                f"{self.at('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
+                f"{self.label_of('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
             )
         server, root = self.plan.server, self.plan.static.root
         if files:
