@@ -175,7 +175,7 @@ def features(config: object, part: str = "") -> Iterator[Any]:
                 yield found
 
 
-def lacking(config: Any, part: str = "needs") -> Iterator[str]:
+def unmet_needs(config: Any, part: str = "needs") -> Iterator[str]:
     """Yield why a server with this configuration cannot start, a line for each fault of a feature of a site.
 
     part: only of the features whose declaration has this part.
@@ -216,7 +216,7 @@ def start_warnings(config: Any, public_url: str = "") -> Iterator[str]:
         yield from warnings_of(config, public_url) if warnings_of is not None else ()
 
 
-def modules() -> list[str]:
+def module_names() -> list[str]:
     """Return the names of all modules in the table, each once."""
     found = [module for module, _ in FEATURES]
     found += [step.module for step in (*GUARDS, *FILTERS)]

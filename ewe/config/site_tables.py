@@ -313,20 +313,22 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
         values = {key: value for key, value in site.values.items() if value}
         values |= {each.key: each.raw for each in site.own_settings}
         values |= site.steps
-        yield from (f"{key} = {written(value)}" for key, value in values.items())
+        yield from (f"{key} = {toml_value(value)}" for key, value in values.items())
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
             settings = {each.key: each.raw for each in location.own_settings}
             own = {location.kind: location.match_value, **location.values, **settings, **location.steps}
-            yield from (f"{key} = {written(value)}" for key, value in own.items())
+            yield from (f"{key} = {toml_value(value)}" for key, value in own.items())
 
 
-def written(value: object) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{quoted(str(key))} = {written(each)}" for key, each in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{quoted(str(key))} = {toml_value(each)}" for key, each in value.items()) + " }"
+        )
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return quoted(value)
 
 

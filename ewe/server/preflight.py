@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
 from ewe.log_files import STANDARD_ERROR, open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
@@ -44,7 +44,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    failures += lacking(with_xswitch(config))
+    failures += unmet_needs(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
             logger.AccessLog("off", form)

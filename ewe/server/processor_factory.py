@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
 from ewe.config.linux import needs_linux
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
@@ -105,7 +105,7 @@ class ProcessorFactory:
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
         workers = workers_of(self.model, config)
-        for reason in lacking(config):
+        for reason in unmet_needs(config):
             raise StartError(reason)
         description = description_of(self.model, config)
         if config.trace and self.model.traces_itself:

@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ewe import child_processes, logger
 from ewe.child_processes import exit_status, send_signal, wait_until
-from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.feature_table import programs as programs_of
+from ewe.config.feature_table import unmet_needs
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.server import children
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 TERM_TO_KILL_S = 2.0  # seconds between TERM and KILL
 LOG_WINDOW_S = 60.0  # seconds after which a process may log as many lines again
 PIECE_BYTES = 65536  # bytes read of a program's messages at once
-RECENT_BYTES = 2000  # of a process's output, kept for the reason of its end (lacking)
+RECENT_BYTES = 2000  # of a process's output, kept for the reason of its end (hint_about_package)
 MISSING = re.compile(rb"Can't locate (\S+)\.pm in @INC|No module named '([\w.]+)'")
 PACKAGES = {"FCGI": "libfcgi-perl", "CGI": "libcgi-pm-perl"}  # Perl module -> Debian package
 
@@ -73,7 +73,7 @@ class ProgramManager:
         self.grace = config.grace
         self.pid = 0
         self.owner = os.getpid()
-        for reason in lacking_for(config, "programs"):
+        for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
         self.programs: list[KeptProgram] = []
@@ -99,7 +99,7 @@ class ProgramManager:
         Raises StartError if a program lacks something, such as the file of a database. The completed configuration
         no longer shows that: it names a daemon, as if that ran elsewhere.
         """
-        for reason in lacking_for(config, "programs"):
+        for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         for program in self.programs:
             config = program.completed(config)

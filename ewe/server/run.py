@@ -22,7 +22,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import feature, module_names
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
@@ -181,7 +181,7 @@ def start_programs(factory: ProcessorFactory) -> None:
 
 def late_modules() -> Iterator[str]:
     """Yield the modules that a worker may import later: the features, the modules they need, and all others."""
-    for module in modules():
+    for module in module_names():
         yield module
         yield from feature(module).late
     yield from (*LATE_OF_FILES, *LATER)
@@ -198,7 +198,7 @@ def load_late_modules() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     logger.load_traceback()
-    for module in modules():
+    for module in module_names():
         preload = feature(module).preload
         if preload is not None:
             preload()
