@@ -198,13 +198,13 @@ Getter = Callable[[AccessLogEntry], object]
 
 
 class Stamp:
-    """The formatted time for the access log. stamp() updates it once a second."""
+    """The formatted time for the access log. timestamp() updates it once a second."""
 
     second = -1
     text = ""
 
 
-def stamp() -> str:
+def timestamp() -> str:
     """Return [20/Nov/2026:11:12:13 +0000]."""
     second = int(time.time())
     if second != Stamp.second:
@@ -231,7 +231,7 @@ USER = OF_REQUEST["u"]
 OF_EXCHANGE: dict[str, Getter] = {
     "h": lambda exchange: exchange.client,
     "a": lambda exchange: exchange.client,
-    "t": lambda exchange: stamp(),
+    "t": lambda exchange: timestamp(),
     "s": lambda exchange: exchange.response.status,
     "b": lambda exchange: exchange.sent or "-",
     "B": lambda exchange: exchange.sent,
@@ -273,7 +273,7 @@ class AccessLog:
 
     def compile(self) -> None:
         """Compile the format into parts and getters. Raises ValueError."""
-        self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
+        self.parts, self.getters = compile_format(FORMATS.get(self.form, self.form), self.notes)
         # The part of a line that depends only on the request
         self.templates: MadeOfRequests[str] = MadeOfRequests()
 
@@ -355,7 +355,7 @@ class SiteLogs(AccessLog):
             log.write(exchange)
 
 
-def compiled(
+def compile_format(
     form: str, notes: Mapping[str, str]
 ) -> tuple[list[str | Callable[[Request], str]], list[Getter]]:
     """Return the parts of a format (texts, and functions of a request), and the getters for its %s."""
@@ -532,7 +532,7 @@ def tell(message: str) -> None:
     errors.tell(message)
 
 
-def ignored(fault: sys.UnraisableHookArgs) -> None:
+def log_unraisable(fault: sys.UnraisableHookArgs) -> None:
     """Log an exception that no caller can catch (sys.unraisablehook), for example in a finalizer.
 
     Python's own hook writes to standard error, and waits for its reader. A client can cause such an exception: the

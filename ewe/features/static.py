@@ -49,7 +49,7 @@ from ewe.http.negotiation import preferred_coding
 from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
 from ewe.streams.base import COPIED_BYTES
-from ewe.streams.descriptors import limit
+from ewe.streams.descriptors import descriptor_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,7 +261,7 @@ class Static:
         self.used_bytes = 0  # of the cache
         self.cache: dict[str, CacheEntry] = {}
         # A sixteenth of the process's descriptors at most: clients and programs need the others.
-        self.max_open_files = min(MAX_OPEN_FILES, (limit() or MAX_OPEN_FILES * 16) // 16)
+        self.max_open_files = min(MAX_OPEN_FILES, (descriptor_limit() or MAX_OPEN_FILES * 16) // 16)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for the file or directory at the request's path. Raises HTTPError."""

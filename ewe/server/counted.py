@@ -47,7 +47,7 @@ class Counted(Processor):
         """Serve as the model does, after the writer of this process's row was started."""
         self.board.gauges = self.write_gauges
         self.board.refresh()
-        logger.count_with(count)
+        logger.count_with(count_request)
         timeouts.count_with(count_timeout, count_partial_head)
         super().serve(listener)
 
@@ -75,7 +75,7 @@ class Counted(Processor):
 
     def report_refusal(self, client: str, limit: str) -> None:
         """Count a refused connection, and log it. limit: the setting whose limit was reached."""
-        self.board.count(refuse)
+        self.board.count(count_refusal)
         super().report_refusal(client, limit)
 
     def accept(self, row: memoryview[int]) -> None:
@@ -119,7 +119,7 @@ class CountedQueue:
         row[QUEUE] = self.queue.qsize()
 
 
-def refuse(row: memoryview[int]) -> None:
+def count_refusal(row: memoryview[int]) -> None:
     """Count a refused connection."""
     row[REFUSED] += 1
 
@@ -144,7 +144,7 @@ def count_partial_head(change: int) -> None:
     shared().count(add_change)
 
 
-def count(entry: AccessLogEntry, feature: str) -> None:
+def count_request(entry: AccessLogEntry, feature: str) -> None:
     """Count a request whose response has ended. feature: "" if it was refused before the site saw it."""
     board = shared()
     column = board.column_of(feature, entry.response.status)

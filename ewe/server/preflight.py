@@ -69,9 +69,9 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         account, group = account_of_workers(config), config.group
         if site is not None:
             if closed_python(account, group):  # then root imports the applications
-                failures += unimportable(site)
+                failures += import_failures(site)
             else:
-                failures += call_as_account(account, group, lambda: unimportable(site))
+                failures += call_as_account(account, group, lambda: import_failures(site))
         notes += call_as_account(account, group, lambda: warnings_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
@@ -119,7 +119,7 @@ def warnings_of_workers(config: Config) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def unimportable(site: Site) -> list[str]:
+def import_failures(site: Site) -> list[str]:
     """Return the reason why this process cannot import the applications of a site; [] if it can."""
     try:
         site.import_applications()
@@ -158,13 +158,13 @@ def failing_files(config: Config) -> Iterator[str]:
                 open_log(path, STANDARD_ERROR).close()
             except OSError as error:
                 yield f"cannot write {path!r}: {error.strerror} ({setting})"
-        elif path not in ("-", "off") and (reason := unwritable(path)):
+        elif path not in ("-", "off") and (reason := why_not_writable(path)):
             yield f"cannot write {path!r}: {reason} ({setting})"
         elif setting == "pid-file" and os.path.exists(path) and not os.path.isfile(path):
             yield f"cannot write {path!r}: it is not a regular file; name another (pid-file)"
 
 
-def unwritable(path: str) -> str:
+def why_not_writable(path: str) -> str:
     """Return the reason why a file can be neither written nor created; "" if it can."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):

@@ -152,9 +152,9 @@ class ProcessorFactory:
 
         prepare_imports()
         if self.config.reload:
-            from ewe.server.sources import forget
+            from ewe.server.sources import unload_own_modules
 
-            forget()
+            unload_own_modules()
             self.model = model_named(self.config.concurrency)
             self.site = self.site_of(self.config, imports=True)
             return
@@ -257,7 +257,7 @@ class ProcessorFactory:
         }
         if not self.supervised and is_scheduled(fresh) != is_scheduled(self.config):  # another kind of pool
             kept |= {"schedule": self.config.schedule, "overload": self.config.overload}
-        if listens(fresh) - listens(self.config):
+        if listen_addresses(fresh) - listen_addresses(self.config):
             logger.errors.warning("listen of a [[site]]: a new address needs a restart")
         if kept:
             names = ", ".join(name.replace("_", "-") for name in kept)
@@ -306,17 +306,17 @@ def open_trace(path: str | None) -> None:
     """Open the trace, before the server gives up root. Raises StartError."""
     if path is None:
         return
-    from ewe.trace import exposed, follows_others, trace_at, why_not
+    from ewe.trace import earlier_run_warning, exposure_warning, failure_to_open, trace_at
 
     try:
         trace_at(path)
     except OSError as reason:
-        raise StartError(why_not(path, reason)) from None
-    for warning in filter(None, (exposed(path), follows_others(path))):
+        raise StartError(failure_to_open(path, reason)) from None
+    for warning in filter(None, (exposure_warning(path), earlier_run_warning(path))):
         logger.errors.warning(warning)
 
 
-def listens(config: Config) -> set[str]:
+def listen_addresses(config: Config) -> set[str]:
     """Return the addresses in the key `listen` of all sites."""
     return {each for site in config.sites for each in site.listen}
 
@@ -360,7 +360,7 @@ def no_xswitch(config: Config) -> str:
 
 def limit_to_descriptors(processor: Processor) -> None:
     """Keep a model's connection limit below the descriptor limit, if all its connections are in one process."""
-    limit = descriptors.limit()
+    limit = descriptors.descriptor_limit()
     if limit is not None and not processor.many_processes:
         processor.connection_limit = min(processor.connection_limit, max(limit - RESERVED_DESCRIPTORS, 1))
 

@@ -28,7 +28,7 @@ from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
-from ewe.log_files import Owner, followed, is_same
+from ewe.log_files import Owner, is_same, path_to_open
 from ewe.processors.base import UnknownModel
 from ewe.server import systemd
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
@@ -228,7 +228,7 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     If every [[site]] has `listen`, the addresses of the sites are enough, and the default of `host` and `port` is
     left out. A site's address at which the service manager has opened a socket already is not opened a second time.
     """
-    inherited = () if config.bind else systemd.inherited(os.environ)
+    inherited = () if config.bind else systemd.inherited_addresses(os.environ)
     own = config.bind or inherited or (f"{bracketed(config.host)}:{config.port}",)
     if not config.sites:
         return own
@@ -241,7 +241,9 @@ def addresses_of(config: Config) -> tuple[str, ...]:
 
 def unused_sockets(config: Config) -> Iterator[str]:
     """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
-    unused = [each for each in systemd.inherited(os.environ) if config.bind and each not in config.bind]
+    unused = [
+        each for each in systemd.inherited_addresses(os.environ) if config.bind and each not in config.bind
+    ]
     if unused:
         yield (
             f"bind {', '.join(config.bind)}: sockets of the service manager are not used ({len(unused)}), and their"
@@ -290,7 +292,7 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
-    sys.unraisablehook = logger.ignored
+    sys.unraisablehook = logger.log_unraisable
     config = factory.config
     public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
@@ -404,7 +406,7 @@ def open_locked(path: str) -> int:
     import fcntl
 
     while True:
-        target, flag = followed(path)
+        target, flag = path_to_open(path)
         file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flag, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

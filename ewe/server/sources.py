@@ -167,7 +167,7 @@ def foreign_directories() -> tuple[str, ...]:
     return tuple(os.path.realpath(path) + "/" for path in found)
 
 
-def loaded() -> dict[str, str]:
+def own_modules() -> dict[str, str]:
     """Return name -> file of the loaded modules that belong to the program itself."""
     foreign = foreign_directories()
     found = {}
@@ -178,14 +178,14 @@ def loaded() -> dict[str, str]:
     return found
 
 
-def directories() -> list[str]:
+def source_directories() -> list[str]:
     """Return the directories from which this process has loaded the program, and the current directory.
 
     A package is loaded from the directory that contains the package's own directory. The current directory is
     included, since a module that could not be imported is most likely there.
     """
     found = {os.getcwd()}
-    for name, file in loaded().items():
+    for name, file in own_modules().items():
         is_package = os.path.basename(file) == "__init__.py"
         for _ in range(name.count(".") + is_package + 1):
             file = os.path.dirname(file)
@@ -193,8 +193,8 @@ def directories() -> list[str]:
     return sorted(path for path in found if path != "/")
 
 
-def forget() -> None:
+def unload_own_modules() -> None:
     """Unload the program's modules, so that they are imported again, and write no .pyc files from now on."""
-    for name in loaded():
+    for name in own_modules():
         del sys.modules[name]
     sys.dont_write_bytecode = True

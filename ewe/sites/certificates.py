@@ -66,7 +66,7 @@ class Certificates:
         """
         for at, site in enumerate(made):
             for there in made[:at]:
-                if (site.tls is None) != (there.tls is None) and overlap(site.host, there.host):
+                if (site.tls is None) != (there.tls is None) and share_an_address(site.host, there.host):
                     without, has = (site, there) if site.tls is None else (there, site)
                     raise ConfigError(
                         f"{without.table.origin}: this site has no certificate (tls-cert), and that of"
@@ -86,7 +86,7 @@ class Certificates:
         return by_name(choose, first)
 
 
-def overlap(one: Host, other: Host) -> bool:
+def share_an_address(one: Host, other: Host) -> bool:
     """Return whether two sites share an address of the server."""
     return (
         not one.listen

@@ -174,14 +174,14 @@ class Try:
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
         try:
-            return static.has(path) or is_below_program(static, path)
+            return static.has(path) or leads_to_program(static, path)
         except HTTPError as refused:
             if refused.status == 404:
                 return False
             raise
 
 
-def is_below_program(static: Static, path: str) -> bool:
+def leads_to_program(static: Static, path: str) -> bool:
     """Return whether a path leads to a program, or continues after one, such as /admin.php/users.
 
     A file is a program if its source is protected. Raises HTTPError(403, 404).

@@ -184,7 +184,7 @@ class EventStream(Stream):
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
-            if self.want is Want.BYTES and unread(self.transport.get_extra_info("socket").fileno()):
+            if self.want is Want.BYTES and unread_bytes(self.transport.get_extra_info("socket").fileno()):
                 # The bytes came while the kernel did not schedule this process: let the loop read them first.
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
@@ -446,7 +446,7 @@ class EventStream(Stream):
             return
         if not self.requests:
             self.expires = min(self.expires, time.monotonic() + FIRST_REQUEST_S + DEADLINE_CHECK_S)
-        elif unread(self.transport.get_extra_info("socket").fileno()):
+        elif unread_bytes(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(READ_ALL_S, self.end_idle)
         else:
             self.resume_if_waiting_for(Want.BYTES)
@@ -500,7 +500,7 @@ class _Pause:
 PAUSE: Awaitable[None] = _Pause()
 
 
-def unread(descriptor: int) -> int:
+def unread_bytes(descriptor: int) -> int:
     """Return how many unread bytes have arrived on a socket; 0 if it is closed."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])

@@ -73,12 +73,12 @@ class Forks:
     count = 0
 
 
-def forked() -> None:
+def count_fork() -> None:
     """Count a fork, in the child."""
     Forks.count += 1
 
 
-os.register_at_fork(after_in_child=forked)
+os.register_at_fork(after_in_child=count_fork)
 
 
 class StartError(Failure):
@@ -118,7 +118,7 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
                     set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
     except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
-        raise StartError(explain(address, reason)) from None
+        raise StartError(why_not_opened(address, reason)) from None
     return sockets
 
 
@@ -161,7 +161,7 @@ def try_address(address: str) -> str:
     except (OSError, UnicodeError) as reason:
         if isinstance(reason, OSError) and reason.errno == errno.EADDRINUSE:
             return f"{address} is in use, by this server or by another"
-        raise StartError(explain(address, reason)) from None
+        raise StartError(why_not_opened(address, reason)) from None
     return ""
 
 
@@ -198,7 +198,7 @@ def open_unix(path: str) -> socket.socket:
     return sock
 
 
-def explain(address: str, reason: OSError | UnicodeError) -> str:
+def why_not_opened(address: str, reason: OSError | UnicodeError) -> str:
     """Return one line: the reason why an address cannot be opened, and the remedy."""
     if isinstance(reason, UnicodeError):
         return f"{address}: the host is malformed"

@@ -328,7 +328,7 @@ def test_too_many_directories_are_said_once(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_installed_packages_are_no_sources() -> None:
-    files = sources.loaded().values()
+    files = sources.own_modules().values()
     assert not [file for file in files if "site-packages" in file or file.startswith(f"{ROOT}/ewe/")]
     assert str(Path(__file__)) in files
 
