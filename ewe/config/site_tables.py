@@ -49,7 +49,7 @@ class SourcedTable(dict[str, Any]):
 
 
 @dataclass
-class SomeTable:
+class TableWithSettings:
     """A [[site]] or a [[site.location]]. origin: of its header; origins: of its keys, as far as they are known."""
 
     origin: str
@@ -68,7 +68,7 @@ class SomeTable:
 
 
 @dataclass
-class LocationTable(SomeTable):
+class LocationTable(TableWithSettings):
     """One [[site.location]]: the paths that it matches, and the values of its keys."""
 
     kind: str = ""  # prefix, path or pattern
@@ -80,7 +80,7 @@ class LocationTable(SomeTable):
 
 
 @dataclass
-class SiteTable(SomeTable):
+class SiteTable(TableWithSettings):
     """One [[site]]."""
 
     locations: list[LocationTable] = field(default_factory=list)
@@ -381,7 +381,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
 
 
 def read_known_keys(
-    found: SomeTable, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
+    found: TableWithSettings, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
 ) -> Iterator[tuple[str, Any]]:
     """Read the keys of a table into `found`; yield each other key, with its value.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ewe.gateway.shared_protection import ProtectedPattern
 
 
-class Starts(Protocol):
+class StartableApplication(Protocol):
     """An application that is imported and started before the first request.
 
     name: module:app.
@@ -71,11 +71,11 @@ class ServerPlan:
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
         self.protected_on_all_sites = protected_on_all_sites
-        self.applications: list[Starts] = []
+        self.applications: list[StartableApplication] = []
         self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
 
-    def start(self, application: Starts) -> None:
+    def start(self, application: StartableApplication) -> None:
         """Register an application, for the import before the first request. Raises ValueError if it fails now."""
         self.applications.append(application)
         if self.imports:
