@@ -268,7 +268,7 @@ class EventStream(Stream):
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         transport.write(data)
         if self.output_full:
-            await self.write_buffer_has_room()
+            await self.wait_for_buffer_room()
             return
         self.handled_bytes = handled = handled + CALL_COST_BYTES + len(data)
         if handled > TURN_BYTES:
@@ -285,7 +285,7 @@ class EventStream(Stream):
         self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
 
-    async def write_buffer_has_room(self) -> None:
+    async def wait_for_buffer_room(self) -> None:
         """Wait until the transport's buffer has room. Raises Disconnected; Timeout if the client takes no byte
         within write_timeout, or is slower than min_rate.
         """
@@ -331,7 +331,7 @@ class EventStream(Stream):
                     except OSError:
                         break  # the process has no descriptor left
                 if count:
-                    await self.socket_has_room(target)
+                    await self.wait_for_socket_room(target)
         finally:
             self.unsent = count
             if watched >= 0:
@@ -352,11 +352,11 @@ class EventStream(Stream):
             except Timeout:  # the client may have read a part
                 if self.transport.get_write_buffer_size() >= size:
                     raise
-                await self.write_buffer_has_room()
+                await self.wait_for_buffer_room()
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
-    async def socket_has_room(self, target: int) -> None:
+    async def wait_for_socket_room(self, target: int) -> None:
         """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
         Disconnected.
         """
