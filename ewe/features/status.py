@@ -95,7 +95,7 @@ class Status(Middleware):
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the status, or the inner handler's response. Raises HTTPError(403, 405)."""
         io.answered_by = FILES
-        self.board.count(begun)
+        self.board.apply(begun)
         if request.path in self.paths:
             io.answered_by = "status"
             return await self.answer(request, io)
