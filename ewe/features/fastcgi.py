@@ -203,11 +203,11 @@ def files(location: LocationPlan) -> Iterator[Mount]:
             yield Mount("/", feature)
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
     """Return the Runner that passes requests to the upstream of a location. Raises ValueError."""
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
-    connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
+    connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
     # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
     # but is not a path.
     where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value

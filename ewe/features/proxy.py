@@ -235,10 +235,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(path, proxy, last=path == "/")
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Proxy:
     """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError.
 
-    addresses: not used, since they lack the scheme of the URLs in the table.
+    targets: not used, since they lack the scheme of the URLs in the table.
     """
     urls = location.table.values["gateway"]
     for url in urls:

@@ -199,10 +199,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(XSWITCH_STATUS_PATH, switch)
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
     """Return the Runner that passes the scripts of a location to X-Switch. Raises ConfigError if there is none.
 
-    kind, addresses: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
+    kind, targets: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
     """
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:

@@ -38,8 +38,8 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount("/cgi-bin/", CGI(plan.config, plan.static, plan.limits, plan.provided("xswitch")))
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` has no addresses.
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
+    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` has no targets.
 
     The Runner starts a program itself, or passes it on to X-Switch if the settings ask for that.
     """

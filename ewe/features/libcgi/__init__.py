@@ -56,7 +56,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(LIBCGI_PREFIX, LibCGIProcess(config, switch, root))
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Handler:
     """Return the handler that calls the libraries in the directory of `alias`. Raises ConfigError."""
     if not location.has_alias or location.has_template or "programs" in location.table.values:
         raise ConfigError(
