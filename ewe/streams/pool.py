@@ -242,7 +242,7 @@ class PoolWakeEvent:
         self.stream = stream
         self.is_set = False
         self.wake: Callable[[], None] | None = None  # queues the parked conversation
-        self.client_ended_at: float | None = None
+        self.client_ended_at: float | None = None  # when the client was first seen to have closed its side
 
     def set(self) -> None:
         """Queue the conversation, if it is parked already. Any thread may call this."""

@@ -39,7 +39,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
-    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` has no targets.
+    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` names no target.
 
     The Runner starts a program itself, or passes it on to X-Switch if the settings ask for that.
     """
