@@ -110,7 +110,7 @@ def longest_text(pattern: str) -> int:
     return examine(pattern).longest
 
 
-class Examined(NamedTuple):
+class PatternCost(NamedTuple):
     """The result for a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
 
     longest: see longest_text().
@@ -121,7 +121,7 @@ class Examined(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def examine(pattern: str) -> Examined:
+def examine(pattern: str) -> PatternCost:
     """Examine a pattern; one that is too large to examine counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
     named = characters_named(parsed)
@@ -135,20 +135,20 @@ def examine(pattern: str) -> Examined:
     try:
         whole = automaton.concatenation(parsed)
         if automaton.explodes or automaton.walks_twice():
-            return Examined(power=math.inf, longest=0)
+            return PatternCost(power=math.inf, longest=0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
             anywhere = automaton.add_position(automaton.alphabet)
             automaton.add_follow(anywhere.last, anywhere.first)
             automaton.add_follow(anywhere.last, whole.first)
         ways = automaton.ways()
         if ways > MAX_WAYS:
-            return Examined(power=math.inf, longest=0)
+            return PatternCost(power=math.inf, longest=0)
         power = automaton.longest_chain() + automaton.inner_loops
     except TooLarge:
-        return Examined(power=0, longest=MAX_MATCHED)
+        return PatternCost(power=0, longest=MAX_MATCHED)
     # n characters have about ways * (n / COUNTED_LENGTH) ** power ways: find the n for MAX_WAYS.
     longest = int(COUNTED_LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
-    return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
+    return PatternCost(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
 
 
 def characters_named(items: Any) -> set[int]:

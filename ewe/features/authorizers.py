@@ -45,7 +45,7 @@ from ewe.features.fastcgi import connections_of
 from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.gateway.cgi import MAX_DISCARDED_BYTES, connection_variables, request_variables, response
 from ewe.gateway.protected_sources import is_in
-from ewe.gateway.records import Authorization, encode_pairs
+from ewe.gateway.records import AuthorizerRequester, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY
@@ -89,7 +89,7 @@ class Authorizers(Middleware):
         self.all = [
             Authorizer(
                 path,
-                connections_of(config, addresses, "fastcgi-authorizer", codec=Authorization),
+                connections_of(config, addresses, "fastcgi-authorizer", codec=AuthorizerRequester),
                 config,
                 root,
                 limits,

@@ -23,7 +23,7 @@ from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.connections import HTTP, Connections
+from ewe.gateway.connections import Connections, HTTPCodec
 from ewe.gateway.proxies import http_peer
 from ewe.gateway.proxy import SpooledBody, UpstreamExchange
 from ewe.gateway.spool import spooled
@@ -81,7 +81,7 @@ class Proxy:
                 retry=config[shared.FASTCGI_RETRY],
                 limit=config[shared.FASTCGI_CONNECTIONS],
                 queue_timeout=config[shared.FASTCGI_QUEUE_TIMEOUT],
-                codec=HTTP,
+                codec=HTTPCodec,
                 parks=True,
             )
         except ValueError as reason:

@@ -74,7 +74,7 @@ class Room(NamedTuple):
     kept: Upstream | None
 
 
-class HTTP:
+class HTTPCodec:
     """Stands in for a codec if the upstream speaks HTTP (proxy.py): its connections may be kept."""
 
     ends_with_close = False
@@ -122,7 +122,7 @@ class Connections:
         retry: float = 0.0,
         limit: int = 0,
         queue_timeout: float = 0.0,
-        codec: Codec | type[HTTP] = Requester,
+        codec: Codec | type[HTTPCodec] = Requester,
         parks: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT_S,
     ) -> None:

@@ -449,7 +449,7 @@ class Requester:
         return events
 
 
-class Authorization(Requester):
+class AuthorizerRequester(Requester):
     """The web server's end of a connection to an authorizer, which gets no body: section 6.3."""
 
     role = AUTHORIZER

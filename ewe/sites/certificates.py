@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ewe.features.plan import Plan
 
 
-class Built(NamedTuple):
+class BuiltSite(NamedTuple):
     """One [[site]] with the objects built from it. tls: None if the site has no certificate."""
 
     host: Host
@@ -30,7 +30,7 @@ class Built(NamedTuple):
 class PlainAddresses:
     """The server's addresses whose sites have no certificate."""
 
-    def __init__(self, hosts: VirtualHosts[Built]) -> None:
+    def __init__(self, hosts: VirtualHosts[BuiltSite]) -> None:
         self.hosts = hosts
 
     def __contains__(self, server: object) -> bool:
@@ -58,7 +58,7 @@ class Certificates:
                 raise ConfigError(f"{table.origin}: {reason}") from None
         return self.contexts[key]
 
-    def context(self, made: Sequence[Built], hosts: VirtualHosts[Built]) -> SSLContext | None:
+    def context(self, made: Sequence[BuiltSite], hosts: VirtualHosts[BuiltSite]) -> SSLContext | None:
         """Return the context with which every handshake begins; None if no site has a certificate.
 
         Two sites at the same address must both have a certificate or both have none: before the client's first byte

@@ -18,7 +18,7 @@ from ewe.http.virtual_hosts import VirtualHosts, name_of, parents
 
 if TYPE_CHECKING:
     from ewe.site import Site
-    from ewe.sites.certificates import Built
+    from ewe.sites.certificates import BuiltSite
 
 QUESTION = re.compile(r"(?:([A-Za-z]+)\s+)?(?:(https?)://([^/?#]+))?(/[^#\s]*)?")
 
@@ -68,7 +68,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield f"  answer    {refused.status}: {refused.cause}"
 
 
-def lines_about_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator[str]:
+def lines_about_site(chosen: BuiltSite, built: Sequence[BuiltSite], request: Request) -> Iterator[str]:
     """Yield the lines about the chosen site, with the reason."""
     host, name = chosen.host, name_of(request.host)
     if name in host.names:

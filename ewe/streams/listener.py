@@ -67,7 +67,7 @@ let_others_run = getattr(os, "sched_yield", lambda: None)  # not every Python ha
 ACCEPTED_BLOCK = hasattr(socket, "SOCK_NONBLOCK")
 
 
-class Forks:
+class ForkCounter:
     """Counts the forks between the first process and this one, so that a Listener notices that it is inherited."""
 
     count = 0
@@ -75,7 +75,7 @@ class Forks:
 
 def count_fork() -> None:
     """Count a fork, in the child."""
-    Forks.count += 1
+    ForkCounter.count += 1
 
 
 os.register_at_fork(after_in_child=count_fork)
@@ -266,7 +266,7 @@ class Listener:
 
     def open_waiting(self) -> None:
         """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
-        self.forks = Forks.count
+        self.forks = ForkCounter.count
         self.watched = descriptor_set()
         self.wake_reader, self.wake_writer = nonblocking_pipe()
         self.watched.register(self.wake_reader, EPOLLIN)
@@ -309,7 +309,7 @@ class Listener:
         seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections (0: they wait in the
         backlog), and the watched descriptors that are ready.
         """
-        if self.forks != Forks.count:  # this process is a child, and has inherited the listener
+        if self.forks != ForkCounter.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
         accept_from = self.accept_from  # read once: another thread may change it
         now = time.monotonic() if accept_from else 0.0
