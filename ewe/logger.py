@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from ewe.http.dates import MONTHS
-from ewe.http.messages import MadeOfRequests, Request, Response
+from ewe.http.messages import Request, RequestCache, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.log_files import PIPE_BUF, STANDARD_ERROR, STANDARD_OUTPUT, LogFile, has_room, open_log
 
@@ -197,7 +197,7 @@ class AccessLogEntry:
 Getter = Callable[[AccessLogEntry], object]
 
 
-class Stamp:
+class FormattedTime:
     """The formatted time for the access log. timestamp() updates it once a second."""
 
     second = -1
@@ -207,12 +207,12 @@ class Stamp:
 def timestamp() -> str:
     """Return [20/Nov/2026:11:12:13 +0000]."""
     second = int(time.time())
-    if second != Stamp.second:
+    if second != FormattedTime.second:
         local = time.localtime(second)
         clock = time.strftime("%H:%M:%S %z", local)
-        Stamp.text = f"[{local.tm_mday:02}/{MONTHS[local.tm_mon - 1]}/{local.tm_year}:{clock}]"
-        Stamp.second = second
-    return Stamp.text
+        FormattedTime.text = f"[{local.tm_mday:02}/{MONTHS[local.tm_mon - 1]}/{local.tm_year}:{clock}]"
+        FormattedTime.second = second
+    return FormattedTime.text
 
 
 # The text for each letter of a format. The texts of OF_REQUEST depend only on the request, and are cached. The user
@@ -275,7 +275,7 @@ class AccessLog:
         """Compile the format into parts and getters. Raises ValueError."""
         self.parts, self.getters = compile_format(FORMATS.get(self.form, self.form), self.notes)
         # The part of a line that depends only on the request
-        self.templates: MadeOfRequests[str] = MadeOfRequests()
+        self.templates: RequestCache[str] = RequestCache()
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set the texts for %{model}n and %{worker}n. Each new worker process calls this."""

@@ -28,7 +28,7 @@ from ewe.gateway.proxies import http_peer
 from ewe.gateway.proxy import SpooledBody, UpstreamExchange
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
-from ewe.http.messages import NO_BODY, BodyReader, MadeOfRequests, Request, Response, hides_authorization
+from ewe.http.messages import NO_BODY, BodyReader, Request, RequestCache, Response, hides_authorization
 from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
@@ -99,7 +99,7 @@ class Proxy:
         if cookie is not None and len(self.connections.addresses) > 1:
             self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
-        self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.heads: RequestCache[tuple[object, bytes]] = RequestCache()
         self.upstream_is_old = False  # it has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:

@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ewe import logger
 from ewe.gateway.records import Requester
 from ewe.gateway.upstream import Upstream, UpstreamAddress
-from ewe.http.messages import MadeOfRequests
+from ewe.http.messages import RequestCache
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
@@ -142,7 +142,7 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[QueuedRequest] = deque()
         # Request without a body -> the values on which its encoded variables depend, and these variables
-        self.params_of_requests: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.params_of_requests: RequestCache[tuple[object, bytes]] = RequestCache()
 
     async def open(
         self,

@@ -16,7 +16,7 @@ from ewe.http.caching import (
     selecting_values,
 )
 from ewe.http.dates import parse_date
-from ewe.http.messages import CONDITIONS, KeptResponse, Request, Response, with_fields
+from ewe.http.messages import CONDITIONS, Request, Response, StorableResponse, with_fields
 
 COPY_OVERHEAD_BYTES = 2048  # bytes that a copy takes besides its body and its fields
 # Fields of a 304: RFC 9110 section 15.4.5
@@ -68,7 +68,7 @@ class Copy:
         self.etag = response.get("etag") or ""
         self.modified = parse_date(response.get("last-modified") or "")
         # The Age and the Cache-Status of the response that respond() has made last, and that response
-        self.last_response: tuple[str, KeptResponse] | None = None
+        self.last_response: tuple[str, StorableResponse] | None = None
 
     def age(self) -> int:
         """Return how old the response is, in seconds: section 4.2.3."""
@@ -100,7 +100,7 @@ class Copy:
                 return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
         age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
-            response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
+            response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
             response.variants, response.take_room = {}, self.take_room
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response

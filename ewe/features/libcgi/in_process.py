@@ -19,7 +19,7 @@ from ewe.gateway import scripts
 from ewe.gateway.cgi import connection_variables, is_nph, refuse_trace, request_variables
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
-from ewe.http.messages import NO_BODY, MadeOfRequests, Request, Response
+from ewe.http.messages import NO_BODY, Request, RequestCache, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LibCGI:
         # The one pair that load() has made, as the first element; empty before
         self.loaded: list[tuple[Libraries, Answers]] = []
         # request without a body -> (its PreparedCall, the block of its variables)
-        self.prepared_calls: MadeOfRequests[tuple[PreparedCall | None, bytes]] = MadeOfRequests()
+        self.prepared_calls: RequestCache[tuple[PreparedCall | None, bytes]] = RequestCache()
         if holds_libraries(self.directory):
             # Forked children inherit the shim, ewe's C library (shim.py), and need not load it for each connection
             self.load()
