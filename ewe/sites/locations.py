@@ -174,7 +174,7 @@ class LocationBuilder:
     def directory(self, key: str) -> str:
         """Return the real path of the directory that a key names. Raises ConfigError if it does not exist."""
         text, label = self.values[key], self.table.label_of(key)
-        path, is_directory = self.true_path(text, label)
+        path, is_directory = self.existing_path(text, label)
         if not is_directory:
             raise ConfigError(f"{label} {quoted(text)} is not a directory")
         return path
@@ -193,7 +193,7 @@ class LocationBuilder:
         else:
             # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
             above, slash, _ = before.rpartition("/")
-            directory, _ = self.true_path((above or "/") if slash else ".", label)
+            directory, _ = self.existing_path((above or "/") if slash else ".", label)
             self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
@@ -205,7 +205,7 @@ class LocationBuilder:
         prefix = "" if self.template is not None else self.prefix
         return static_files(self.config, directory, prefix, protected)
 
-    def true_path(self, path: str, label: str) -> tuple[str, bool]:
+    def existing_path(self, path: str, label: str) -> tuple[str, bool]:
         """Return a path without symbolic links, and whether it is a directory.
 
         label: the beginning of an error message. Raises ConfigError if the path does not exist.
@@ -220,7 +220,7 @@ class LocationBuilder:
 
         text, label: the value of the key, and the beginning of an error message. Raises ConfigError.
         """
-        path, is_directory = self.true_path(path, label)
+        path, is_directory = self.existing_path(path, label)
         if is_directory:
             if self.match.kind != "prefix":
                 raise ConfigError(
