@@ -101,9 +101,8 @@ def _explain(config: Config, question: str) -> int:
     try:
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
-        return _print(
-            "\n".join(explain(make_site(config_for_check(config), imports=False), question, server)) + "\n"
-        )
+        site = make_site(config_for_check(config), imports=False)
+        return _print("\n".join(explain(site, question, server)) + "\n")
     except ValueError as error:
         raise Failure(str(error)) from None
 
