@@ -18,7 +18,7 @@ Possible failures, and where each is prevented:
 - **An encoded slash** (%2F) would become a separator, and the path would name another file: 404. A proxy may pass
   such a path on (ewe.features.encoded_slashes).
 - **An encoded NUL** would end a file's name in a system call: 400.
-- **One Host names two hosts**, for example with a comma: HOST has no such character (400).
+- **One Host names two hosts**, for example with a comma: the pattern HOST allows no such character (400).
 
 Read next: virtual_hosts.py, which chooses a site by the host.
 """

@@ -38,7 +38,7 @@ MAX_DIRECTORIES = 1000  # that are watched; further ones are not
 # A directory that has changed more recently is read again, since another change may have the same time.
 FRESH_NS = 2_000_000_000
 NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int]  # of a file: the time of its last change in ns, its size in bytes, its inode
 
 
 class Directory(NamedTuple):
