@@ -49,13 +49,14 @@ class FeatureChain:
         self.static = static
         self.site: SiteRoutes | None = None
         self.guarded = False
-        for at, (path, handler, *_) in enumerate(mounts):
+        for at, mount in enumerate(mounts):
+            handler = mount.handler
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
                 # The features after the middleware are inside of it, for requests below its path. They also follow
                 # it in `routes`, for all other requests.
                 rest = FeatureChain(mounts[at + 1 :], static)
                 handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
-            self.routes.append((path, handler))
+            self.routes.append((mount.path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the first feature that answers. Raises HTTPError, and the features' exceptions."""
