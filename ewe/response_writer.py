@@ -109,7 +109,7 @@ async def send_response(
         raise
     finally:
         if response.cause or aborted:
-            log_failure(stream, request, response, response.cause or aborted)
+            log_failed_request(stream, request, response, response.cause or aborted)
         if logger.access.enabled:
             ending = logger.ABORTED if aborted else logger.KEPT_OPEN if keep_alive else logger.CLOSED
             log_exchange(stream, request, response, sent, began, ending)
@@ -155,7 +155,7 @@ def log_exchange(
         logger.access.write(exchange)
 
 
-def log_failure(stream: Stream, request: Request, response: Response, cause: str) -> None:
+def log_failed_request(stream: Stream, request: Request, response: Response, cause: str) -> None:
     """Write to the error log why a request failed. The level depends on the status."""
     message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {cause}"
     if response.status >= 500:

@@ -77,9 +77,9 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
-    with started_programs(config, config.user) as programs:
+    with managed_programs(config, config.user) as programs:
         if programs is not None:
-            config, reread = with_programs(programs, config, reread)
+            config, reread = completed_by_programs(programs, config, reread)
         return serve_alone(ProcessorFactory(config, reread, programs=programs))
 
 
@@ -88,7 +88,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
     config = factory.config
     with listening_sockets(factory) as sockets:
         start_programs(factory)
-        warn_of_settings(config)
+        warn_about_settings_file(config)
         if config.user or config.group:
             load_late_modules()  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
@@ -111,9 +111,9 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     try:
         # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
         completed = xswitch_process.completed
-        with started_programs(config, xswitch_process.user) as programs:
+        with managed_programs(config, xswitch_process.user) as programs:
             if programs is not None:
-                config, reread = with_programs(programs, config, reread)
+                config, reread = completed_by_programs(programs, config, reread)
             factory = ProcessorFactory(
                 completed(config),
                 (lambda: completed(reread())) if reread else None,
@@ -122,7 +122,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with listening_sockets(factory) as sockets:
                 start_programs(factory)
-                warn_of_settings(config)
+                warn_about_settings_file(config)
                 for warning in call_as_account(
                     xswitch_process.user,
                     config.group,
@@ -138,7 +138,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
 
 
 @contextmanager
-def started_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
+def managed_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
     """Open the sockets of the programs that ewe keeps running, if there are any. At the end, end the programs.
 
     user: the account of the programs. Raises StartError.
@@ -165,7 +165,7 @@ def sockets_in_temporary_directory() -> Iterator[None]:
         raise StartError(f"no sockets in a temporary directory: {reason} (TMPDIR)") from None
 
 
-def with_programs(
+def completed_by_programs(
     programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
 ) -> tuple[Config, Callable[[], Config] | None]:
     """Return the configuration and `reread`, both completed by the addresses of the programs."""
@@ -229,7 +229,7 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     left out. A site's address at which the service manager has opened a socket already is not opened a second time.
     """
     inherited = () if config.bind else systemd.inherited_addresses(os.environ)
-    own = config.bind or inherited or (f"{bracketed(config.host)}:{config.port}",)
+    own = config.bind or inherited or (f"{host_in_url(config.host)}:{config.port}",)
     if not config.sites:
         return own
     named = inherited or any(config.origin(name) != "default" for name in ("bind", "host", "port"))
@@ -305,7 +305,7 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
         logger.errors.warning(warning)
 
     def ready() -> None:
-        banner(sockets, factory)
+        print_banner(sockets, factory)
         systemd.notify("READY=1", f"MAINPID={os.getpid()}")
 
     if factory.supervised:
@@ -313,12 +313,12 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     return Worker(factory, sockets, "0").run(ready)
 
 
-def bracketed(host: str) -> str:
+def host_in_url(host: str) -> str:
     """Return a host in the form that can precede a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
+def print_banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     """Print one line: the server's URLs, its model, and how to stop it."""
     config = factory.config
     where = " ".join(url(sock, "https" if speaks_tls(config, sock) else "http") for sock in sockets)
@@ -356,7 +356,7 @@ def network_address(version: int = 4) -> str:
             address: str = probe.getsockname()[0]
     except OSError:
         return ""
-    return "" if address.startswith(("127.", "fe80:")) or address == "::1" else bracketed(address)
+    return "" if address.startswith(("127.", "fe80:")) or address == "::1" else host_in_url(address)
 
 
 def open_browser(shown: str) -> None:
@@ -424,7 +424,7 @@ def open_locked(path: str) -> int:
         os.close(file)  # the server that held the lock has just ended and removed the file: try again
 
 
-def warn_of_settings(config: Config) -> None:
+def warn_about_settings_file(config: Config) -> None:
     """Warn root if other users can write the settings file: they could make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")
