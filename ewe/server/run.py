@@ -291,9 +291,21 @@ def speaks_tls(config: Config, sock: socket.socket) -> bool:
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
-    """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
+    """Run the model, in this process or in workers; return the exit status."""
     sys.unraisablehook = logger.log_unraisable
-    config = factory.config
+    log_start_warnings(factory.config, sockets)
+
+    def ready() -> None:
+        print_banner(sockets, factory)
+        systemd.notify("READY=1", f"MAINPID={os.getpid()}")
+
+    if factory.supervised:
+        return Supervisor(factory, sockets).run(ready)
+    return Worker(factory, sockets, "0").run(ready)
+
+
+def log_start_warnings(config: Config, sockets: list[socket.socket]) -> None:
+    """Log the warnings about settings that are not wrong, but most likely not what the user wants."""
     public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
     for warning in (
@@ -303,14 +315,6 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
         *unused_sockets(config),
     ):
         logger.errors.warning(warning)
-
-    def ready() -> None:
-        print_banner(sockets, factory)
-        systemd.notify("READY=1", f"MAINPID={os.getpid()}")
-
-    if factory.supervised:
-        return Supervisor(factory, sockets).run(ready)
-    return Worker(factory, sockets, "0").run(ready)
 
 
 def host_in_url(host: str) -> str:
