@@ -64,12 +64,7 @@ class ProcessorFactory:
         self.supervised = True
         self.closed: list[str] = []  # closed_python_warnings() of the workers' account
         self.open_logs_and_build_site(config)
-        in_processes = self.model.supervised and self.model.many_processes
-        self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
-        # One processor now may be two at the next HUP.
-        self.supervised |= self.model.supervised and isinstance(config.workers, CoreCount)
-        # A LibCGI library can end its process. Under the fork model that is only a child of the server.
-        self.supervised |= config.concurrency != "fork" and request_may_end_process(config)
+        self.supervised = self.needs_supervisor(config)
         self.serves_in_one = not self.supervised  # a supervisor only for the applications does not count
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
@@ -78,6 +73,16 @@ class ProcessorFactory:
                 self.import_now()  # as root: the workers' account could not
             else:
                 self.supervised = True  # only a new process can import a new version
+
+    def needs_supervisor(self, config: Config) -> bool:
+        """Return whether a supervisor keeps the workers of this configuration, not counting its applications."""
+        if self.workers > 1 or self.xswitch_process is not None or config.reload:
+            return True
+        # CoreCount: one processor now may be two at the next HUP.
+        if self.model.supervised and (self.model.many_processes or isinstance(config.workers, CoreCount)):
+            return True
+        # A LibCGI library can end its process. Under the fork model that is only a child of the server.
+        return config.concurrency != "fork" and request_may_end_process(config)
 
     def copy(self) -> ProcessorFactory:
         """Return a copy, for undo_renewal() if new workers fail."""
@@ -228,7 +233,7 @@ class ProcessorFactory:
         if self.closed:
             why = self.closed[0]
         elif not self.supervised:
-            why = "this server was started without one"
+            why = "this server was started without an application"
         else:
             from ewe.server.applications import outdated
 
