@@ -62,14 +62,14 @@ class ProcessorFactory:
         self.serves_in_one = False
         # Decided below. Until then open_logs_and_build_site() must not import applications.
         self.supervised = True
-        self.closed: list[str] = []  # closed_python_warnings() of the workers' account
+        self.closed_python_lines: list[str] = []  # closed_python_warnings() of the workers' account
         self.open_logs_and_build_site(config)
         self.supervised = self.needs_supervisor(config)
         self.serves_in_one = not self.supervised  # a supervisor only for the applications does not count
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
-            self.closed = closed_python(account, config.group)
-            if self.closed:
+            self.closed_python_lines = closed_python(account, config.group)
+            if self.closed_python_lines:
                 self.import_now()  # as root: the workers' account could not
             else:
                 self.supervised = True  # only a new process can import a new version
@@ -93,7 +93,7 @@ class ProcessorFactory:
     @property
     def applications(self) -> list[str]:
         """The applications that each worker imports; [] with `reload`, since each worker then loads all."""
-        return [] if self.config.reload or self.closed else self.site.application_names
+        return [] if self.config.reload or self.closed_python_lines else self.site.application_names
 
     @property
     def imports_in_workers(self) -> bool:
@@ -121,7 +121,7 @@ class ProcessorFactory:
         make_scoreboard(config)
         site = None
         if not config.reload:
-            site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
+            site = self.site_of(config, imports=bool(self.closed_python_lines) or not self.supervised)
         if is_reload:
             open_logs_or_fail(config)
         if site is not None:
@@ -230,8 +230,8 @@ class ProcessorFactory:
         """Log which applications were imported again after HUP, and why others were not."""
         if self.config.reload or not (names := self.site.application_names):
             return
-        if self.closed:
-            why = self.closed[0]
+        if self.closed_python_lines:
+            why = self.closed_python_lines[0]
         elif not self.supervised:
             why = "this server was started without an application"
         else:
