@@ -168,20 +168,20 @@ def _status(raw: object) -> int:
     return raw
 
 
-class Gateway(NamedTuple):
+class GatewayValue(NamedTuple):
     """A value of the key `gateway`. kind: a key of GATEWAYS. target: the address, the application, or ""."""
 
     kind: str
     target: str
 
 
-def parse_gateway(text: str) -> Gateway:
+def parse_gateway(text: str) -> GatewayValue:
     """Return the gateway that a text names. Raises ValueError.
 
     >>> parse_gateway("fastcgi://127.0.0.1:9000")
-    Gateway(kind='fastcgi', target='127.0.0.1:9000')
+    GatewayValue(kind='fastcgi', target='127.0.0.1:9000')
     >>> parse_gateway("wsgi:wiki:app")
-    Gateway(kind='wsgi', target='wiki:app')
+    GatewayValue(kind='wsgi', target='wiki:app')
     """
     kind, colon, rest = text.partition(":")
     if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
@@ -196,7 +196,7 @@ def parse_gateway(text: str) -> Gateway:
             raise ValueError(text)
     elif colon and not rest:
         raise ValueError(text)
-    return Gateway(kind, rest)
+    return GatewayValue(kind, rest)
 
 
 def _gateway(raw: object) -> tuple[str, ...]:

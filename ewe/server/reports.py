@@ -25,7 +25,7 @@ MAX_LINE_BYTES = 2000  # bytes of a line; PIPE_BUF is 4096 on Linux
 LINE = re.compile(rb"([0-9]{1,10}) ([a-z]+) ?(.*)")  # process id, word, text
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """One line of a worker. word: "source", "ready" or "failed". text: the directory, or the reason."""
 
     pid: int
@@ -54,7 +54,7 @@ class Reports:
         os.close(self.writer)
         os.close(self.reader)
 
-    def read(self) -> Iterator[Report]:
+    def read(self) -> Iterator[WorkerReport]:
         """Yield the reports that have arrived. The supervisor calls this."""
         try:
             while data := os.read(self.reader, 65536):
@@ -65,4 +65,6 @@ class Reports:
         # An application that writes to a wrong descriptor may hit this pipe: its bytes must not end the supervisor.
         for match in map(LINE.fullmatch, lines):
             if match is not None:
-                yield Report(int(match[1]), match[2].decode(), match[3].decode("utf-8", "surrogateescape"))
+                yield WorkerReport(
+                    int(match[1]), match[2].decode(), match[3].decode("utf-8", "surrogateescape")
+                )

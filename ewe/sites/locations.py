@@ -9,7 +9,7 @@ LocationBuilder looks at the keys of the location in this order:
     alias                        the files of another directory
     root, or none of these       the features and the files of a document root (FeatureChain)
 
-**Whose files?** A location with `alias` has its own Static. A location with `root`, `index` or settings of its own
+**Whose files?** A location with `alias` has its own Static. A location with `root`, `index` or its own settings
 has its own Plan, and so its own features. All other locations use the plan of the site.
 
 **Sources.** A location may run a file as a program that another location or another site would send.
