@@ -387,11 +387,11 @@ def _authorizer(text: str) -> None:
 class StartedProgram(NamedTuple):
     """A FastCGI program that ewe starts. where: the extension or the path for which it answers.
 
-    count: the number of its processes. command: as a shell would read it.
+    processes: their number. command: as a shell would read it.
     """
 
     where: str
-    count: int
+    processes: int
     command: str
 
 
@@ -399,7 +399,7 @@ def parse_program(text: str) -> StartedProgram:
     """Return the program that a text WHERE=[N:]COMMAND names. Raises ValueError.
 
     >>> parse_program(".php=4:php-cgi -q")
-    StartedProgram(where='.php', count=4, command='php-cgi -q')
+    StartedProgram(where='.php', processes=4, command='php-cgi -q')
     """
     import shlex
 

@@ -131,7 +131,7 @@ def count_timeout(kind: str) -> None:
     def add_one(row: memoryview[int]) -> None:
         row[column] += 1
 
-    shared().count(add_one)
+    shared().apply(add_one)
 
 
 def count_partial_head(change: int) -> None:
@@ -141,7 +141,7 @@ def count_partial_head(change: int) -> None:
         # A column cannot hold a negative number
         row[scoreboard.READING] = max(row[scoreboard.READING] + change, 0)
 
-    shared().count(add_change)
+    shared().apply(add_change)
 
 
 def count_request(entry: AccessLogEntry, feature: str) -> None:
