@@ -1,12 +1,7 @@
 """A count range: the smallest and the largest number of workers, written ``8``, ``8..64`` or ``auto``.
 
-    8        a fixed number: 8 workers start, and never more
-    8..64    8 workers start, and up to 64 while all of them are busy (ewe.processors.growth)
-    auto     as many workers as this process may use processors (cores.py)
-
-A CountRange is an int, the number of workers that start, with a second number, `most`. Code that knows no growth
-uses it as an int: range(workers), workers > 1. Two ranges are equal only if both numbers are equal. A reload (HUP)
-therefore notices a change of either.
+``8..64``: 8 workers start, and up to 64 while all of them are busy (ewe.processors.growth). A CountRange is an int,
+the number of workers that start, with a second number, `most`. Code that knows no growth uses it as an int.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """What a setting can be: a port, a time, a size, … Each kind reads a value from text or TOML, and shows it.
 
-    a flag, a variable, a key of a file ── Kind.read ──▶ the value in Python ── Kind.show ──▶ `--print-config`
-
-A kind is an object, such as PORT, SIZE or BOOL: the names in capitals at the end of this file. Functions make the
-kinds of a family: whole(), duration(), size(), matching(), choice(), list_of(), texts().
-
-`read` raises ValueError for a wrong value. The message for people consists of the place, the value and `expected`
-(messages.py). If `expected` alone does not help, `read` raises a Reason, whose text ends the message.
-
-A text with several parts, such as ".php=unix:/run/php.sock", stays a text: `read` only checks it. Each setting is
-then equal in a file, in a flag and in a variable. The code that uses it calls the parse function of this text:
-parse_address(), parse_proxy(), parse_program().
+A kind is an object, such as PORT, SIZE or BOOL: the names in capitals at the end of this file. Functions such as
+whole(), matching() and list_of() make kinds. A text with several parts, such as ".php=unix:/run/php.sock", stays a
+text: `read` only checks it. The code that uses it calls the function for this text: parse_address(), parse_proxy().
 """
 
 from __future__ import annotations

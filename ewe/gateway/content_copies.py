@@ -2,19 +2,10 @@
 
 A Copy is a stored response of RFC 9111. Its age decides how it may be used:
 
-    age   0 ────────────────▶ lifetime ───────────────────────▶ lifetime + grace ──────▶
-          fresh: is_fresh()    stale: the program is asked first;          stale: the program
-          no program runs      the copy may replace its error              has to answer
-
-- **Validation.** validation_request() asks the program whether a stale copy is still valid. A 304 makes a new copy
-  with the same body and fresh fields: freshened().
-- **Conditional requests.** A browser may have the copy in its own cache. It then gets a 304 without a body.
-- **Vary.** A copy answers only requests with the same values of the fields in Vary as the request that made it.
-  `names` are these fields, `values` their values.
-- **Memory.** `cost` is the number of bytes that a copy takes. It includes room for compressed forms of the body:
-  take_room().
-
-Read next: content_cache.py, which keeps the copies; ewe/http/caching.py, the rules of RFC 9111.
+    age   0 ────────────────▶ lifetime ─────────────────▶ lifetime + grace ────────▶
+          fresh: is_fresh()    stale: the program is       stale: the program
+          no program runs      asked; the copy may         has to answer
+                               replace its error
 """
 
 from __future__ import annotations

@@ -4,23 +4,16 @@ Source: "FastCGI Specification", Open Market 1996, named by its section numbers 
 `Requester`, the application the `Responder`. A connection carries one request at a time, as with every known web
 server (section 5.1 would allow more). It may carry another request after that.
 
-Everything on a connection is a record (section 3.3): a header of 8 bytes, content of at most 65,535 bytes, padding.
-
-    │ version │ type │ request id │ content length │ padding length │ reserved │ content ... │ padding ... │
-        1        1         2              2                 1             1
-
 The parts of a request and of its response are streams. A stream is cut into records of one type. An empty record
 ends it:
 
-    web server                                        application
-    BEGIN_REQUEST: role, flag KEEP_CONN ────────────▶
-    PARAMS ..., PARAMS (empty): name-value pairs ───▶
-    STDIN ..., STDIN (empty): the request's body ───▶
-                                              ◀────── STDOUT ..., STDOUT (empty): as a CGI program writes
-                                              ◀────── STDERR ...: lines for the error log
-                                              ◀────── END_REQUEST: status of application and protocol
-
-Records with the request id 0 concern the connection itself: GET_VALUES asks the application for its limits.
+    web server                                application
+    BEGIN_REQUEST: role, flag KEEP_CONN ───▶
+    PARAMS ...: name-value pairs ──────────▶
+    STDIN ...: the request's body ─────────▶
+                                       ◀──── STDOUT ...: as a CGI program writes
+                                       ◀──── STDERR ...: lines for the error log
+                                       ◀──── END_REQUEST: status of application and protocol
 """
 
 from __future__ import annotations

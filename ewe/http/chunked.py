@@ -1,27 +1,17 @@
 """Chunked bodies, decoded as they arrive: RFC 9112 section 7.1. No I/O.
 
-A sender that does not know the length of a body in advance sends it in chunks. Each chunk begins with its size in
-hexadecimal digits. A chunk of size 0 ends the body. Trailers, which are header fields, may follow it:
+A chunk begins with its size in hexadecimal digits. A chunk of size 0 ends the body, and trailers may follow it:
 
-    5;name=value CRLF hello CRLF        a size with an extension, then the data
-    0 CRLF                              the last chunk
-    X-Checksum: 7 CRLF CRLF             a trailer, then the empty line that ends the body
+    5;name=value CRLF hello CRLF 0 CRLF X-Checksum: 7 CRLF CRLF
 
-The bytes arrive in pieces that may end anywhere: within a size, within the data, between CR and LF. The decoder is
-therefore a state machine. `state` is the method that reads the next part. It returns False if the part is not
-complete:
+The bytes arrive in pieces that may end anywhere, also between CR and LF. `state` is the method that reads the next
+part. It returns False if the part is not complete:
 
     read_size ── size above 0 ──▶ read_data ──▶ read_size ...
         └─────── size 0 ────────▶ read_trailer ── empty line ──▶ finished
 
-Possible failures, and ewe's reaction:
-
-- Two servers read the same bytes as different bodies (request smuggling). Each line must therefore match the
-  grammar: a bare LF, a sign before a size, or data of another length than its size is refused with 400.
-- A client sends a megabyte of extensions, or a million chunks of one byte. MAX_LINE, MAX_EXTENSIONS and max_head
-  bound the bytes around the data, and MAX_CHUNKS bounds the work of one feed().
-
-Read next: lines.py; ewe/body.py, which feeds the decoder.
+Possible failure: two servers read the same bytes as different bodies (request smuggling). Each line must therefore
+match the grammar: a bare LF, a sign before a size, or data of another length than its size is refused with 400.
 """
 
 from __future__ import annotations

@@ -1,26 +1,15 @@
 """The target of a request, and its Host: RFC 9112 sections 3.2 and 3.3, RFC 3986.
 
-A request line names its target in one of four forms. parse_target() makes a path and a query of it:
+A target has one of four forms. parse_target() makes a path and a query of it:
 
     origin-form      GET /a/b?q HTTP/1.1              path /a/b, query q
     absolute-form    GET http://host/a/b HTTP/1.1     path /a/b; this host replaces the Host field
     asterisk-form    OPTIONS * HTTP/1.1               path *
     authority-form   CONNECT host:443 HTTP/1.1        501: ewe is no forward proxy
 
-The path is checked and decoded once, here, in this order: allowed characters, percent-decoding, dot segments,
-repeated slashes. Every other part of ewe compares and opens only the decoded path.
-
-Possible failures, and where each is prevented:
-
-- **A path leads out of the document root**: /../etc/passwd, or /%2e%2e/etc/passwd. remove_dot_segments() works on
-  the decoded path, and refuses a path above the root (400).
-- **A path is decoded twice.** /%252e names the file "%2e". Nothing decodes it again.
-- **An encoded slash** (%2F) would become a separator, and the path would name another file: 404. A proxy may pass
-  such a path on (ewe.features.encoded_slashes).
-- **An encoded NUL** would end a file's name in a system call: 400.
-- **One Host names two hosts**, for example with a comma: the pattern HOST allows no such character (400).
-
-Read next: virtual_hosts.py, which chooses a site by the host.
+The path is checked and decoded once, here: allowed characters, percent-decoding, dot segments, repeated slashes.
+Every other part of ewe compares and opens only the decoded path. A path that leads above the root, such as
+/%2e%2e/etc/passwd, is therefore refused here, and /%252e names the file "%2e".
 """
 
 from __future__ import annotations

@@ -8,14 +8,6 @@ LocationBuilder looks at the keys of the location in this order:
     gateway                      a program or an upstream: for every request, or with `programs` for these files
     alias                        the files of another directory
     root, or none of these       the features and the files of a document root (FeatureChain)
-
-**Whose files?** A location with `alias` has its own Static. A location with `root`, `index` or its own settings
-has its own Plan, and so its own features. All other locations use the plan of the site.
-
-**Sources.** A location may run a file as a program that another location or another site would send.
-gateway_handler() therefore protects the sources of its programs on all sites (ServerPlan.protect).
-
-Read next: build.py, which puts the guards and filters around these handlers; rules.py.
 """
 
 from __future__ import annotations
