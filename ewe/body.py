@@ -37,7 +37,8 @@ class Body(BodyReader):
     """The body of one request.
 
     length: the length in bytes; None if the body is chunked. finished: the whole body has been read. pending: bytes
-    that have arrived and are not read yet; when the body is finished, they belong to the next request. A client
+    that have arrived and are not read yet; when the body is finished, they belong to the next request. ahead: bytes
+    that look_ahead() has read for the next receive(). left: bytes of a known length still to come. A client
     that expects "100 Continue" gets it when a feature reads for the first time (RFC 9110 section 10.1.1).
     """
 
@@ -51,7 +52,7 @@ class Body(BodyReader):
         self.timeout = timeout
         self.expects = request.expects  # the client waits for "100 Continue"
         self.decoder = ChunkedDecoder(limits) if request.length is None else None
-        self.ahead = b""  # decoded bytes that receive() has not returned yet
+        self.ahead = b""
         self.finished = False
         self.broken = False
         self.waited_s = 0.0  # seconds for which the server has waited for the client
@@ -71,7 +72,7 @@ class Body(BodyReader):
                 await self.send_continue()
             data = self.pending
             if not data:
-                if self.decoder is None or self.decoder.hungry:
+                if self.decoder is None or self.decoder.needs_data:
                     data = await self.more()
                 else:
                     await self.stream.share(TURN_BYTES)
@@ -96,7 +97,7 @@ class Body(BodyReader):
         """Return whether receive() would return bytes, or the end, without waiting."""
         if self.ahead or self.pending or self.finished:
             return True
-        return self.decoder is not None and not self.decoder.hungry
+        return self.decoder is not None and not self.decoder.needs_data
 
     async def look_ahead(self) -> None:
         """Read MAX_SKIPPED_BYTES + 1 of a chunked body, or the whole body, before a feature answers.

@@ -92,7 +92,7 @@ def _check(config: Config) -> int:
 def _explain(config: Config, question: str) -> int:
     """Print the site, the location and the rule that would answer a request, and the reason."""
     from ewe.config.setting_types import parse_address
-    from ewe.server.preflight import examined
+    from ewe.server.preflight import config_for_check
     from ewe.server.run import addresses_of
     from ewe.sites import make_site
     from ewe.sites.explain import explain
@@ -101,7 +101,8 @@ def _explain(config: Config, question: str) -> int:
     try:
         addresses = (parse_address(each) for each in addresses_of(config))
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
-        return _print("\n".join(explain(make_site(examined(config), imports=False), question, server)) + "\n")
+        site = make_site(config_for_check(config), imports=False)
+        return _print("\n".join(explain(site, question, server)) + "\n")
     except ValueError as error:
         raise Failure(str(error)) from None
 
@@ -298,13 +299,14 @@ def _check_flags(argv: list[str], known: Collection[str]) -> None:
             raise ConfigError(f"unknown option {name}{nearest(name, known)}")
 
 
-def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
-    """Return the settings on the command line, as (name, raw value) pairs; set options.directory if it is named.
+def _settings_and_directory(options: argparse.Namespace) -> tuple[list[tuple[str, object]], str | None]:
+    """Return the settings on the command line, as (name, raw value), and the directory that it names.
 
-    Raises ConfigError if they contradict each other.
+    The directory is the one without an option; None: there is none. Raises ConfigError if two words of the command
+    line contradict each other.
     """
     # Key -> the (name of the option, value) pairs, in the order of the command line: [-1][1] is the last value
-    given: dict[str, list[tuple[str, Any]]] = options.given
+    given: dict[str, list[tuple[str, Any]]] = dict(options.given)
     # Each model has a flag, and all of these flags set the key `concurrency`.
     models = list(
         dict.fromkeys(Config.concurrency.read(raw, f"--{name}") for name, raw in given.get("concurrency", ()))
@@ -317,16 +319,15 @@ def _given(options: argparse.Namespace) -> list[tuple[str, object]]:
         if "port" in given and Config.port.read(given["port"][-1][1], "--port") != number:
             raise ConfigError(f"two ports at once: {given['port'][-1][1]} and {port}")
         given["port"] = [("port", port)]
-    if directory is not None:
-        if "documentroot" in given:
-            other = given["documentroot"][-1][1]
-            raise ConfigError(f"two directories at once: {other} (--documentroot) and {directory}")
-        options.directory = directory
+    if directory is not None and "documentroot" in given:
+        other = given["documentroot"][-1][1]
+        raise ConfigError(f"two directories at once: {other} (--documentroot) and {directory}")
     if "bind" in given and not given.keys().isdisjoint(("host", "port")):
         raise ConfigError("--bind replaces --host and a port: give one or the other")
     # A setting of LIST_SETTINGS has all its values. Of another one the last value counts.
     last: list[tuple[str, object]] = [values[-1] for key, values in given.items() if key not in LIST_SETTINGS]
-    return [*last, *((key, [raw for _, raw in given[key]]) for key in LIST_SETTINGS if key in given)]
+    lists = [(key, [raw for _, raw in given[key]]) for key in LIST_SETTINGS if key in given]
+    return [*last, *lists], directory
 
 
 def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
@@ -359,22 +360,25 @@ def _port_and_directory(words: Sequence[str]) -> tuple[str | None, str | None]:
 
 def _configure(options: argparse.Namespace) -> Config:
     """Return the configuration from all sources. Raises ConfigError, also for an unknown model."""
+    settings, directory = _settings_and_directory(options)
+    config = Config.load(settings, file=options.config)
+    if directory is not None:
+        if config.sites:
+            raise ConfigError(f"{quoted(directory)}: {config.file} has [[site]] tables, which name theirs")
+        config = files_only(config.replace(DIRECTORY, documentroot=directory))
+    _check_model(config)
+    return config
+
+
+def _check_model(config: Config) -> None:
+    """Raise ConfigError if there is no concurrency model of this name; the message names the most similar one."""
     from ewe.processors import base
 
-    options.directory = None  # _given() sets it if the command line names a directory
-    config = Config.load(_given(options), file=options.config)
-    if options.directory is not None:
-        if config.sites:
-            raise ConfigError(
-                f"{quoted(options.directory)}: {config.file} has [[site]] tables, which name theirs"
-            )
-        config = files_only(config.replace(DIRECTORY, documentroot=options.directory))
     try:
-        base.model_named(config.concurrency)  # only to see that there is such a model
+        base.model_named(config.concurrency)
     except base.UnknownModel as error:
         near = "" if "did you mean" in str(error) else nearest(config.concurrency, base.names())
         raise ConfigError(f"{error}{near} ({config.origin('concurrency')})") from None
-    return config
 
 
 def as_toml(config: Config) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
 from ewe.logger import LEVELS
-from ewe.trace import Trace, trace_at, why_not
+from ewe.trace import Trace, failure_to_open, trace_at
 
 if TYPE_CHECKING:
     from ewe.config.command_parser import CommandParser
@@ -49,4 +49,4 @@ def open_trace(path: str | None) -> Trace | None:
     try:
         return trace_at(path) if path else None
     except OSError as reason:
-        raise ConfigError(why_not(str(path), reason)) from None
+        raise ConfigError(failure_to_open(str(path), reason)) from None

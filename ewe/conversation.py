@@ -56,7 +56,7 @@ from ewe.http.error_pages import error_page
 from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
-from ewe.response_writer import fault, log, send_response
+from ewe.response_writer import log_exchange, log_fault, send_response
 from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.timeouts import count_partial_head
@@ -297,15 +297,15 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
         response = error_page(error.status, error.cause, error.fields)
     except (Timeout, Disconnected):
         if logger.access.enabled:
-            log(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
+            log_exchange(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
         raise
     except OSError as reason:
         if reason.errno in EXHAUSTED:
             response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
         else:
-            response = fault(stream, request)
+            response = log_fault(stream, request)
     except (Exception, SystemExit):  # a user's feature may call exit(), which must not end the server
-        response = fault(stream, request)
+        response = log_fault(stream, request)
     stream.requests += 1
     return response
 
@@ -330,11 +330,11 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
         return  # the client did not wait for the response
 
 
-def busy() -> bytes:
+def busy_response() -> bytes:
     """Return the whole response for a connection that exceeds a limit of the server."""
     page = error_page(503, "", (("Retry-After", "1"),))
     assert isinstance(page.body, bytes)
     return page.encoded() + b"Connection: close\r\n\r\n" + page.body
 
 
-BUSY = busy()
+BUSY = busy_response()

@@ -5,7 +5,7 @@ Each line is one write(2) to a descriptor opened with O_APPEND, so lines of seve
 **The owner of a log.** If root starts ewe with `user`, ewe opens its logs as root and then gives up root. A log
 that ewe has created must belong to the account. Otherwise neither a reload (HUP) nor a rotation (USR1) could open
 it again. ewe therefore changes the owner of each new file to Owner.account. A file that already exists keeps its
-owner. ewe does not follow a symbolic link that another account may have made (followed()).
+owner. ewe does not follow a symbolic link that another account may have made (path_to_open()).
 
 **Lost lines.** A log that cannot be written never stops the server: if the disk is full, or the reader of a pipe is
 slow, the line is lost. The administrator must know within seconds. The first loss is therefore reported at once, in
@@ -46,6 +46,7 @@ from mmap import PAGESIZE, mmap
 PIPE_BUF = 4096
 REPORT_S = 5.0  # seconds between two reports of lost lines
 EVENTFD_FLAGS: int = getattr(os, "EFD_CLOEXEC", 0) | getattr(os, "EFD_NONBLOCK", 0)
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2  # descriptors
 MAX_LINKS = 40  # symbolic links on the way to a directory, as in Linux
 SLOW, FULL = "its reader does not keep up", "the disk is full"
 # Severities, RFC 5424 section 6.2.1, by the levels of the error log; a line of the access log is an "info"
@@ -151,7 +152,7 @@ class LogFile:
     def __init__(self, path: str, standard: int, before: Mapping[str, int] | None = None) -> None:
         """Open path, and create the file if it does not exist. Raises OSError.
 
-        standard: the descriptor for the path "-": 1, standard output, or 2, standard error.
+        standard: the descriptor for the path "-": STANDARD_OUTPUT or STANDARD_ERROR.
         before: path -> descriptor of the logs that are open already. A descriptor is reused if this process may not
         open its file any more.
         """
@@ -171,7 +172,7 @@ class LogFile:
             return
         if self.path == "-":
             self.descriptor = self.standard
-            self.has_clock = self.standard == 2 and in_journal()
+            self.has_clock = self.standard == STANDARD_ERROR and in_journal()
         else:
             fresh = append_to(self.path, self.descriptor if self.descriptor >= 0 else before)
             if self.descriptor >= 0:
@@ -343,7 +344,7 @@ class Syslog(LogFile):
 
 
 def open_log(path: str, standard: int, before: Mapping[str, int] | None = None) -> LogFile:
-    """Open the log that a path names, and return it. before: as in LogFile. Raises OSError."""
+    """Open the log that a path names, and return it. standard, before: as in LogFile. Raises OSError."""
     return Syslog(path, standard) if path.startswith("syslog:") else LogFile(path, standard, before)
 
 
@@ -367,7 +368,7 @@ def parse_syslog(path: str) -> tuple[int, str]:
 def in_journal() -> bool:
     """Return whether standard error is connected to systemd's journal: systemd.exec(5), JOURNAL_STREAM."""
     try:
-        status = os.fstat(2)
+        status = os.fstat(STANDARD_ERROR)
     except OSError:
         return False
     return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
@@ -383,7 +384,7 @@ def append_to(path: str, before: int) -> int:
         try:
             made = os.open(path, APPEND_FLAGS | os.O_EXCL, 0o640)
         except FileExistsError:
-            target, flag = followed(path)
+            target, flag = path_to_open(path)
             return os.open(target, APPEND_FLAGS | flag, 0o640)
     except PermissionError:
         if before < 0 or not is_same(path, before):
@@ -393,7 +394,7 @@ def append_to(path: str, before: int) -> int:
     return made
 
 
-def followed(path: str, links: int = 0) -> tuple[str, int]:
+def path_to_open(path: str, links: int = 0) -> tuple[str, int]:
     """Return the path to open for a log, and O_NOFOLLOW if its last part must not be a symbolic link, else 0.
 
     If another account can change the log's directory, it could put a symbolic link there, and so make root append
@@ -401,7 +402,9 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
     of links followed so far. Raises OSError: above all ELOOP, for a link that root may not follow.
     """
     directory = os.path.dirname(os.path.abspath(path))
-    if os.geteuid() != 0 or not (changeable(directory) or stat.S_IMODE(os.stat(directory).st_mode) & 0o022):
+    if os.geteuid() != 0 or not (
+        first_changeable_directory(directory) or stat.S_IMODE(os.stat(directory).st_mode) & 0o022
+    ):
         return path, 0
     status = os.lstat(path) if os.path.lexists(path) else None
     if status is None or not stat.S_ISLNK(status.st_mode):
@@ -415,7 +418,7 @@ def followed(path: str, links: int = 0) -> tuple[str, int]:
         )
     if links == MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return followed(os.path.join(directory, target), links + 1)
+    return path_to_open(os.path.join(directory, target), links + 1)
 
 
 def is_same(path: str, descriptor: int) -> bool:
@@ -441,13 +444,13 @@ def give_away(made: int, path: str) -> None:
     if Owner.account is None or os.geteuid() != 0:
         return
     try:
-        if not changeable(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
+        if not first_changeable_directory(os.path.join(os.getcwd(), os.path.dirname(path)), Owner.account[0]):
             os.fchown(made, *Owner.account)
     except OSError:
         pass  # a file system without owners; ewe.server.access warns about a log that the account may not write
 
 
-def changeable(directory: str, account: int = 0) -> str:
+def first_changeable_directory(directory: str, account: int = 0) -> str:
     """Return the first directory of an absolute path that other users can change; "" if there is none.
 
     Other users are all except root and `account`, a uid; the account may own only the last directory. Another user

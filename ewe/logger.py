@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from ewe.http.dates import MONTHS
-from ewe.http.messages import MadeOfRequests, Request, Response
+from ewe.http.messages import Request, RequestCache, Response
 from ewe.http.virtual_hosts import Host, VirtualHosts
-from ewe.log_files import PIPE_BUF, LogFile, has_room, open_log
+from ewe.log_files import PIPE_BUF, STANDARD_ERROR, STANDARD_OUTPUT, LogFile, has_room, open_log
 
 LEVELS = {"error": 0, "warning": 1, "info": 2, "debug": 3}
 NONE: Mapping[str, int] = {}
@@ -72,7 +72,7 @@ class ErrorLog:
 
     def __init__(self, path: str = "-", level: str = "info", before: Mapping[str, int] = NONE) -> None:
         """Open path ("-": standard error, "off": no log). before: as in LogFile. Raises OSError."""
-        self.file = open_log(path, 2, before)
+        self.file = open_log(path, STANDARD_ERROR, before)
         self.level = LEVELS[level]
 
     def write(self, level: str, message: str) -> None:
@@ -98,10 +98,10 @@ class ErrorLog:
         if self.file.descriptor < 0:
             return
         line = self.line("error", message)
-        if not self.file.try_to_write(line, "error") and self.file.descriptor != 2:
+        if not self.file.try_to_write(line, "error") and self.file.descriptor != STANDARD_ERROR:
             try:
-                if has_room(2):
-                    os.write(2, line.encode("utf-8", "backslashreplace"))
+                if has_room(STANDARD_ERROR):
+                    os.write(STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
             except OSError:
                 pass  # standard error cannot be written either: the message is lost
 
@@ -197,22 +197,22 @@ class AccessLogEntry:
 Getter = Callable[[AccessLogEntry], object]
 
 
-class Stamp:
-    """The formatted time for the access log. stamp() updates it once a second."""
+class FormattedTime:
+    """The formatted time for the access log. timestamp() updates it once a second."""
 
     second = -1
     text = ""
 
 
-def stamp() -> str:
+def timestamp() -> str:
     """Return [20/Nov/2026:11:12:13 +0000]."""
     second = int(time.time())
-    if second != Stamp.second:
+    if second != FormattedTime.second:
         local = time.localtime(second)
         clock = time.strftime("%H:%M:%S %z", local)
-        Stamp.text = f"[{local.tm_mday:02}/{MONTHS[local.tm_mon - 1]}/{local.tm_year}:{clock}]"
-        Stamp.second = second
-    return Stamp.text
+        FormattedTime.text = f"[{local.tm_mday:02}/{MONTHS[local.tm_mon - 1]}/{local.tm_year}:{clock}]"
+        FormattedTime.second = second
+    return FormattedTime.text
 
 
 # The text for each letter of a format. The texts of OF_REQUEST depend only on the request, and are cached. The user
@@ -231,7 +231,7 @@ USER = OF_REQUEST["u"]
 OF_EXCHANGE: dict[str, Getter] = {
     "h": lambda exchange: exchange.client,
     "a": lambda exchange: exchange.client,
-    "t": lambda exchange: stamp(),
+    "t": lambda exchange: timestamp(),
     "s": lambda exchange: exchange.response.status,
     "b": lambda exchange: exchange.sent or "-",
     "B": lambda exchange: exchange.sent,
@@ -265,17 +265,17 @@ class AccessLog:
         self.notes = dict(notes)
         self.form = form
         if form == "auto":
-            self.form = "short" if path == "-" and os.isatty(1) else "combined"
+            self.form = "short" if path == "-" and os.isatty(STANDARD_OUTPUT) else "combined"
         self.compile()
-        self.file = open_log(path, 1, before)
+        self.file = open_log(path, STANDARD_OUTPUT, before)
         self.files = [self.file]
         self.writes = self.enabled = self.file.descriptor >= 0
 
     def compile(self) -> None:
         """Compile the format into parts and getters. Raises ValueError."""
-        self.parts, self.getters = compiled(FORMATS.get(self.form, self.form), self.notes)
+        self.parts, self.getters = compile_format(FORMATS.get(self.form, self.form), self.notes)
         # The part of a line that depends only on the request
-        self.templates: MadeOfRequests[str] = MadeOfRequests()
+        self.templates: RequestCache[str] = RequestCache()
 
     def name_worker(self, model: str, worker: str) -> None:
         """Set the texts for %{model}n and %{worker}n. Each new worker process calls this."""
@@ -355,7 +355,7 @@ class SiteLogs(AccessLog):
             log.write(exchange)
 
 
-def compiled(
+def compile_format(
     form: str, notes: Mapping[str, str]
 ) -> tuple[list[str | Callable[[Request], str]], list[Getter]]:
     """Return the parts of a format (texts, and functions of a request), and the getters for its %s."""
@@ -532,7 +532,7 @@ def tell(message: str) -> None:
     errors.tell(message)
 
 
-def ignored(fault: sys.UnraisableHookArgs) -> None:
+def log_unraisable(fault: sys.UnraisableHookArgs) -> None:
     """Log an exception that no caller can catch (sys.unraisablehook), for example in a finalizer.
 
     Python's own hook writes to standard error, and waits for its reader. A client can cause such an exception: the

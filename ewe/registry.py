@@ -87,10 +87,10 @@ def load_application(where: str, setting: str) -> Any:
 
 def in_words(reason: BaseException) -> str:
     """Return one line with the exception of an import, and with the file and line that raised it."""
-    return " ".join(f"{type(reason).__name__}: {reason}".split()) + location(reason)
+    return " ".join(f"{type(reason).__name__}: {reason}".split()) + location_of_fault(reason)
 
 
-def location(reason: BaseException) -> str:
+def location_of_fault(reason: BaseException) -> str:
     """Return the file and line that raised an exception, as text; "" for a line of the import system or of ewe.
 
     For a syntax error this is the faulty line, not that of the module which imports the faulty module.

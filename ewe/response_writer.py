@@ -77,7 +77,7 @@ async def send_response(
         head = response.encoded()
     except ValueError:  # a feature has set a field that could split the response
         await response.close()
-        response = fault(stream, request)
+        response = log_fault(stream, request)
         head = response.encoded()
     body = response.body
     sent = 0
@@ -109,10 +109,10 @@ async def send_response(
         raise
     finally:
         if response.cause or aborted:
-            report(stream, request, response, response.cause or aborted)
+            log_failed_request(stream, request, response, response.cause or aborted)
         if logger.access.enabled:
             ending = logger.ABORTED if aborted else logger.KEPT_OPEN if keep_alive else logger.CLOSED
-            log(stream, request, response, sent, began, ending)
+            log_exchange(stream, request, response, sent, began, ending)
     return keep_alive
 
 
@@ -128,13 +128,15 @@ def why_aborted(stream: Stream, reason: BaseException) -> str:
     return "a fault"
 
 
-def fault(stream: Stream, request: Request) -> Response:
+def log_fault(stream: Stream, request: Request) -> Response:
     """Log the current exception, a fault in the server's code, and return a 500."""
     logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
     return error_page(500, "a fault of the server")
 
 
-def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
+def log_exchange(
+    stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str
+) -> None:
     """Write an exchange's line of the access log.
 
     ending: logger.ABORTED, KEPT_OPEN or CLOSED.
@@ -153,7 +155,7 @@ def log(stream: Stream, request: Request, response: Response, sent: int, began: 
         logger.access.write(exchange)
 
 
-def report(stream: Stream, request: Request, response: Response, cause: str) -> None:
+def log_failed_request(stream: Stream, request: Request, response: Response, cause: str) -> None:
     """Write to the error log why a request failed. The level depends on the status."""
     message = f"{stream.client[0]} {request.line[:200]!r}: {response.status}, {cause}"
     if response.status >= 500:

@@ -121,7 +121,7 @@ class Scoreboard:
         """Return one row."""
         return self.table[number * self.columns : (number + 1) * self.columns]
 
-    def count(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         """Apply a step to the row of this process, now or by another thread in a moment. It never waits."""
         self.steps.append(step)
         while self.steps and self.lock.acquire(False):
@@ -152,7 +152,7 @@ class Scoreboard:
 
     def refresh(self) -> None:
         """Write the gauges of this process. The others have written theirs when they last changed."""
-        self.count(self.gauges)
+        self.apply(self.gauges)
 
     def rows(self) -> Iterator[tuple[bool, list[int]]]:
         """Yield each row that a process has used, and whether the process lives. If not, its gauges are 0."""

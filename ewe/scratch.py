@@ -117,10 +117,10 @@ def remove(name: str, at: int | None = None) -> None:
         return
     try:
         Removal(top).run()
-        done(os.unlink, LOCK, dir_fd=top)
+        try_call(os.unlink, LOCK, dir_fd=top)
     finally:
         os.close(top)
-    done(os.rmdir, name, dir_fd=at)
+    try_call(os.rmdir, name, dir_fd=at)
 
 
 class Removal:
@@ -150,7 +150,7 @@ class Removal:
                 self.empty(directory)
             finally:
                 os.close(directory)
-            done(os.rmdir, name, dir_fd=self.top)
+            try_call(os.rmdir, name, dir_fd=self.top)
 
     def empty(self, directory: int) -> None:
         """Remove the files of a directory, and move its directories to the top."""
@@ -161,24 +161,24 @@ class Removal:
             if not found:
                 return
             for entry in found:
-                if not self.take(entry, directory):
+                if not self.remove_or_move(entry, directory):
                     kept.add(entry.name)
 
-    def take(self, entry: os.DirEntry[str], directory: int) -> bool:
+    def remove_or_move(self, entry: os.DirEntry[str], directory: int) -> bool:
         """Remove a file, or move a directory to the top; return whether the entry is gone."""
         if not entry.is_dir(follow_symlinks=False):
-            return done(os.unlink, entry.name, dir_fd=directory)
+            return try_call(os.unlink, entry.name, dir_fd=directory)
         if directory == self.top:
             self.waiting.append(entry.name)
             return False
         name = f"{self.unique}-{next(self.numbers)}"
-        moved = done(os.rename, entry.name, name, src_dir_fd=directory, dst_dir_fd=self.top)
+        moved = try_call(os.rename, entry.name, name, src_dir_fd=directory, dst_dir_fd=self.top)
         if moved:
             self.waiting.append(name)
         return moved
 
 
-def done(call: Callable[..., None], *names: str, **where: int | None) -> bool:
+def try_call(call: Callable[..., None], *names: str, **where: int | None) -> bool:
     """Call a function of the module os; return whether it succeeded."""
     try:
         call(*names, **where)

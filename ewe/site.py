@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Handler
-    from ewe.features.plan import Plan, Starts
+    from ewe.features.plan import Plan, StartableApplication
     from ewe.gateway.proxies import TrustedProxies
     from ewe.http.limits import RequestLimits
     from ewe.http.messages import Request, Response
@@ -42,7 +42,7 @@ class Site:
         self.tls: SSLContext | None = None
         self.plain_at: Container[tuple[str, int]] | None = None
         self.proxies: TrustedProxies | None = None
-        self.imported: list[Starts] = []
+        self.imported: list[StartableApplication] = []
         self.plan: Plan | None = None
         self.built: Sequence[Any] = ()
 

@@ -91,8 +91,8 @@ Another program that writes to the same file inherits the descriptor (`fd://N`),
 the file, and no reader of a pipe at its start.
 
 The file belongs to the account that starts the server, and no other account may read it (mode 0600). Root follows
-no symbolic link that another account may have made (ewe.log_files.followed). A file that has events already gets a
-warning: they and the new ones would be one picture.
+no symbolic link that another account may have made (ewe.log_files.path_to_open). A file that has events already
+gets a warning: they and the new ones would be one picture.
 
 Without the setting `trace` no part of the server calls this module.
 """
@@ -109,7 +109,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-from ewe.log_files import APPEND_FLAGS, followed
+from ewe.log_files import APPEND_FLAGS, path_to_open
 
 MAX_BYTES = 256 * 1024 * 1024  # the size at which a trace file takes no more events
 MAX_TEXT_CHARS = 430  # of one event: its line has at most 500
@@ -164,7 +164,7 @@ class Trace:
             self.file = int(number) if is_number else -1
             os.set_inheritable(self.file, False)  # raises OSError if there is no such descriptor
         else:
-            target, flag = followed(path)  # flag: O_NOFOLLOW, or 0
+            target, flag = path_to_open(path)  # flag: O_NOFOLLOW, or 0
             self.file = os.open(target, APPEND_FLAGS | flag, 0o600)
         about = os.fstat(self.file)
         self.is_file = stat.S_ISREG(about.st_mode)
@@ -202,9 +202,9 @@ class Trace:
         if len(worker.held) > MAX_HELD_CHARS:
             self.write_lines(worker, "")
 
-    def writer(self, held: bool) -> Callable[..., None]:
-        """Return hold() or write()."""
-        return self.hold if held else self.write
+    def writer(self, may_hold: bool) -> Callable[..., None]:
+        """Return hold() if the event's line may be held until this thread's next event; else write()."""
+        return self.hold if may_hold else self.write
 
     def write(self, event: str, connection: str, text: object = "") -> None:
         """Write one event of a connection, after the held ones. It never raises, and never waits."""
@@ -275,13 +275,13 @@ def trace_at(path: str) -> Trace:
     return TRACES[path]
 
 
-def why_not(path: str, reason: OSError) -> str:
+def failure_to_open(path: str, reason: OSError) -> str:
     """Return the line for an error of trace_at()."""
     why = "no program reads this pipe" if reason.errno == errno.ENXIO else reason.strerror
     return f"cannot write {path!r}: {why} (trace)"
 
 
-def follows_others(path: str) -> str:
+def earlier_run_warning(path: str) -> str:
     """Return a warning if the file had events when it was opened, else "". Only the first call returns it."""
     trace = trace_at(path)
     if not trace.had_events:
@@ -292,7 +292,7 @@ def follows_others(path: str) -> str:
     )
 
 
-def exposed(path: str) -> str:
+def exposure_warning(path: str) -> str:
     """Return a warning if other accounts may read the file, else ""."""
     try:
         about = os.stat(path)

@@ -1,4 +1,8 @@
-"""A count range: the smallest and the largest number of workers, written ``8``, ``8..64`` or ``auto``."""
+"""A count range: the smallest and the largest number of workers, written ``8``, ``8..64`` or ``auto``.
+
+``8..64``: 8 workers start, and up to 64 while all of them are busy (ewe.processors.growth). A CountRange is an int,
+the number of workers that start, with a second number, `most`. Code that knows no growth uses it as an int.
+"""
 
 from __future__ import annotations
 

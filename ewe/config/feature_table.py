@@ -44,7 +44,7 @@ class LocationMiddleware(NamedTuple):
 
 
 # Asked before the answer; the first in the table is asked first.
-ACCESS = (
+GUARDS = (
     LocationMiddleware("ewe.features.authorizers", setting="fastcgi_authorizer"),
     LocationMiddleware("ewe.features.guards.methods", "methods"),
     LocationMiddleware("ewe.features.guards.addresses", "deny"),
@@ -61,7 +61,7 @@ FILTERS = (
     LocationMiddleware("ewe.features.guards.freshness", "cache-control"),
     LocationMiddleware("ewe.features.guards.limit_rate", "limit-rate"),
 )
-STEPS = {step.key: step for step in (*ACCESS, *FILTERS) if step.key}
+STEPS = {step.key: step for step in (*GUARDS, *FILTERS) if step.key}
 
 
 class LocationGateway(NamedTuple):
@@ -175,7 +175,7 @@ def features(config: object, part: str = "") -> Iterator[Any]:
                 yield found
 
 
-def lacking(config: Any, part: str = "needs") -> Iterator[str]:
+def unmet_needs(config: Any, part: str = "needs") -> Iterator[str]:
     """Yield why a server with this configuration cannot start, a line for each fault of a feature of a site.
 
     part: only of the features whose declaration has this part.
@@ -200,10 +200,10 @@ def programs(config: object) -> Iterator[Any]:
         yield from each.programs(config)
 
 
-def start_warnings(config: Any, public: str = "") -> Iterator[str]:
+def start_warnings(config: Any, public_url: str = "") -> Iterator[str]:
     """Yield the warnings at a start, of the features that the settings of a site or the keys of a table ask for.
 
-    public: a URL of the server that other machines can reach; "" if there is none.
+    public_url: a URL of the server that other machines can reach; "" if there is none.
     """
     tables = [*config.sites, *(location for site in config.sites for location in site.locations)]
     keys = {key for table in tables for key in (*table.values, *table.steps)}
@@ -213,12 +213,12 @@ def start_warnings(config: Any, public: str = "") -> Iterator[str]:
         declared += features(site_config, "start_warnings")
     for each in dict.fromkeys(declared):
         warnings_of = each.start_warnings
-        yield from warnings_of(config, public) if warnings_of is not None else ()
+        yield from warnings_of(config, public_url) if warnings_of is not None else ()
 
 
-def modules() -> list[str]:
+def module_names() -> list[str]:
     """Return the names of all modules in the table, each once."""
     found = [module for module, _ in FEATURES]
-    found += [step.module for step in (*ACCESS, *FILTERS)]
+    found += [step.module for step in (*GUARDS, *FILTERS)]
     found += [kind.module for kind in GATEWAYS.values()]
     return list(dict.fromkeys([*found, *ANSWERS.values(), *SERVER.values()]))

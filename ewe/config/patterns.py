@@ -43,9 +43,9 @@ from typing import Any, NamedTuple
 # names: see characters_named()
 ALPHABET = frozenset({*range(0x180), 0x416, 0x436, 0x660, 0x2014, 0x3000, 0x4E00, 0x1F600})
 MAX_POSITIONS = 1000  # of a pattern; a larger one is not examined
-MAX_PAIRS = 100_000  # that are examined
+MAX_PAIRS = 100_000  # pairs of positions, and triples of them, that are examined for one pattern
 MAX_COPIES = 4  # times that a repetition is written out; one with a higher bound counts as one without
-MAX_LOOPS = 3  # that one text may pass in several ways
+MAX_LOOPS = 3  # loops that one text may pass in several ways
 LATIN = 0x17F  # the last character of ALPHABET's beginning
 # Groups that set flags for a part of a pattern, and those for all of it
 LOCAL_ASCII, LOCAL_CASE = (
@@ -53,14 +53,15 @@ LOCAL_ASCII, LOCAL_CASE = (
     re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*i"),
 )
 MULTILINE_FLAG = re.compile(r"\(\?[a-zA-Z]*m")
-COUNTED_LENGTH = 64  # of the texts for which the ways are counted
-MAX_WAYS = 10_000_000  # that re may try: half a second
+COUNTED_LENGTH = 64  # characters of the texts for which the ways are counted
+MAX_WAYS = 10_000_000  # ways that re may try: half a second
 # Characters of a text with which a pattern is matched. Three loops take time by the third power of the length: for
 # ^/(.*?)/(.*?)/(.*?)x$ and 1,000 characters it is 5 s, for 400 it is 0.3 s
 MAX_MATCHED, MAX_MATCHED_CUBIC, LEAST_MATCHED = 1024, 400, 200
-MAX_STEPS = 1_000_000  # of counting
-
-
+MAX_STEPS = 1_000_000  # additions while the ways are counted
+# One item of a parsed pattern, as Python's module re._parser returns it: (operation, argument), such as
+# (LITERAL, 97) or (MAX_REPEAT, (0, MAXREPEAT, items))
+Item = tuple[Any, Any]
 CATEGORIES: dict[str, Callable[[str], bool]] = {
     "DIGIT": str.isdecimal,
     "SPACE": str.isspace,
@@ -100,16 +101,16 @@ def added(one: dict[int, int], two: dict[int, int], times: int = 1) -> dict[int,
 
 def is_explosive(pattern: str) -> bool:
     """Return whether a pattern takes exponential time for some texts, or more than cubic time. Raises re.error."""
-    found = examined(pattern)
+    found = examine(pattern)
     return found.power > MAX_LOOPS or found.longest < LEAST_MATCHED
 
 
 def longest_text(pattern: str) -> int:
     """Return with how many characters of a text a pattern may be matched: half a second at most passes."""
-    return examined(pattern).longest
+    return examine(pattern).longest
 
 
-class Examined(NamedTuple):
+class PatternCost(NamedTuple):
     """The result for a pattern. power: of a text's length, by which the time grows; infinity: exponential time.
 
     longest: see longest_text().
@@ -120,7 +121,7 @@ class Examined(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def examined(pattern: str) -> Examined:
+def examine(pattern: str) -> PatternCost:
     """Examine a pattern; one that is too large to examine counts as harmless. Raises re.error."""
     parsed = _parser.parse(pattern)
     named = characters_named(parsed)
@@ -132,29 +133,33 @@ def examined(pattern: str) -> Examined:
         ignores_case=bool(flags & re.IGNORECASE) and not LOCAL_CASE.search(pattern),
     )
     try:
-        whole = automaton.sequence(parsed)
+        whole = automaton.concatenation(parsed)
         if automaton.explodes or automaton.walks_twice():
-            return Examined(power=math.inf, longest=0)
+            return PatternCost(power=math.inf, longest=0)
         if not begins_at_once(parsed) or MULTILINE_FLAG.search(pattern):  # re.search() tries every place
             anywhere = automaton.add_position(automaton.alphabet)
-            automaton.lead(anywhere.last, anywhere.first)
-            automaton.lead(anywhere.last, whole.first)
+            automaton.add_follow(anywhere.last, anywhere.first)
+            automaton.add_follow(anywhere.last, whole.first)
         ways = automaton.ways()
         if ways > MAX_WAYS:
-            return Examined(power=math.inf, longest=0)
-        power = automaton.longest_chain() + automaton.inside
+            return PatternCost(power=math.inf, longest=0)
+        power = automaton.longest_chain() + automaton.inner_loops
     except TooLarge:
-        return Examined(power=0, longest=MAX_MATCHED)
+        return PatternCost(power=0, longest=MAX_MATCHED)
     # n characters have about ways * (n / COUNTED_LENGTH) ** power ways: find the n for MAX_WAYS.
     longest = int(COUNTED_LENGTH * (MAX_WAYS / ways) ** (1 / max(power, 1)))
-    return Examined(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
+    return PatternCost(power, min(longest, MAX_MATCHED if power < MAX_LOOPS else MAX_MATCHED_CUBIC))
 
 
 def characters_named(items: Any) -> set[int]:
-    """Return the characters above those of Latin that a parsed pattern, or a part of it, names."""
+    """Return the characters above those of Latin that a parsed pattern, or a part of it, names.
+
+    A number counts as a character, even if it is a count of repetitions: a few characters more do no harm.
+    """
     found: set[int] = set()
     if isinstance(items, int):
-        return {int(items)} if int(items) > LATIN and type(items) is int else found
+        # The names of operations, such as LITERAL, are of a subclass of int.
+        return {items} if type(items) is int and items > LATIN else found
     if isinstance(items, str | None):
         return found
     for each in items:
@@ -188,59 +193,60 @@ class Automaton:
         self.characters: list[frozenset[int]] = []
         self.follow: list[dict[int, int]] = []
         self.explodes = False  # a part that is examined alone takes exponential time
-        # Loops of an assertion or an atomic group, which is matched at each place of the loops around it
-        self.inside = 0
+        # The number of loops inside an assertion or an atomic group. Such a part is matched once for each place of
+        # the loops around it, so these loops multiply with those.
+        self.inner_loops = 0
 
     # From the parsed pattern to positions
 
-    def sequence(self, items: Iterable[tuple[Any, Any]]) -> PatternPart:
-        """Add parts one after the other."""
+    def concatenation(self, items: Iterable[Item]) -> PatternPart:
+        """Add the positions of some items; return the part that matches the items one after the other."""
         whole = NOTHING
         for operation, argument in items:
             whole = self.joined(whole, self.part(str(operation), argument))
         return whole
 
     def part(self, operation: str, argument: Any) -> PatternPart:
-        """Add one item of re's parse tree. An assertion counts as empty, a back reference as its group.
+        """Add the positions of one item, given as its operation and argument; return the part that it matches.
 
-        operation, argument: the item, as Python's module re._parser returns it.
+        An assertion counts as empty, a back reference as its group.
         """
         if operation == "SUBPATTERN":
             group_number, _, _, items = argument  # the flags do not matter here
             if group_number is not None:
                 self.groups[group_number] = items
-            return self.sequence(items)
+            return self.concatenation(items)
         if operation.startswith("GROUPREF") and operation != "GROUPREF_EXISTS":
-            return self.sequence(self.groups[argument])
+            return self.concatenation(self.groups[argument])
         if operation == "BRANCH":
             _, branches = argument
-            return self.either([self.sequence(branch) for branch in branches])
+            return self.alternation([self.concatenation(branch) for branch in branches])
         if operation == "GROUPREF_EXISTS":
             _, *branches = argument  # without the group's number; None for a missing branch
-            return self.either(
-                [self.sequence(branch) for branch in branches if branch is not None] + [NOTHING]
+            return self.alternation(
+                [self.concatenation(branch) for branch in branches if branch is not None] + [NOTHING]
             )
         if operation in ("MAX_REPEAT", "MIN_REPEAT"):
-            return self.repeated(*argument)
+            return self.repetition(*argument)
         if operation in ("ATOMIC_GROUP", "POSSESSIVE_REPEAT"):  # re does not go back into them
-            inner = self.another()
+            inner = self.automaton_for_part()
             least, _, items = argument if operation == "POSSESSIVE_REPEAT" else (1, 1, argument)
-            part = inner.sequence(items)
+            part = inner.concatenation(items)
             self.include(inner)
             empty = part.empty > 0 or least == 0
             return self.add_position(frozenset().union(*inner.characters))._replace(empty=int(empty))
         if operation in ("ASSERT", "ASSERT_NOT"):
-            inner = self.another()
+            inner = self.automaton_for_part()
             _, items = argument  # without the direction
-            inner.sequence(items)
+            inner.concatenation(items)
             self.include(inner)
             return NOTHING
         if operation in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
             return self.add_position(self.characters_of(operation, argument))
         return NOTHING
 
-    def another(self) -> Automaton:
-        """Return an automaton for a part of this pattern."""
+    def automaton_for_part(self) -> Automaton:
+        """Return an empty automaton for a part that is examined alone. It knows the groups of the whole pattern."""
         made = Automaton(
             self.alphabet,
             ascii_only=self.ascii_only,
@@ -254,7 +260,7 @@ class Automaton:
         """Take over what is true of a part into which re does not go back, once the part has matched."""
         self.explodes = self.explodes or inner.explodes or inner.walks_twice() or inner.ways() > MAX_WAYS
         if not self.explodes:
-            self.inside = max(self.inside, inner.longest_chain() + inner.inside)
+            self.inner_loops = max(self.inner_loops, inner.longest_chain() + inner.inner_loops)
 
     def add_position(self, characters: frozenset[int]) -> PatternPart:
         """Add a position that matches one of these characters; return the pattern that consists of it alone.
@@ -269,53 +275,53 @@ class Automaton:
         return PatternPart(first={number: 1}, last={number: 1}, empty=0)
 
     def joined(self, one: PatternPart, two: PatternPart) -> PatternPart:
-        """Return the part that is `one`, followed by `two`."""
-        self.lead(one.last, two.first)
+        """Let `two` follow `one`; return the part that matches both, in this order."""
+        self.add_follow(one.last, two.first)
         return PatternPart(
             added(one.first, two.first, one.empty),
             added(two.last, one.last, two.empty),
             min(one.empty * two.empty, 2),
         )
 
-    def lead(self, last: dict[int, int], first: dict[int, int]) -> None:
-        """Let positions follow others, in one more way."""
+    def add_follow(self, last: dict[int, int], first: dict[int, int]) -> None:
+        """Let each position of `first` follow each position of `last`, in one more way."""
         for position, ways in last.items():
             self.follow[position] = added(self.follow[position], first, ways)
 
-    def either(self, parts: list[PatternPart]) -> PatternPart:
-        """Return the part that is one of some parts."""
+    def alternation(self, parts: list[PatternPart]) -> PatternPart:
+        """Return the part that matches as one of these parts does."""
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for part in parts:
             first, last = added(first, part.first), added(last, part.last)
         return PatternPart(first, last, min(sum(part.empty for part in parts), 2))
 
-    def repeated(self, least: int, most: int, items: Iterable[tuple[Any, Any]]) -> PatternPart:
-        """Add a repetition of some items, from `least` to `most` times.
+    def repetition(self, least: int, most: int, items: Iterable[Item]) -> PatternPart:
+        """Add the positions of some items, repeated from `least` to `most` times; return the part that they match.
 
         Up to MAX_COPIES repetitions are written out: a{2,3} becomes aa or aaa. Above, the repetition is a loop.
         """
         whole = NOTHING
         if int(most) > MAX_COPIES:
-            alone = self.another()
-            turn = alone.sequence(items)
+            alone = self.automaton_for_part()
+            turn = alone.concatenation(items)
             if not turn.first:  # (?:(?=a){0,9}){30} has 10^30 ways to match nothing
                 self.explodes = True
             if least == most:  # (a|aa){30} has 2^30 ways, and no loop
-                alone.lead(turn.last, turn.first)
+                alone.add_follow(turn.last, turn.first)
                 self.explodes = self.explodes or alone.explodes or alone.walks_twice()
         for _ in range(min(int(least), MAX_COPIES)):
-            whole = self.joined(whole, self.sequence(items))
+            whole = self.joined(whole, self.concatenation(items))
         if least == most and not whole.empty:
             return whole
         if int(most) > MAX_COPIES:
-            turn = self.sequence(items)
-            self.lead(turn.last, turn.first)
+            turn = self.concatenation(items)
+            self.add_follow(turn.last, turn.first)
             if turn.empty and least > MAX_COPIES:  # each of these turns may match nothing: (a?){30}
-                self.lead(turn.last, turn.first)
+                self.add_follow(turn.last, turn.first)
             return self.joined(whole, turn._replace(empty=1))
         for _ in range(int(most) - int(least)):
-            turn = self.sequence(items)
+            turn = self.concatenation(items)
             whole = self.joined(whole, turn._replace(empty=min(turn.empty + 1, 2)))
         return whole
 
@@ -342,14 +348,14 @@ class Automaton:
             elif name == "RANGE":
                 found |= {each for each in self.alphabet if value[0] <= each <= value[1]}
             else:
-                of_categories |= self.of_category(str(value), but_surely=negated)
+                of_categories |= self.characters_of_category(str(value), but_surely=negated)
         # A negated set matches the other case of its letters, unless the pattern ignores case
         if not negated or self.ignores_case:
             found = both_cases(found)
         found |= of_categories
         return self.alphabet - found if negated else found
 
-    def of_category(self, name: str, *, but_surely: bool) -> frozenset[int]:
+    def characters_of_category(self, name: str, *, but_surely: bool) -> frozenset[int]:
         r"""Return the characters of a category: CATEGORY_NOT_WORD is \W.
 
         With the flag `a`, only characters of ASCII belong to \w, \d and \s. If a part of the pattern has the flag,
@@ -374,7 +380,7 @@ class Automaton:
 
         As soon as there are more than MAX_WAYS, return so many as have been found.
         """
-        most, left = 1, MAX_STEPS
+        most, steps_left = 1, MAX_STEPS
         kinds = {
             frozenset(position for position, own in enumerate(self.characters) if each in own)
             for each in self.alphabet
@@ -392,9 +398,9 @@ class Automaton:
                     counts[one] += before[two] * ways
                 for one, count in counts.items():
                     sums[one] += count
-                left -= len(edges)
+                steps_left -= len(edges)
                 most = max(most, *sums.values()) if sums else most
-                if left < 0 or most > MAX_WAYS:
+                if steps_left < 0 or most > MAX_WAYS:
                     return most
         return most
 
@@ -404,7 +410,7 @@ class Automaton:
         A step of both walks leads to a state: their positions, and whether the walks differ so far.
         """
         reach = [self.reached_from(position) for position in range(len(self.follow))]
-        left = MAX_PAIRS
+        pairs_left = MAX_PAIRS
         for start, reached in enumerate(reach):
             if start not in reached:
                 continue
@@ -426,8 +432,8 @@ class Automaton:
                         if state not in seen:
                             seen.add(state)
                             waiting.append(state)
-                            left -= 1
-                if left < 0:
+                            pairs_left -= 1
+                if pairs_left < 0:
                     raise TooLarge
         return False
 
@@ -443,9 +449,8 @@ class Automaton:
             if start in reached
         }
         masks = [sum(1 << each for each in characters) for characters in self.characters]
-        left = [
-            MAX_PAIRS
-        ]  # triples of positions that may_change_over() may still examine, for all loops together
+        # How many triples of positions may_change_over() may still examine, for all loops together
+        triples_left = [MAX_PAIRS]
         longest: dict[frozenset[int], int] = {}
         # A loop is reached from more positions than the loops before it
         for loop in sorted(loops, key=lambda each: len(reach[min(each)])):
@@ -455,7 +460,7 @@ class Automaton:
             for other in later:
                 if longest[other] < longest[loop]:
                     break
-                if self.may_change_over(loop, other, reach, masks, left):
+                if self.may_change_over(loop, other, reach, masks, triples_left):
                     longest[loop] = longest[other] + 1
         return max(longest.values(), default=0)
 
@@ -465,13 +470,14 @@ class Automaton:
         other: frozenset[int],
         reach: list[set[int]],
         masks: list[int],
-        left: list[int],
+        triples_left: list[int],
     ) -> bool:
         """Return whether one text leads from a position p back to p, from p to q, and from q back to q.
 
         This is a search over triples: three walks read the same text from (p, p, q), and must reach (p, q, q).
-        loop, other: where p and q are. left: how many triples of positions may still be examined, a number in a
-        list, which this method decreases. Raises TooLarge when it is below 0.
+        loop, other: the loops that contain p and q. reach: for each position, those that a walk from it reaches.
+        masks: the characters of each position, one bit each. triples_left: how many triples of positions may still
+        be examined; a list of one number, which this method decreases. Raises TooLarge when it is below 0.
         """
         aim = min(other)
         between = {position for position in reach[min(loop)] if position in other or aim in reach[position]}
@@ -494,8 +500,8 @@ class Automaton:
                                     return True
                                 seen.add(triple)
                                 waiting.append(triple)
-                                left[0] -= 1
-                    if left[0] < 0:
+                                triples_left[0] -= 1
+                    if triples_left[0] < 0:
                         raise TooLarge
         return False
 

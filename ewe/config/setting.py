@@ -15,16 +15,28 @@ names the files that declare settings, and says what such a file may import.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from ewe.config.setting_types import Kind
 
 T_co = TypeVar("T_co", covariant=True)  # a setting gives values, and takes none
 Scope = Literal["server", "site", "location"]
-Given = tuple[str, object, str, str]  # key, raw value, how an error begins, origin
 
 # Groups whose settings hold for the server as a whole. A setting of another group may differ from site to site.
 SERVER_GROUPS = frozenset({"listening", "model", "operations", "http"})
+
+
+class SourcedValue(NamedTuple):
+    """A value that a source gives to a setting, before the setting's kind has read it.
+
+    label: how an error about the value begins, "ewe.toml line 3: port =". origin: the place that the user has to
+    change: "ewe.toml line 3", "EWE_PORT" or "command line".
+    """
+
+    key: str
+    raw: object
+    label: str
+    origin: str
 
 
 class Key:

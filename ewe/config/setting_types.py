@@ -1,11 +1,16 @@
-"""What a setting can be: a port, a time, a size, … Each kind reads a value from text or TOML, and shows it."""
+"""What a setting can be: a port, a time, a size, … Each kind reads a value from text or TOML, and shows it.
+
+A kind is an object, such as PORT, SIZE or BOOL: the names in capitals at the end of this file. Functions such as
+whole(), matching() and list_of() make kinds. A text with several parts, such as ".php=unix:/run/php.sock", stays a
+text: `read` only checks it. The code that uses it calls the function for this text: parse_address(), parse_proxy().
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ewe.config.messages import Reason, expected, quoted
 from ewe.log_files import parse_syslog
@@ -278,20 +283,31 @@ def _model(raw: object) -> str:
     return {"none": "serial", "event": "asyncio"}.get(name, name)
 
 
-def parse_address(text: str) -> tuple[str, str, int]:
-    """Return where to listen: ("tcp", host, port), ("unix", path, 0) or ("fd", "", number). Raises ValueError.
+class SocketAddress(NamedTuple):
+    """An address to listen at, or to connect to. kind: "tcp", "unix" or "fd".
+
+    host: for "unix" the path of the socket, for "fd" "". port: for "unix" 0, for "fd" the number of the descriptor.
+    """
+
+    kind: str
+    host: str
+    port: int
+
+
+def parse_address(text: str) -> SocketAddress:
+    """Return the address that a text names: HOST:PORT, unix:PATH or fd://N. Raises ValueError.
 
     >>> parse_address("[::1]:4000")
-    ('tcp', '::1', 4000)
+    SocketAddress(kind='tcp', host='::1', port=4000)
     """
     if text.startswith("unix:"):
-        return "unix", _text(text.removeprefix("unix:")), 0
+        return SocketAddress("unix", _text(text.removeprefix("unix:")), 0)
     if match := re.fullmatch(r"fd://([0-9]{1,9})", text):
-        return "fd", "", int(match[1])
+        return SocketAddress("fd", "", int(match[1]))
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:/\[\]]+)):([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise ValueError(text)
-    return "tcp", match[1] or match[2], int(match[3])
+    return SocketAddress("tcp", match[1] or match[2], int(match[3]))
 
 
 def _list(raw: object) -> tuple[str, ...]:
@@ -348,29 +364,41 @@ def parse_responder(text: str) -> tuple[str, str]:
     Raises ValueError.
     """
     match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(.+)", text)
-    if match is None or parse_address(match[2])[0] == "fd":
+    if match is None or parse_address(match[2]).kind == "fd":
         raise ValueError(text)
     return match[1], match[2]
 
 
 def _authorizer(text: str) -> None:
     """Check PATH=ADDRESS of an authorizer. Raises ValueError."""
-    if not parse_responder(text)[0].startswith("/"):
+    path, _ = parse_responder(text)
+    if not path.startswith("/"):
         raise ValueError(text)
 
 
-def parse_program(text: str) -> tuple[str, int, str]:
-    """Return what a FastCGI program answers for, how many processes it has, and its command. Raises ValueError.
+class StartedProgram(NamedTuple):
+    """A FastCGI program that ewe starts. where: the extension or the path for which it answers.
+
+    processes: their number. command: as a shell would read it.
+    """
+
+    where: str
+    processes: int
+    command: str
+
+
+def parse_program(text: str) -> StartedProgram:
+    """Return the program that a text WHERE=[N:]COMMAND names. Raises ValueError.
 
     >>> parse_program(".php=4:php-cgi -q")
-    ('.php', 4, 'php-cgi -q')
+    StartedProgram(where='.php', processes=4, command='php-cgi -q')
     """
     import shlex
 
     match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(?:([1-9][0-9]{0,2}):)?(.+)", text)
     if match is None or not shlex.split(match[3]):
         raise ValueError(text)
-    return match[1], int(match[2] or 1), match[3]
+    return StartedProgram(match[1], int(match[2] or 1), match[3])
 
 
 def parse_mount(text: str) -> tuple[str, str]:

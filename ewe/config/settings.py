@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
 from ewe.config.feature_table import declared_settings, features
 from ewe.config.messages import ConfigError, unknown
-from ewe.config.setting import Given, Setting, joined
+from ewe.config.setting import Setting, SourcedValue, joined
 from ewe.config.setting_types import (
     ADDRESSES,
     BOOL,
@@ -201,7 +201,8 @@ class Config:
         for name, setting in SETTINGS.items():
             self.__dict__[name] = setting.default
         self._read_source(
-            (name.replace("_", "-"), value, f"{name} =", "caller") for name, value in values.items()
+            SourcedValue(name.replace("_", "-"), value, f"{name} =", "caller")
+            for name, value in values.items()
         )
 
     def __getitem__(self, setting: Setting[T]) -> T:
@@ -229,24 +230,24 @@ class Config:
             config.file = named
             config._read_source(read_file(named) or ())
         elif found := find_file():
-            config.file, given = found
-            config._read_source(given)
+            config.file, values = found
+            config._read_source(values)
         config._read_source(from_platform(environ))
         config._read_source(from_environment(environ, KEYS))
-        config._read_source((key, raw, f"--{key}", "command line") for key, raw in options)
+        config._read_source(SourcedValue(key, raw, f"--{key}", "command line") for key, raw in options)
         return config
 
     def replace(self, origin: str, **values: object) -> Self:
         """Return the same configuration with some other values, which came from `origin`."""
-        return self.taking(
-            (name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
+        return self.with_values(
+            SourcedValue(name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
         )
 
-    def taking(self, given: Iterable[Given]) -> Self:
+    def with_values(self, values: Iterable[SourcedValue]) -> Self:
         """Return the same configuration with some other values. Raises ConfigError."""
         other = type(self)()
         other.__dict__.update(self.__dict__, _origins=dict(self._origins))
-        other._read_source(given)
+        other._read_source(values)
         return other
 
     def each_site(self) -> list[Self]:
@@ -255,7 +256,7 @@ class Config:
         That of a site has no table of a site itself, so its each_site() returns it alone. It has the names of all
         sites: each page that checks Host accepts every name of this server (ewe.gateway.own_names).
         """
-        found = [self.taking(table.given) for table in self.sites]
+        found = [self.with_values(table.own_settings) for table in self.sites]
         names = tuple(name for table in self.sites for name in table.names)
         for config in found:
             config.__dict__.update(sites=(), names=names)
@@ -289,15 +290,15 @@ class Config:
         lines = [line for site_config in (self, *self.each_site()) for line in site_config.former]
         for site in self.sites:
             for location in site.locations:
-                for key, _, _, origin in location.given:
-                    if key == KEYS[key].was:
-                        lines.append(now_called(origin, KEYS[key]))
+                for value in location.own_settings:
+                    if value.key == KEYS[value.key].was:
+                        lines.append(now_called(value.origin, KEYS[value.key]))
         return list(dict.fromkeys(lines))
 
-    def _read_source(self, found: Iterable[Given]) -> None:
+    def _read_source(self, values: Iterable[SourcedValue]) -> None:
         """Read one source's values. Raises ConfigError."""
-        given: dict[str, str] = {}
-        for key, raw, label, origin in found:
+        key_of: dict[str, str] = {}  # name of a setting -> the key by which this source sets it
+        for key, raw, label, origin in values:
             if key == "site" and not isinstance(raw, str):
                 from ewe.config.site_tables import read_sites
 
@@ -305,13 +306,13 @@ class Config:
                 continue
             if (setting := KEYS.get(key)) is None:
                 raise unknown(f"{origin}:", key, KEYS)
-            if given.setdefault(setting.name, key) != key:
-                raise ConfigError(f'{origin}: "{key}" and "{given[setting.name]}" are one setting: keep one')
+            if key_of.setdefault(setting.name, key) != key:
+                raise ConfigError(f'{origin}: "{key}" and "{key_of[setting.name]}" are one setting: keep one')
             if key == setting.was:
                 self.__dict__["former"] = (*self.former, now_called(origin, setting))
             self.__dict__[setting.name] = setting.read(raw, label)
             self._origins[setting.name] = origin
-        if "bind" not in given and ("port" in given or "host" in given):
+        if "bind" not in key_of and ("port" in key_of or "host" in key_of):
             # `ewe 8080` means port 8080, even if a weaker source sets `bind`.
             self.__dict__["bind"] = Config.bind.default
             self._origins.pop("bind", None)

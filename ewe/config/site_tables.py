@@ -14,14 +14,14 @@ key in STEPS, and reads it when a site is built. Each error names the file and t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.feature_table import GATEWAYS, STEPS
 from ewe.config.messages import ConfigError, Reason, quoted, unknown
 from ewe.config.patterns import is_explosive
-from ewe.config.setting import Given, Key, Setting
+from ewe.config.setting import Key, Setting, SourcedValue
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
 from ewe.config.table_kinds import TableKind
 
@@ -33,7 +33,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 class SourcedTable(dict[str, Any]):
     """A table of a settings file. origin: "ewe.toml line 12", of its header.
 
-    lines: the same for each key; None: not known, so that at() returns the origin.
+    lines: the same for each key; None: not known, so that origin_of() returns the origin.
     """
 
     def __init__(
@@ -43,32 +43,32 @@ class SourcedTable(dict[str, Any]):
         self.origin = origin
         self.lines = lines or {}
 
-    def at(self, key: str) -> str:
+    def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""
         return self.lines.get(key, self.origin)
 
 
 @dataclass
-class SomeTable:
+class TableWithSettings:
     """A [[site]] or a [[site.location]]. origin: of its header; origins: of its keys, as far as they are known."""
 
     origin: str
     origins: Mapping[str, str]
     values: dict[str, Any] = field(default_factory=dict)  # of SITE, or LOCATION, read
     steps: dict[str, Any] = field(default_factory=dict)  # of STEPS, as they stand in the file
-    given: list[Given] = field(default_factory=list)  # settings that such a table may have
+    own_settings: list[SourcedValue] = field(default_factory=list)  # the settings that this table sets
 
     def origin_of(self, key: str) -> str:
         """Return the origin of a key, or of the table if the key's line is not known."""
         return self.origins.get(key, self.origin)
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return how an error of a key begins: `ewe.toml line 12: alias =`."""
         return f"{self.origin_of(key)}: {key} ="
 
 
 @dataclass
-class LocationTable(SomeTable):
+class LocationTable(TableWithSettings):
     """One [[site.location]]: the paths that it matches, and the values of its keys."""
 
     kind: str = ""  # prefix, path or pattern
@@ -80,7 +80,7 @@ class LocationTable(SomeTable):
 
 
 @dataclass
-class SiteTable(SomeTable):
+class SiteTable(TableWithSettings):
     """One [[site]]."""
 
     locations: list[LocationTable] = field(default_factory=list)
@@ -112,7 +112,7 @@ def _host_name(raw: object) -> str:
 
 def _tcp_address(raw: object) -> str:
     """Return HOST:PORT. Raises ValueError, also for the addresses of other kinds."""
-    if not isinstance(raw, str) or parse_address(raw)[0] != "tcp":
+    if not isinstance(raw, str) or parse_address(raw).kind != "tcp":
         raise ValueError(raw)
     return raw
 
@@ -168,15 +168,20 @@ def _status(raw: object) -> int:
     return raw
 
 
-def parse_gateway(text: str) -> tuple[str, str]:
-    """Return the kind of a gateway and its address or application: ("fastcgi", "unix:/run/php.sock").
+class GatewayValue(NamedTuple):
+    """A value of the key `gateway`. kind: a key of GATEWAYS. target: the address, the application, or ""."""
 
-    Raises ValueError.
+    kind: str
+    target: str
+
+
+def parse_gateway(text: str) -> GatewayValue:
+    """Return the gateway that a text names. Raises ValueError.
 
     >>> parse_gateway("fastcgi://127.0.0.1:9000")
-    ('fastcgi', '127.0.0.1:9000')
+    GatewayValue(kind='fastcgi', target='127.0.0.1:9000')
     >>> parse_gateway("wsgi:wiki:app")
-    ('wsgi', 'wiki:app')
+    GatewayValue(kind='wsgi', target='wiki:app')
     """
     kind, colon, rest = text.partition(":")
     if kind not in GATEWAYS or bool(colon) != bool(GATEWAYS[kind].names):
@@ -184,14 +189,14 @@ def parse_gateway(text: str) -> tuple[str, str]:
     names = GATEWAYS[kind].names
     rest = rest.removeprefix("//") if names != "url" else rest
     if names == "address":
-        if parse_address(rest)[0] == "fd":
+        if parse_address(rest).kind == "fd":
             raise ValueError(text)
     elif names == "application":
         if re.fullmatch(r"\w+(?:\.\w+)*(?::\w+(?:\.\w+)*(?:\(\))?)?", rest) is None:
             raise ValueError(text)
     elif colon and not rest:
         raise ValueError(text)
-    return kind, rest
+    return GatewayValue(kind, rest)
 
 
 def _gateway(raw: object) -> tuple[str, ...]:
@@ -199,7 +204,7 @@ def _gateway(raw: object) -> tuple[str, ...]:
     items = (raw,) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, str) for item in items):
         raise ValueError(raw)
-    kinds = {parse_gateway(item)[0] for item in items}
+    kinds = {parse_gateway(item).kind for item in items}
     if len(kinds) > 1 or (len(items) > 1 and not GATEWAYS[min(kinds)].may_be_several):
         raise ValueError(raw)
     return tuple(items)
@@ -306,22 +311,24 @@ def as_toml(sites: Iterable[SiteTable]) -> Iterator[str]:
     for site in sites:
         yield f"[[site]]  # {site.origin}"
         values = {key: value for key, value in site.values.items() if value}
-        values |= {key: raw for key, raw, *_ in site.given}
+        values |= {each.key: each.raw for each in site.own_settings}
         values |= site.steps
-        yield from (f"{key} = {written(value)}" for key, value in values.items())
+        yield from (f"{key} = {toml_value(value)}" for key, value in values.items())
         for location in site.locations:
             yield f"[[site.location]]  # {location.origin}"
-            given = {key: raw for key, raw, *_ in location.given}
-            own = {location.kind: location.match_value, **location.values, **given, **location.steps}
-            yield from (f"{key} = {written(value)}" for key, value in own.items())
+            settings = {each.key: each.raw for each in location.own_settings}
+            own = {location.kind: location.match_value, **location.values, **settings, **location.steps}
+            yield from (f"{key} = {toml_value(value)}" for key, value in own.items())
 
 
-def written(value: object) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML writes it."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{quoted(str(key))} = {written(each)}" for key, each in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{quoted(str(key))} = {toml_value(each)}" for key, each in value.items()) + " }"
+        )
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return quoted(value)
 
 
@@ -334,17 +341,19 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
     """Return one [[site]]. Raises ConfigError."""
     site = SiteTable(table.origin, table.lines)
     allowed = {key: setting for key, setting in settings.items() if setting.scope != "server"}
-    for key, raw in read_keys(site, table, SITE, allowed):
+    for key, raw in read_known_keys(site, table, SITE, allowed):
         if key == "location":
             if not isinstance(raw, list) or not all(isinstance(each, Mapping) for each in raw):
-                raise ConfigError(f"{table.at(key)}: location must be tables: write [[site.location]]")
-            site.locations = [read_location(as_table(each, table.at(key)), settings) for each in raw]
+                raise ConfigError(f"{table.origin_of(key)}: location must be tables: write [[site.location]]")
+            site.locations = [read_location(as_table(each, table.origin_of(key)), settings) for each in raw]
         elif key in settings:
             raise ConfigError(
-                f"{table.at(key)}: {key} is a setting of the whole server: set it above [[site]]"
+                f"{table.origin_of(key)}: {key} is a setting of the whole server: set it above [[site]]"
             )
         else:
-            raise unknown(f"{table.at(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]")
+            raise unknown(
+                f"{table.origin_of(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]"
+            )
     check_reached(site.locations)
     return site
 
@@ -357,22 +366,22 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
         raise ConfigError(f"{table.origin}: a location has one of prefix, path and pattern, {fault}")
     kind = matches[0]
     location = LocationTable(table.origin, table.lines, kind=kind)
-    location.match_value = MATCH[kind].kind.read_at(location.at(kind), table[kind])
+    location.match_value = MATCH[kind].kind.read_at(location.label_of(kind), table[kind])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
-    for key, _ in read_keys(location, table, LOCATION, allowed):
+    for key, _ in read_known_keys(location, table, LOCATION, allowed):
         if key in settings:
             raise ConfigError(
-                f"{table.at(key)}: {key} is no setting of a location: set it in [[site]] or above"
+                f"{table.origin_of(key)}: {key} is no setting of a location: set it in [[site]] or above"
             )
         if key != kind:
             known = (*MATCH, *LOCATION, *STEPS, *allowed)
-            raise unknown(f"{table.at(key)}:", key, known, table="[[site.location]]")
+            raise unknown(f"{table.origin_of(key)}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
 
 
-def read_keys(
-    found: SomeTable, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
+def read_known_keys(
+    found: TableWithSettings, table: SourcedTable, own: Mapping[str, Key], allowed: Settings
 ) -> Iterator[tuple[str, Any]]:
     """Read the keys of a table into `found`; yield each other key, with its value.
 
@@ -382,15 +391,15 @@ def read_keys(
     names: dict[str, str] = {}
     for key, raw in table.items():
         if key in own:
-            found.values[key] = own[key].kind.read_at(found.at(key), raw)
+            found.values[key] = own[key].kind.read_at(found.label_of(key), raw)
         elif key in STEPS:
             found.steps[key] = raw
         elif key in allowed:
             setting = allowed[key]
-            setting.read(raw, found.at(key))
-            found.given.append((key, raw, found.at(key), table.at(key)))
+            setting.read(raw, found.label_of(key))
+            found.own_settings.append(SourcedValue(key, raw, found.label_of(key), table.origin_of(key)))
             if (other := names.setdefault(setting.name, key)) != key:
-                raise ConfigError(f'{table.at(key)}: "{key}" and "{other}" are one setting: keep one')
+                raise ConfigError(f'{table.origin_of(key)}: "{key}" and "{other}" are one setting: keep one')
         else:
             yield key, raw
 
@@ -402,24 +411,28 @@ def check_location(location: LocationTable) -> None:
         if lead in keys and (
             other := next((key for key in keys if key != lead and key not in allowed_beside), "")
         ):
-            raise ConfigError(f"{location.at(other)} and {lead} lead to different places: keep one")
+            raise ConfigError(f"{location.label_of(other)} and {lead} lead to different places: keep one")
     values = location.values
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
-        raise ConfigError(f"{location.at('status')} {values['status']}: expected {in_words(REDIRECTS)}")
+        raise ConfigError(f"{location.label_of('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
-        raise ConfigError(f"{location.at('status')} {values['status']} needs redirect, which says where to")
+        raise ConfigError(
+            f"{location.label_of('status')} {values['status']} needs redirect, which says where to"
+        )
     for key in ("webdav", "engines"):
         if key in values and location.kind != "prefix":
-            raise ConfigError(f"{location.at(key)} answers below a prefix, not for a {location.kind}")
+            raise ConfigError(f"{location.label_of(key)} answers below a prefix, not for a {location.kind}")
     if "gateway" not in values:
         return
-    kind = parse_gateway(values["gateway"][0])[0]
+    kind = parse_gateway(values["gateway"][0]).kind
     files = [key for key in ("root", "alias", "programs", "index") if key in values]
     if not GATEWAYS[kind].runs_files and files:
-        raise ConfigError(f"{location.at(files[0])} says which files answer, and gateway = {kind} has none")
+        raise ConfigError(
+            f"{location.label_of(files[0])} says which files answer, and gateway = {kind} has none"
+        )
     if GATEWAYS[kind].names == "application" and location.kind != "prefix":
         raise ConfigError(
-            f"{location.at('gateway')} {kind} answers below a prefix, not for a {location.kind}"
+            f"{location.label_of('gateway')} {kind} answers below a prefix, not for a {location.kind}"
         )
 
 
@@ -444,18 +457,21 @@ def check_reached(locations: Iterable[LocationTable]) -> None:
             before.append(each)
 
 
-def passes_all_on(locations: Iterable[LocationTable]) -> bool:
-    """Return whether no location uses the site's document root, and one of them takes every path."""
-    takes_all = False
-    for each in locations:
-        kind = (*each.values.get("gateway", ()), "")[0].partition(":")[0]
-        to_others = (
-            kind != "" and not GATEWAYS[kind].runs_files and not each.values.keys() & {"programs", "try"}
-        )
-        if not to_others and not each.values.keys() & {"redirect", "status", "rewrite", "alias", "root"}:
-            return False
-        takes_all = takes_all or (each.kind == "prefix" and each.match_value == "/")
-    return takes_all
+def passes_all_on(locations: Sequence[LocationTable]) -> bool:
+    """Return whether no location uses the site's document root, and one of them covers every path."""
+    covers_all = any(each.kind == "prefix" and each.match_value == "/" for each in locations)
+    return covers_all and not any(map(uses_document_root, locations))
+
+
+def uses_document_root(location: LocationTable) -> bool:
+    """Return whether a location answers with files, or runs programs, below the site's document root."""
+    keys = location.values.keys()
+    if keys & {"redirect", "status", "rewrite", "alias", "root"}:
+        return False
+    if "gateway" not in keys or keys & {"programs", "try"}:
+        return True
+    kind = parse_gateway(location.values["gateway"][0]).kind
+    return GATEWAYS[kind].runs_files
 
 
 def is_below(path: str, prefix: str) -> bool:

@@ -1,7 +1,6 @@
 """The sources of settings: a TOML file, the environment, and variables of hosting platforms.
 
-Each function returns what one source holds, as (key, raw value, how an error begins, origin). Nothing here knows
-which settings exist, or what a value means.
+Each function returns the values of one source. Nothing here knows which settings exist, or what a value means.
 
 tomllib is imported only if there is a file to read. A server that forks pays for each page of memory that it has
 touched.
@@ -15,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
-from ewe.config.setting import Given, variable
+from ewe.config.setting import SourcedValue, variable
 
 FILES = ("ewe.toml", "pyproject.toml")  # looked for in the current directory, where no file is named
 
 
-def find_file() -> tuple[str, list[Given]] | None:
-    """Return the settings file of the current directory and what it holds, None if there is none.
+def find_file() -> tuple[str, list[SourcedValue]] | None:
+    """Return the path of the settings file in the current directory, and its values; None if there is no such file.
 
     Raises ConfigError, also for a file that root should not trust.
     """
@@ -54,7 +53,7 @@ def untrusted(path: str) -> str:
     return ""
 
 
-def read_file(path: str, required: bool = True) -> list[Given] | None:
+def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     """Return the settings in a TOML file, those of ``[tool.ewe]`` in a pyproject.toml; None if it holds none.
 
     Raises ConfigError for a file that cannot be read, and for one that is required and holds no settings.
@@ -88,7 +87,7 @@ def read_file(path: str, required: bool = True) -> list[Given] | None:
     found = []
     for key, raw in table.items():
         origin = f"{path} line {lines[key]}" if key in lines else path
-        found.append((key, raw, f"{origin}: {key} =", origin))
+        found.append(SourcedValue(key, raw, f"{origin}: {key} =", origin))
     return found
 
 
@@ -138,14 +137,14 @@ def _parse(text: str, path: str) -> dict[str, Any]:
 NO_SETTINGS = ("EWE_CONFIG",)  # settings.py reads it
 
 
-def from_platform(environ: Mapping[str, str]) -> Iterable[Given]:
+def from_platform(environ: Mapping[str, str]) -> Iterable[SourcedValue]:
     """Yield PORT and WEB_CONCURRENCY, which platforms set for any server; ewe's own variables are stronger."""
     for name, key in (("PORT", "port"), ("WEB_CONCURRENCY", "workers")):
         if environ.get(name) and not environ.get(variable(key)):
-            yield key, environ[name], name, name
+            yield SourcedValue(key, environ[name], name, name)
 
 
-def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterable[Given]:
+def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterable[SourcedValue]:
     """Yield the EWE_ variables of these keys; an empty one counts as unset.
 
     Raises ConfigError for a variable whose name is similar to one of them: it is a misspelling.
@@ -153,7 +152,7 @@ def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterabl
     variables = {variable(key): key for key in keys}
     for name in sorted(name for name in environ if name.startswith("EWE_") and environ[name]):
         if name in variables:
-            yield variables[name], environ[name], name, name
+            yield SourcedValue(variables[name], environ[name], name, name)
         elif name not in NO_SETTINGS and (near := nearest(name, variables, 0.85)):
             # Other unknown names pass: for a service named ewe, Kubernetes sets EWE_SERVICE_HOST and others.
             raise ConfigError(f"unknown variable {name}{near}")

@@ -24,12 +24,12 @@ from ewe.config.setting import Key
 from ewe.config.setting_types import Kind
 
 
-def inside(label: str) -> str:
+def label_of_keys(label: str) -> str:
     """Return how an error about the keys of a table begins."""
     return label.removesuffix(" =") + ":" if label.endswith(" =") else label
 
 
-def part(label: str, key: object) -> str:
+def label_of_value(label: str, key: object) -> str:
     """Return how an error about the value of one key of a table begins."""
     name = str(key) if re.fullmatch(r"[\w-]+", str(key)) else quoted(key)
     return f"{label.removesuffix(' =')}.{name} =" if label.endswith(" =") else f"{label} {name} ="
@@ -71,19 +71,20 @@ class TableKind(Kind[dict[Any, Any]]):
         for key, value in raw.items():
             if key in self.former:
                 if (new := self.former[key]) in raw:
-                    raise ConfigError(f"{inside(label)} {key} is the former name of {new}: keep one")
-                values[new] = self.keys[new].kind.read_at(part(label, key), value)
+                    raise ConfigError(f"{label_of_keys(label)} {key} is the former name of {new}: keep one")
+                values[new] = self.keys[new].kind.read_at(label_of_value(label, key), value)
             elif key in self.keys:
-                values[key] = self.keys[key].kind.read_at(part(label, key), value)
+                values[key] = self.keys[key].kind.read_at(label_of_value(label, key), value)
             elif self.others is not None:  # keys that the file chooses, such as the names of fields
                 key_kind, value_kind = self.others
-                name = key_kind.read_at(inside(label), key)  # first: an error names the key before its value
-                values[name] = value_kind.read_at(part(label, key), value)
+                # The key first: an error about a key comes before one about its value.
+                name = key_kind.read_at(label_of_keys(label), key)
+                values[name] = value_kind.read_at(label_of_value(label, key), value)
             else:
-                raise unknown(inside(label), key, self.keys, instead=self.hint)
+                raise unknown(label_of_keys(label), key, self.keys, instead=self.hint)
         for key in self.needs:
             if key not in values:
-                raise ConfigError(f"{inside(label)} {key} is missing: {self.keys[key].help}")
+                raise ConfigError(f"{label_of_keys(label)} {key} is missing: {self.keys[key].help}")
         return values
 
     def name_of(self, key: str) -> str:
@@ -94,9 +95,9 @@ class TableKind(Kind[dict[Any, Any]]):
         """Yield a line for each key of a valid table, and of the tables in it, that has its former name."""
         for key, value in raw.items():
             if key in self.former:
-                yield f"{inside(label)} {key} is now called {self.former[key]}"
+                yield f"{label_of_keys(label)} {key} is now called {self.former[key]}"
             name = self.name_of(key)
             # others: the kind of the names, and the kind of the values
             kind = self.keys[name].kind if name in self.keys else self.others and self.others[1]
             if isinstance(kind, TableKind) and isinstance(value, Mapping):
-                yield from kind.renamed(part(label, key), value)
+                yield from kind.renamed(label_of_value(label, key), value)

@@ -23,7 +23,7 @@ from ewe.database.settings import DATABASE_KEYS, GENERAL_KEYS, LISTEN, Settings,
 from ewe.database.transports import ADDRESS, parse_transport
 from ewe.log_files import names_file
 from ewe.logger import ErrorLog
-from ewe.trace import exposed
+from ewe.trace import exposure_warning
 
 DESCRIPTION = """Hold connections to databases open, and run statements for gateways.
 Also: `ewe-dbd status`, `ask`, `time`, `sample` and `load`, each with --help."""
@@ -134,7 +134,7 @@ def make_missing_files(settings: Settings) -> list[str]:
 def warnings_about(settings: Settings) -> list[str]:
     """Return a warning, in one line, for each setting that is valid but probably a mistake."""
     lines = [*settings.renamed]
-    if settings.trace and (reason := exposed(settings.trace)):
+    if settings.trace and (reason := exposure_warning(settings.trace)):
         lines.append(reason)
     for name, database_settings in settings.databases.items():
         source = database_settings.source

@@ -67,11 +67,11 @@ def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> 
     return asgi
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Handler:
     """Return the handler of an application below a location's prefix. Raises ValueError."""
-    server = location.plan.server
-    server.protect(ProtectedSources("/", sources=directories_of(addresses[0])))
-    return application(location.plan, location.config, kind, location.prefix or "/", addresses[0])
+    [name] = targets
+    location.plan.server.protect(ProtectedSources("/", sources=directories_of(name)))
+    return application(location.plan, location.config, kind, location.prefix or "/", name)
 
 
 def answers_all(config: Config) -> bool:

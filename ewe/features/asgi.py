@@ -21,7 +21,7 @@ from ewe.config.messages import docs_page
 from ewe.gateway.asgi import FAULT, Application, ApplicationCall, ApplicationHead
 from ewe.gateway.cgi import refuse_trace
 from ewe.http.error_pages import error_page, fault_page
-from ewe.http.messages import MadeOfRequests, Region, Request, Response, Source, hides_authorization
+from ewe.http.messages import Region, Request, RequestCache, Response, Source, hides_authorization
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.http.target import path_of_target
 from ewe.registry import load_application
@@ -61,7 +61,7 @@ class ASGI:
         self.config = config
         self.root_path = path.rstrip("/")
         # The part of the scope that depends only on the request: equal requests without a body share it
-        self.scopes: MadeOfRequests[dict[str, Any]] = MadeOfRequests()
+        self.scopes: RequestCache[dict[str, Any]] = RequestCache()
 
     def load(self) -> None:
         """Import the application, before the first request. Raises ValueError with a text of one line."""

@@ -43,13 +43,13 @@ from ewe.features.base import Middleware, Reroute
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi import connections_of
 from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
-from ewe.gateway.cgi import MAX_DISCARDED_BYTES, of_connection, of_request, response
+from ewe.gateway.cgi import MAX_DISCARDED_BYTES, connection_variables, request_variables, response
 from ewe.gateway.protected_sources import is_in
-from ewe.gateway.records import Authorization, encode_pairs
+from ewe.gateway.records import AuthorizerRequester, encode_pairs
 from ewe.gateway.responder import ResponderSource
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import path_of_target
@@ -75,21 +75,26 @@ NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME",
 
 
 class Authorizers(Middleware):
-    """All authorizers of a site, the outermost first. Raises ValueError for an invalid address."""
+    """All authorizers of a site, the outermost first."""
 
     def __init__(self, config: Config, root: str, limits: RequestLimits) -> None:
-        addresses: dict[str, list[str]] = {}
+        """root: the document root, for the variables of a request. limits: for the head of an answer.
+
+        Raises ValueError for an invalid address.
+        """
+        # An authorizer may run at several addresses, which take the requests in turn.
+        addresses_of_path: dict[str, list[str]] = {}
         for path, address in map(parse_responder, config[FASTCGI_AUTHORIZER]):
-            addresses.setdefault(path.rstrip("/") or "/", []).append(address)
+            addresses_of_path.setdefault(path.rstrip("/") or "/", []).append(address)
         self.all = [
             Authorizer(
                 path,
-                connections_of(config, several, "fastcgi-authorizer", Authorization),
+                connections_of(config, addresses, "fastcgi-authorizer", codec=AuthorizerRequester),
                 config,
                 root,
                 limits,
             )
-            for path, several in sorted(addresses.items(), key=lambda item: len(item[0]))
+            for path, addresses in sorted(addresses_of_path.items(), key=lambda item: len(item[0]))
         ]
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -107,7 +112,7 @@ class Authorizers(Middleware):
                     decision = await authorizer.decide(request, io)
                     if isinstance(decision, Response):
                         if decision.target is not None:
-                            raise Reroute(moved(request, decision.target), by_program=True)
+                            raise Reroute(redirected_request(request, decision.target), by_program=True)
                         return decision
                     if decision:
                         io.variables = io.variables | decision
@@ -130,7 +135,7 @@ def readings(request: Request) -> Iterator[str]:
 class Authorizer:
     """One authorizer, and the path below which it decides.
 
-    connections: to its processes. root: the document root, for the variables of a request. limits: of requests.
+    connections: to its processes. root: the document root, for the variables of a request. limits: for an answer.
     """
 
     def __init__(
@@ -148,7 +153,7 @@ class Authorizer:
         Raises HTTPError: 502, 503, 504.
         """
         script = Script("", f"the authorizer of {self.path}", "")
-        variables = of_request(request, io, script, 0, self.root) | of_connection(io)
+        variables = request_variables(request, io, script, 0, self.root) | connection_variables(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
         source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
         source.safe = True  # the question may be sent twice

@@ -33,7 +33,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from ewe.http.error_pages import error_page
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
-    # Yields the lines that `ewe --explain` prints for a request, and returns whether the handler answers.
+    # The type of each explain(): a generator that yields the lines which `ewe --explain` prints for a request, and
+    # returns whether the handler answers. `yield from` passes the lines on, and has this value.
     Explanation = Generator[str, None, bool]
 
 
@@ -108,12 +109,12 @@ class First:
             response = await handler.respond(request, io)
             if response is not None:
                 if response.target is not None:
-                    raise Reroute(moved(request, response.target), by_program=True)
+                    raise Reroute(redirected_request(request, response.target), by_program=True)
                 return response
         return error_page(404, "there is no such file")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handlers, up to the first that answers."""
+        """Yield the lines of the handlers, up to the first that answers; return whether one answers."""
         for handler in self.handlers:
             if (yield from explained(handler, request, io)):
                 return True
@@ -223,7 +224,7 @@ class Mounted:
         return await self.handler.respond(request, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handler, if the path is below its own."""
+        """Yield the lines of the handler, if the path is below its own; return whether it answers."""
         if not self.covers(request.path):
             return False
         if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:

@@ -44,14 +44,14 @@ from ewe.features.base import Middleware
 from ewe.features.declaration import Feature
 from ewe.features.fastcgi_settings import FASTCGI_AUTHORIZER
 from ewe.features.guards.limit_rate import BodySource
-from ewe.http.codings import NAMES, Maker, encode, makers
-from ewe.http.conditional import tags
+from ewe.http.codings import NAMES, CoderMaker, encode, makers
+from ewe.http.conditional import entity_tags
 from ewe.http.messages import (
     FileResponse,
-    KeptResponse,
     Request,
     Response,
     Source,
+    StorableResponse,
     with_fields,
 )
 from ewe.http.negotiation import preferred_coding, with_vary
@@ -125,7 +125,7 @@ class Compression(Middleware):
         kind = ""
         # A response that a content cache gives to all clients contains no secret.
         public = isinstance(
-            response, FileResponse if self.compresses == "files" else (FileResponse, KeptResponse)
+            response, FileResponse if self.compresses == "files" else (FileResponse, StorableResponse)
         )
         harmless = public or self.compresses == "all"
         if not harmless and (self.compresses == "files" or self.guarded or identifies_visitor(request, io)):
@@ -160,7 +160,7 @@ class Compression(Middleware):
 
     async def finish(self, request: Request, response: Response, io: Stream) -> Response:
         """Return the response for the client: compressed, or with Vary, or unchanged."""
-        if isinstance(response, KeptResponse):
+        if isinstance(response, StorableResponse):
             try:
                 return response.variants[self.choice(request)]
             except KeyError:
@@ -168,17 +168,17 @@ class Compression(Middleware):
         if response.status == 304:
             return for_client_with_copy(request, response, self.choice(request))
         if not self.suits(request, response, io):
-            if isinstance(response, KeptResponse):
+            if isinstance(response, StorableResponse):
                 response.variants.update(dict.fromkeys(("", *self.makers), response))
             return response
         coding = self.choice(request)
-        if isinstance(response, KeptResponse):
+        if isinstance(response, StorableResponse):
             return await self.variant(response, coding, io)
         if not coding:
             return response.with_fields(with_vary(response.fields, "Accept-Encoding"))
         return await self.encoded(request, response, coding, io)
 
-    async def variant(self, response: KeptResponse, coding: str, io: Stream) -> Response:
+    async def variant(self, response: StorableResponse, coding: str, io: Stream) -> Response:
         """Return the variant of a kept response for a coding ("": the plain body), and store it if there is room.
 
         The plain body is also the variant of a coding that does not make it shorter.
@@ -263,7 +263,7 @@ def for_client_with_copy(request: Request, response: Response, coding: str) -> R
     plain_tag = (response.get("etag") or "").removeprefix("W/")
     fields = with_vary(response.fields, "Accept-Encoding")
     value = request.values.get("if-none-match") or ""
-    client_tags = tags(value)
+    client_tags = entity_tags(value)
     for opaque in ENCODED_TAG.findall(value):
         if (added_tag := f'W/"{opaque}"') in client_tags:
             client_tags.remove(added_tag)  # plain_tags() has added it, in the filter of another location
@@ -301,7 +301,7 @@ def fields_of(fields: tuple[tuple[str, str], ...], coding: str) -> tuple[tuple[s
 class Encoded(Source):
     """The body of a response, encoded piece by piece."""
 
-    def __init__(self, plain: Response, make: Maker, io: Stream, streams: set[Encoded]) -> None:
+    def __init__(self, plain: Response, make: CoderMaker, io: Stream, streams: set[Encoded]) -> None:
         """plain: the response to encode; it is closed with this body. streams: the bodies that are being sent."""
         self.plain = plain
         self.coder = make(plain.length)

@@ -136,7 +136,8 @@ class Feature:
     around: return the middleware around all handlers of a location, from its settings.
     server: return the middleware around all sites.
     keys: keys of [[site]] and [[site.location]], each with its middleware.
-    gateway: return the handler, or the Runner, for the key `gateway` of a location and the kind in its value.
+    gateway: return the handler, or the Runner, for the key `gateway` of a location. The other two arguments are the
+    kind in its value, and the targets of its values: addresses, or one application (site_tables.GatewayValue).
     answer: return the handler for a location that has the feature's own key.
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.

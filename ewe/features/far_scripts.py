@@ -131,7 +131,7 @@ class FarScripts:
         """Yield the lines about the script on another machine."""
         script, _ = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "X-Switch: engines on another machine")
+            yield from scripts.lines_about_script(script, "X-Switch: engines on another machine")
         return script is not None
 
     def find(self, path: str) -> tuple[Script | None, str]:
@@ -142,8 +142,8 @@ class FarScripts:
             are_programs = path.startswith(PROGRAMS, user.end())
             return self.names.find(root, path[: user.end() - 1], path, are_programs) if root else None, root
         if path.startswith("/cgi-bin/"):
-            return self.names.find(self.programs, "/cgi-bin", path, True), self.root
-        return self.names.find(self.root, "", path, False), self.root
+            return self.names.find(self.programs, "/cgi-bin", path, are_programs=True), self.root
+        return self.names.find(self.root, "", path, are_programs=False), self.root
 
     def root_of_user(self, name: str) -> str:
         """Return the path of a user's directory, which may be on the other machine alone; "" if none is possible.

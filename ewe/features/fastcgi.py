@@ -78,7 +78,11 @@ def of_protocol(
 def connections_of(
     config: Config, addresses: list[str], setting: str, codec: Codec = Requester
 ) -> Connections:
-    """Return the connections to the addresses of one upstream. Raises ValueError for an invalid address."""
+    """Return the connections to the addresses of one upstream.
+
+    setting: names the addresses, for messages. codec: the web server's end of one connection, which speaks the
+    upstream's protocol. Raises ValueError for an invalid address.
+    """
     try:
         return Connections(
             addresses,
@@ -131,7 +135,7 @@ class FastCGI:
         """Yield the lines about the script that the upstream gets. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, f"a responder for {self.where}")
+            yield from scripts.lines_about_script(script, f"a responder for {self.where}")
         return script is not None
 
     def find(self, path: str) -> Script | None:
@@ -199,11 +203,11 @@ def files(location: LocationPlan) -> Iterator[Mount]:
             yield Mount("/", feature)
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
     """Return the Runner that passes requests to the upstream of a location. Raises ValueError."""
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
-    connections = connections_of(config, list(addresses), "gateway", load(CODECS[kind]))
+    connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
     # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
     # but is not a path.
     where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
@@ -231,7 +235,7 @@ def fixed(config: Config) -> Iterator[str]:
 
 def needs(config: Config) -> Iterator[str]:
     """Yield one line for each program of fastcgi-start that does not exist."""
-    for word in (shlex.split(parse_program(each)[2])[0] for each in config[settings.FASTCGI_START]):
+    for word in (shlex.split(parse_program(each).command)[0] for each in config[settings.FASTCGI_START]):
         if shutil.which(word) is None:
             yield f"there is no program {word!r}; install it, or name its path (fastcgi-start)"
 

@@ -11,7 +11,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ewe.features.fastcgi_settings import FASTCGI, FASTCGI_START
-from ewe.gateway.kept_programs import KeptProgram, prepare
+from ewe.gateway.kept_programs import KeptProgram, prepare_program_process
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -37,5 +37,5 @@ class FastCGIProgram(KeptProgram):
         """Start the command, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""
         return subprocess.Popen(
             self.command, stdin=self.socket.fileno(), stdout=output, stderr=output, process_group=0,
-            preexec_fn=prepare, restore_signals=True,
+            preexec_fn=prepare_program_process, restore_signals=True,
         )  # fmt: skip

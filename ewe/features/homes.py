@@ -315,9 +315,10 @@ def version_of_file(directory: str, name: str) -> object:
 
 
 def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Wrap the handler of users' directories in Homes, so that a log-in comes before the content cache.
+    """Return the handler of users' directories inside Homes; return any other handler as it is (Feature.wrap).
 
-    Raises ValueError if the system gives no shared memory.
+    Homes is around the other middlewares, so that a user's log-in comes before the content cache. Raises ValueError
+    if the system gives no shared memory.
     """
     inside = handler
     while isinstance(inside, Middleware):

@@ -63,7 +63,7 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 def mounts(plan: Plan) -> Iterator[Mount]:
     """Yield the features in the order of the setting. Raises UnknownFeature, ValueError.
 
-    A middleware is put around all handlers after it (ewe.sites.routes.Offer), and is not inside the content cache.
+    A middleware is put around all handlers after it (ewe.sites.routes.FeatureChain), outside of the content cache.
     Each [[site]] may mount features, so their needs are asked here, where each site is built.
     """
     for name, feature in declared(plan.config):

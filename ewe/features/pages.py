@@ -97,7 +97,7 @@ class SitePages:
         """Yield the lines about the page that answers. Raises HTTPError(403, 404)."""
         page = self.pages.find(request.path)
         if page is not None:
-            yield from scripts.explained(page, "X-Switch")
+            yield from scripts.lines_about_script(page, "X-Switch")
         return page is not None
 
 

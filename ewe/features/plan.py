@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ewe.gateway.shared_protection import ProtectedPattern
 
 
-class Starts(Protocol):
+class StartableApplication(Protocol):
     """An application that is imported and started before the first request.
 
     name: module:app.
@@ -51,17 +51,17 @@ class HasProxies(Protocol):
 class ServerPlan:
     """The objects that all sites of a server share while they are built.
 
-    limits: the limits of requests. protected: the protected sources of all sites; None for a server without tables.
-    applications: the applications of all sites. many_calls, many_processes: several threads of a process, or
-    several processes, may call an application at once. imports: import applications now; otherwise each worker
-    imports them. checks: middlewares around each site; a feature of one site may add a check that all sites then
-    need.
+    limits: the limits of requests. protected_on_all_sites: the protected sources of all sites; None for a server
+    without tables. applications: the applications of all sites. many_calls, many_processes: several threads of a
+    process, or several processes, may call an application at once. imports: import applications now; otherwise each
+    worker imports them. checks: middlewares around each site; a feature of one site may add a check that all sites
+    then need.
     """
 
     def __init__(
         self,
         config: Config,
-        protected: list[ProtectedSources | ProtectedPattern] | None = None,
+        protected_on_all_sites: list[ProtectedSources | ProtectedPattern] | None = None,
         *,
         many_calls: bool = False,
         many_processes: bool = False,
@@ -70,12 +70,12 @@ class ServerPlan:
         self.limits = RequestLimits(
             config.max_target, config.max_head, config.max_field, config.max_fields, config.max_body
         )
-        self.protected = protected
-        self.applications: list[Starts] = []
+        self.protected_on_all_sites = protected_on_all_sites
+        self.applications: list[StartableApplication] = []
         self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
 
-    def start(self, application: Starts) -> None:
+    def start(self, application: StartableApplication) -> None:
         """Register an application, for the import before the first request. Raises ValueError if it fails now."""
         self.applications.append(application)
         if self.imports:
@@ -94,8 +94,8 @@ class ServerPlan:
 
     def protect(self, sources: ProtectedSources | ProtectedPattern) -> None:
         """Protect the sources of one location, on all sites."""
-        assert self.protected is not None
-        self.protected.append(sources)
+        assert self.protected_on_all_sites is not None
+        self.protected_on_all_sites.append(sources)
 
 
 class Plan:
@@ -167,7 +167,10 @@ class Plan:
         yield from last
 
     def protected_sources(self) -> ProtectedSources:
-        """Return the protected sources of the document root. ewe never sends them."""
+        """Return the protected sources of the document root: what the features declare, the settings and the key.
+
+        If the server has several sites, the result also asks those of all other sites, and they ask this one.
+        """
         config = self.config
         root = real_path(config.documentroot)
         protected = [
@@ -190,11 +193,11 @@ class Plan:
             next((each.executables for each in protected if each.executables), ""),
             [each.sources for each in protected if each.sources],
         )
-        if self.server.protected is None:
+        if self.server.protected_on_all_sites is None:  # this is the only site
             return found
         from ewe.gateway.shared_protection import SharedProtection
 
-        return SharedProtection.of(found, self.server.protected)
+        return SharedProtection.of(found, self.server.protected_on_all_sites)
 
     def shows(self, file: str, root: str) -> bool:
         """Return whether a file, such as the settings file, could be sent from a document root."""
@@ -219,7 +222,7 @@ class LocationPlan(Protocol):
     has_alias: bool
     has_template: bool
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return the beginning of error messages about a key."""
 
     def protect(self, extensions: tuple[str, ...]) -> None:

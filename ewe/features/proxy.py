@@ -23,13 +23,13 @@ from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.connections import HTTP, Connections
+from ewe.gateway.connections import Connections, HTTPCodec
 from ewe.gateway.proxies import http_peer
 from ewe.gateway.proxy import SpooledBody, UpstreamExchange
 from ewe.gateway.spool import spooled
 from ewe.http.mapping import Mapping
-from ewe.http.messages import NO_BODY, BodyReader, MadeOfRequests, Request, Response, hides_authorization
-from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
+from ewe.http.messages import NO_BODY, BodyReader, Request, RequestCache, Response, hides_authorization
+from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import ResponseHead, is_bodiless, options_of
 from ewe.http.status import HTTPError
 
@@ -81,7 +81,7 @@ class Proxy:
                 retry=config[shared.FASTCGI_RETRY],
                 limit=config[shared.FASTCGI_CONNECTIONS],
                 queue_timeout=config[shared.FASTCGI_QUEUE_TIMEOUT],
-                codec=HTTP,
+                codec=HTTPCodec,
                 parks=True,
             )
         except ValueError as reason:
@@ -99,7 +99,7 @@ class Proxy:
         if cookie is not None and len(self.connections.addresses) > 1:
             self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
-        self.heads: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.heads: RequestCache[tuple[object, bytes]] = RequestCache()
         self.upstream_is_old = False  # it has answered with HTTP/1.0
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -187,7 +187,7 @@ class Proxy:
             f"{request.method} {target_for(request, self.where, self.path)} HTTP/1.1\r\nHost: {host}\r\n",
             *forwarding_fields(request, io.client[0], io.scheme, peer, self.trusted_fields),
             *passed_fields(request, hides_authorization=hides),
-            via(request),
+            via_line(request),
         ]
         if request.method == "OPTIONS" and (left := forwards_left(request)) is not None:
             lines.append(f"Max-Forwards: {left - 1}\r\n")
@@ -235,10 +235,10 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(path, proxy, last=path == "/")
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Proxy:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Proxy:
     """Return the Proxy that passes on the requests of a location. Raises ConfigError, ValueError.
 
-    addresses: not used, since they lack the scheme of the URLs in the table.
+    targets: not used, since they lack the scheme of the URLs in the table.
     """
     urls = location.table.values["gateway"]
     for url in urls:
@@ -246,7 +246,7 @@ def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Pr
             parse_origin(url)
         except ValueError:
             expected = "http://HOST:PORT or http://unix:PATH"
-            raise ConfigError(f"{location.at('gateway')} {quoted(url)}: expected {expected}") from None
+            raise ConfigError(f"{location.label_of('gateway')} {quoted(url)}: expected {expected}") from None
     allow_encoded_slashes(location.plan)
     return Proxy(location.prefix, urls, location.config, "gateway")
 

@@ -49,7 +49,7 @@ from ewe.http.negotiation import preferred_coding
 from ewe.http.status import REASONS, HTTPError
 from ewe.http.target import percent_encode
 from ewe.streams.base import COPIED_BYTES
-from ewe.streams.descriptors import limit
+from ewe.streams.descriptors import descriptor_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -261,7 +261,7 @@ class Static:
         self.used_bytes = 0  # of the cache
         self.cache: dict[str, CacheEntry] = {}
         # A sixteenth of the process's descriptors at most: clients and programs need the others.
-        self.max_open_files = min(MAX_OPEN_FILES, (limit() or MAX_OPEN_FILES * 16) // 16)
+        self.max_open_files = min(MAX_OPEN_FILES, (descriptor_limit() or MAX_OPEN_FILES * 16) // 16)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for the file or directory at the request's path. Raises HTTPError."""
@@ -298,21 +298,21 @@ class Static:
             raise HTTPError(501, f"method {request.method!r} to a file")
         raise HTTPError(405, f"{request.method} to a file", (ALLOW,))
 
-    def explain(self, request: Request, why: str, asked: Request) -> Iterator[str]:
+    def explain(self, request: Request, why: str, client_request: Request | None = None) -> Iterator[str]:
         """Yield the lines of `ewe --explain` for a file or a directory, or for a missing file.
 
-        why: the reason why the files answer, which the line shows. asked: the client's request; the path of
-        `request` may differ because of an alias.
+        why: the reason why the files answer, which the line shows. client_request: the request with the path in the
+        client's URL, if `request` has another path because of an alias; None: it is `request`.
         """
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             yield f"  answer    405: {request.method} to a file"
             return
         try:
-            yield from self.explain_path(request.path, why, asked)
+            yield from self.explain_path(request.path, why, client_request or request)
         except HTTPError as refused:
             yield f"  answer    {refused.status}: {refused.cause}"
 
-    def explain_path(self, path: str, why: str, asked: Request) -> Iterator[str]:
+    def explain_path(self, path: str, why: str, client_request: Request) -> Iterator[str]:
         """Yield the lines for the file or the directory at a path. Raises HTTPError(403, 404)."""
         name = self.name(path)
         if hidden(path):
@@ -325,7 +325,8 @@ class Static:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 yield f"  answer    the file {name}   ({why})"
             elif not path.endswith("/"):
-                target = percent_encode(asked.path) + "/" + ("" if asked.query is None else f"?{asked.query}")
+                query = "" if client_request.query is None else f"?{client_request.query}"
+                target = f"{percent_encode(client_request.path)}/{query}"
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
             elif index := next((each for each in self.index_names if os.path.exists(name + each)), ""):
                 names = ", ".join(self.index_names)
@@ -572,10 +573,12 @@ class Static:
         if found is None:
             return None  # the field is malformed, or has too many ranges
         if not found:  # no range lies in the file
-            return error_page(416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable(file.size))
-        # partial() copies the field lines of this head, so that they are encoded once for all responses.
+            return error_page(
+                416, f"range {value[:80]!r} of {file.size}", ranges.unsatisfiable_fields(file.size)
+            )
+        # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial(found, file.size, file.kind, file.fields, whole, file.head)
+        response = ranges.partial_response(found, file.size, file.kind, file.fields, whole, file.head)
         if type(response.body) is tuple and len(response.body) == 1:
             response.body = read_if_short(response.body[0]) or response.body
         return response

@@ -34,7 +34,7 @@ from ewe.features.declaration import Feature, MeasuredProcess, MeasureError
 from ewe.features.guards.client import client_of
 from ewe.features.status_metrics import metrics
 from ewe.features.status_page import page
-from ewe.gateway.own_names import foreign
+from ewe.gateway.own_names import foreign_host_response
 from ewe.http.addresses import Networks, parse_ip
 from ewe.http.messages import Response
 from ewe.http.status import HTTPError
@@ -95,7 +95,7 @@ class Status(Middleware):
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the status, or the inner handler's response. Raises HTTPError(403, 405)."""
         io.answered_by = FILES
-        self.board.count(begun)
+        self.board.apply(begun)
         if request.path in self.paths:
             io.answered_by = "status"
             return await self.answer(request, io)
@@ -114,7 +114,7 @@ class Status(Middleware):
             raise HTTPError(403, "the client's address is not in status-allow")
         address = parse_ip(client)
         if address is not None and address.is_loopback:
-            refused = foreign(request, self.names)
+            refused = foreign_host_response(request, self.names)
             if refused is not None:
                 return refused
         refuse_method(request)

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from ewe.gateway.cgi import refuse_trace
 from ewe.gateway.spool import spooled
-from ewe.gateway.wsgi import BLOCK_BYTES, Application, ErrorStream, Invocation, add_request, constants
+from ewe.gateway.wsgi import BLOCK_BYTES, Application, ErrorStream, Invocation, add_request, constant_environ
 from ewe.http.error_pages import error_page, fault_page
 from ewe.http.messages import BodyReader, Request, Response, Source
 from ewe.http.status import HTTPError
@@ -45,7 +45,7 @@ class WSGI:
         self.name = name
         self.path = path.rstrip("/")
         self.application: Application
-        self.constants = constants(self.path, threads, processes)
+        self.constants = constant_environ(self.path, threads, processes)
         self.spool = config.spool
         self.timeout = config.program_timeout
         self.development = config.development

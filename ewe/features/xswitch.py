@@ -22,7 +22,7 @@ from ewe.features.base import Mount, ProtectedSource
 from ewe.features.declaration import Feature, MeasureError, Runner, SupervisedProcess
 from ewe.gateway.cgi import is_nph, refuse_trace, response
 from ewe.gateway.connections import Connections
-from ewe.gateway.own_names import foreign
+from ewe.gateway.own_names import foreign_host_response
 from ewe.gateway.responder import ResponderSource, parameters
 from ewe.gateway.scripts import Script
 from ewe.gateway.spool import EMPTY, Spooled, spooled
@@ -72,7 +72,10 @@ class XSwitch:
         if request.path != XSWITCH_STATUS_PATH:
             return None
         # A browser on this machine may run a page of another site, whose name leads to this server (DNS rebinding)
-        if is_local(io.client[0]) and (refused := foreign(request, self.config.names)) is not None:
+        if (
+            is_local(io.client[0])
+            and (refused := foreign_host_response(request, self.config.names)) is not None
+        ):
             return refused
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
@@ -196,14 +199,16 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(XSWITCH_STATUS_PATH, switch)
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
     """Return the Runner that passes the scripts of a location to X-Switch. Raises ConfigError if there is none.
 
-    kind, addresses: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
+    kind, targets: those of the setting `gateway`, which have no meaning here: there is one X-Switch.
     """
     switch, root = location.plan.provided("xswitch"), location.static.root
     if switch is None:
-        raise ConfigError(f"{location.at('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x")
+        raise ConfigError(
+            f"{location.label_of('gateway')} xswitch needs an X-Switch: --xswitch, or the model -x"
+        )
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         answer: Response = await switch.run(script, request, io, root)

@@ -107,8 +107,10 @@ class ApplicationHead:
         self.path: str | None = None
         headers = tuple([(bytes(name), bytes(value)) for name, value in message.get("headers", ())])
         # Fast path, same meaning: most applications send few different heads, so parsed heads are cached.
-        short = sum([len(name) + len(value) for name, value in headers]) <= MAX_CACHED_HEAD_BYTES
-        self.fields, self.length = (parsed_fields if short else parsed_fields.__wrapped__)(headers)
+        # A long head goes past the cache of lru_cache (__wrapped__), so that the cache stays small.
+        is_short = sum([len(name) + len(value) for name, value in headers]) <= MAX_CACHED_HEAD_BYTES
+        parse = parsed_fields if is_short else parsed_fields.__wrapped__
+        self.fields, self.length = parse(headers)
 
 
 @functools.lru_cache(maxsize=256)

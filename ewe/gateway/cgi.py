@@ -46,7 +46,7 @@ from ewe import __version__, logger
 from ewe.http.fields import parse_fields
 from ewe.http.messages import Request, Response, Source, encode_head
 from ewe.http.status import BODILESS_STATUSES, REASONS, HTTPError
-from ewe.http.target import unescape
+from ewe.http.target import percent_decode
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
@@ -92,10 +92,10 @@ def variables(
 
     length: of the body, in bytes; without a body the variable is not set.
     """
-    return of_request(request, io, script, length, document_root) | of_connection(io)
+    return request_variables(request, io, script, length, document_root) | connection_variables(io)
 
 
-def of_connection(io: Stream) -> dict[bytes, bytes]:
+def connection_variables(io: Stream) -> dict[bytes, bytes]:
     """Return the meta-variables that depend on the client's connection alone."""
     client, port = io.client
     address = client.encode("latin-1", "replace")
@@ -108,12 +108,12 @@ def of_connection(io: Stream) -> dict[bytes, bytes]:
     }
 
 
-def of_request(
+def request_variables(
     request: Request, io: Stream, script: Script, length: int, document_root: str
 ) -> dict[bytes, bytes]:
     """Return the meta-variables of the request, its script and the server, and Stream.variables.
 
-    of_connection() has the others. length: of the request's body, in bytes.
+    connection_variables() has the others. length: of the request's body, in bytes.
     """
     server, scheme = io.server, io.scheme
     host, port = split_host(request.host)
@@ -174,7 +174,7 @@ def arguments(request: Request) -> list[bytes]:
     query = request.query
     if not query or "=" in query or request.method not in ("GET", "HEAD"):
         return []
-    words = [os.fsencode(unescape(word)) for word in query.split("+")]
+    words = [os.fsencode(percent_decode(word)) for word in query.split("+")]
     return [] if any(b"\0" in word for word in words) else words
 
 
@@ -235,8 +235,10 @@ class ProgramHead(NamedTuple):
 
 def parse_head(head: bytes, name: str, limits: RequestLimits) -> ProgramHead:
     """Parse a program's head (section 6.2). Its lines end in LF or CRLF. Raises HTTPError(502)."""
+    # A long head goes past the cache of lru_cache (__wrapped__), so that the cache stays small.
+    parse = parsed_head if len(head) <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__
     try:
-        return (parsed_head if len(head) <= MAX_CACHED_HEAD_BYTES else parsed_head.__wrapped__)(head, limits)
+        return parse(head, limits)
     except HTTPError as refused:
         raise HTTPError(502, f"{name}: {refused.cause}") from None
 

@@ -26,7 +26,7 @@ Possible failures:
   (responder.py, proxy.py).
 - A request overtakes the queue. While others wait, open() joins the queue even if there is room.
 - A request waits for the address that answered its client before (affinity.py). It does not block the requests
-  behind it: admit().
+  behind it: give_room_to_waiting().
 - A client leaves just when its request gets room. give_back_room() gives the room to the next request.
 - The children of the fork model begin with the same state, and each would begin at the same address. Each process
   therefore begins at a random position. Such a child forgets which addresses are dead when its connection ends.
@@ -44,12 +44,12 @@ import time
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
 from ewe.gateway.records import Requester
 from ewe.gateway.upstream import Upstream, UpstreamAddress
-from ewe.http.messages import MadeOfRequests
+from ewe.http.messages import RequestCache
 from ewe.http.status import HTTPError
 from ewe.streams.base import Timeout
 from ewe.streams.descriptors import EXHAUSTED
@@ -66,11 +66,15 @@ CONNECT_TIMEOUT_S = 5.0  # seconds within which an upstream must accept a connec
 MAX_IDLE = 32  # connections to one address kept for later requests
 RETRY = (("Retry-After", "1"),)  # the field of a 503: after how many seconds the client may ask again
 
-# Room for one connection to an address: the kept connection to use, or None if one has to be made
-Room = tuple[UpstreamAddress, Upstream | None]
+
+class Room(NamedTuple):
+    """Room for one connection to an address. kept: the kept connection to use; None: a new one has to be made."""
+
+    address: UpstreamAddress
+    kept: Upstream | None
 
 
-class HTTP:
+class HTTPCodec:
     """Stands in for a codec if the upstream speaks HTTP (proxy.py): its connections may be kept."""
 
     ends_with_close = False
@@ -118,7 +122,7 @@ class Connections:
         retry: float = 0.0,
         limit: int = 0,
         queue_timeout: float = 0.0,
-        codec: Codec | type[HTTP] = Requester,
+        codec: Codec | type[HTTPCodec] = Requester,
         parks: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT_S,
     ) -> None:
@@ -138,7 +142,7 @@ class Connections:
         self.lock = allocate_lock()
         self.queue: deque[QueuedRequest] = deque()
         # Request without a body -> the values on which its encoded variables depend, and these variables
-        self.params_of_requests: MadeOfRequests[tuple[object, bytes]] = MadeOfRequests()
+        self.params_of_requests: RequestCache[tuple[object, bytes]] = RequestCache()
 
     async def open(
         self,
@@ -160,7 +164,7 @@ class Connections:
             room = self.take_room(tried, must_be_new, preferred)
             if room is None:
                 expires = expires or time.monotonic() + self.queue_timeout
-                room = await self.wait(io, tried, must_be_new, preferred, expires)
+                room = await self.wait_for_room(io, tried, must_be_new, preferred, expires)
             address, upstream = room
             if upstream is not None and not upstream.is_open():
                 upstream.close()
@@ -207,7 +211,7 @@ class Connections:
         if not self.counts_connections:  # then there is always room
             address = self.take_turn(tried, preferred)[0]
             self.leave_out_for_others(address)
-            return address, None
+            return Room(address, kept=None)
         with self.lock:
             # A request that has tried an address has had its turn before those in the queue
             must_queue = self.queue and not tried
@@ -231,10 +235,10 @@ class Connections:
             else:
                 continue
             self.leave_out_for_others(address)
-            return address, kept
+            return Room(address, kept)
         return None
 
-    async def wait(
+    async def wait_for_room(
         self,
         io: Stream,
         tried: Collection[UpstreamAddress],
@@ -248,13 +252,13 @@ class Connections:
             with self.lock:
                 # A request that waited before, and then found a dead address, returns to the front of the queue.
                 (self.queue.appendleft if tried else self.queue.append)(waiting)
-                self.admit()
+                self.give_room_to_waiting()
             try:
                 await waiting.event.wait(max(expires - time.monotonic(), 0.0))
             except BaseException:
                 self.leave_queue(waiting)
                 if waiting.room is not None:
-                    self.give_back_room(*waiting.room)
+                    self.give_back_room(waiting.room.address, waiting.room.kept)
                 raise
             self.leave_queue(waiting)
         finally:
@@ -266,7 +270,7 @@ class Connections:
         return waiting.room
 
     def leave_queue(self, waiting: QueuedRequest) -> None:
-        """Remove a request from the queue, unless admit() has given it room, and so removed it already.
+        """Remove a request from the queue, unless it has got room: give_room_to_waiting() has removed it then.
 
         Afterwards no other thread changes the request.
         """
@@ -274,7 +278,7 @@ class Connections:
             if waiting.room is None:
                 self.queue.remove(waiting)
 
-    def admit(self) -> None:
+    def give_room_to_waiting(self) -> None:
         """Give free room to the waiting requests, first come, first served. The caller holds the lock.
 
         A request that waits for its preferred address lets the others pass: they may find room at another address.
@@ -306,7 +310,7 @@ class Connections:
             else:
                 address.idle_connections.append(kept)
             if self.queue:
-                self.admit()
+                self.give_room_to_waiting()
 
     def release(self, upstream: Upstream, reusable: bool = False) -> None:
         """Keep a connection for a later request, or close it; the request that had it has ended.

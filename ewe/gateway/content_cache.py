@@ -42,12 +42,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ewe.bounded import TimedCache
-from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
+from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validation_request
 from ewe.http.caching import (
     directives,
     fields_in_vary,
+    freshness_lifetime,
     is_personal,
-    lifetime,
     may_store,
     selecting_values,
     unkeyed_fields,
@@ -206,7 +206,7 @@ class ContentCache:
             and (copy.etag or copy.modified is not None)
             and unkeyed.issubset(copy.names)
         ):
-            asked = validating(request, copy)
+            asked = validation_request(request, copy)
         try:
             response = await ask(asked)
         except HTTPError as error:
@@ -249,7 +249,7 @@ class ContentCache:
             return with_status(response, status)
         cache_control = directives_of(response)
         # Seconds for which a copy may be used unasked; 0: only once the program has confirmed it by a 304
-        usable = lifetime(cache_control, response, time.time())
+        usable = freshness_lifetime(cache_control, response, time.time())
         if usable == 0 and not (response.get("etag") or response.get("last-modified")):
             usable = None  # a kept copy could never be used
         size, body = response.length, response.body

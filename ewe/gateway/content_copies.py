@@ -1,4 +1,12 @@
-"""Copies of responses in the content cache: their age, their lifetime, and the response that a client gets."""
+"""Copies of responses in the content cache: their age, their lifetime, and the response that a client gets.
+
+A Copy is a stored response of RFC 9111. Its age decides how it may be used:
+
+    age   0 ────────────────▶ lifetime ─────────────────▶ lifetime + grace ────────▶
+          fresh: is_fresh()    stale: the program is       stale: the program
+          no program runs      asked; the copy may         has to answer
+                               replace its error
+"""
 
 from __future__ import annotations
 
@@ -7,16 +15,16 @@ from itertools import chain
 
 from ewe.http import conditional
 from ewe.http.caching import (
+    delta_seconds,
     directives,
     fields_in_vary,
+    freshness_lifetime,
     is_shared,
-    lifetime,
     may_store,
-    seconds,
     selecting_values,
 )
 from ewe.http.dates import parse_date
-from ewe.http.messages import CONDITIONS, KeptResponse, Request, Response, with_fields
+from ewe.http.messages import CONDITIONS, Request, Response, StorableResponse, with_fields
 
 COPY_OVERHEAD_BYTES = 2048  # bytes that a copy takes besides its body and its fields
 # Fields of a 304: RFC 9110 section 15.4.5
@@ -59,16 +67,16 @@ class Copy:
         [_, _, _, target], *_ = key
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
-        self.age_before = seconds(response.get("age"))  # of the response when it came here
-        self.lifetime = lifetime(cache_control, response, time.time()) or 0
+        self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
+        self.lifetime = freshness_lifetime(cache_control, response, time.time()) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
         # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
-        self.grace = 0 if strict else seconds(cache_control.get("stale-if-error"))
+        self.grace = 0 if strict else delta_seconds(cache_control.get("stale-if-error"))
         self.etag = response.get("etag") or ""
         self.modified = parse_date(response.get("last-modified") or "")
         # The Age and the Cache-Status of the response that respond() has made last, and that response
-        self.last_response: tuple[str, KeptResponse] | None = None
+        self.last_response: tuple[str, StorableResponse] | None = None
 
     def age(self) -> int:
         """Return how old the response is, in seconds: section 4.2.3."""
@@ -100,7 +108,7 @@ class Copy:
                 return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
         age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
-            response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
+            response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
             response.variants, response.take_room = {}, self.take_room
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response
@@ -128,12 +136,12 @@ def directives_of(response: Response) -> dict[str, str]:
 def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
     """Return whether a copy may be used without asking the program. wishes: the client's (section 5.2.1)."""
     age = copy.age()
-    if "no-cache" in wishes or ("max-age" in wishes and age > seconds(wishes["max-age"])):
+    if "no-cache" in wishes or ("max-age" in wishes and age > delta_seconds(wishes["max-age"])):
         return False
-    return age + seconds(wishes.get("min-fresh")) < copy.lifetime
+    return age + delta_seconds(wishes.get("min-fresh")) < copy.lifetime
 
 
-def validating(request: Request, copy: Copy) -> Request:
+def validation_request(request: Request, copy: Copy) -> Request:
     """Return the request that asks whether a copy is still valid: section 4.3.1."""
     fields = [field for field in request.fields if field[0] not in CONDITIONS]
     if copy.etag:

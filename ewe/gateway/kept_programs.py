@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 BACKLOG = 1024  # connections that wait for a program, also while it is started again
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR2)  # by the manager
-# Orders to the manager. They stay blocked until Manager.run() has set their handlers. To ignore them until then
-# would discard one that has arrived.
+# Orders to the manager. They stay blocked until ManagerProcess.run() has set their handlers. To ignore them until
+# then would discard one that has arrived.
 ORDERS = (signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -40,13 +40,13 @@ class KeptProgram:
     """One program: the number of its processes, its listening socket, and the socket's path.
 
     setting: the key of the setting that asks for the program. rereads: the names of the settings that its processes
-    read again at HUP; () means that HUP replaces the processes. hidden: hide() has renamed the socket. described:
-    a line for the log once the program is started; "": none.
+    read again at HUP; () means that HUP replaces the processes. hidden: hide_socket() has renamed the socket.
+    start_message: a line for the log once the program is started; "": none.
     """
 
     setting = ""
     rereads: tuple[str, ...] = ()
-    described = ""
+    start_message = ""
 
     def __init__(self, name: str, count: int, path: str) -> None:
         """Open the socket. name: for messages. count: the number of processes. Raises OSError."""
@@ -76,7 +76,7 @@ class KeptProgram:
         """Start a process, with the socket as descriptor 0, and `output` as 1 and 2. Raises OSError."""
         raise NotImplementedError
 
-    def hide(self) -> None:
+    def hide_socket(self) -> None:
         """Rename the socket, so that connect(2) fails, and close the connections in its backlog."""
         if not self.hidden:
             rename_if_there(self.path, self.path + ".hidden")
@@ -91,8 +91,8 @@ class KeptProgram:
         finally:
             self.socket.setblocking(True)
 
-    def show(self) -> None:
-        """Give the socket its name back."""
+    def show_socket(self) -> None:
+        """Undo hide_socket(): give the socket its name back, so that clients can connect again."""
         if self.hidden:
             rename_if_there(self.path + ".hidden", self.path)
             self.hidden = False
@@ -104,7 +104,7 @@ def rename_if_there(path: str, new: str) -> None:
         os.rename(path, new)
 
 
-class Forked:
+class ForkedProcess:
     """A forked process that runs a function."""
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class Forked:
             try:
                 signal.set_wakeup_fd(-1)
                 os.setpgid(0, 0)
-                prepare()
+                prepare_program_process()
                 function()
                 status = 0
             except BaseException:
@@ -137,7 +137,7 @@ class Forked:
         return self.returncode if self.ended else None
 
 
-def prepare() -> None:
+def prepare_program_process() -> None:
     """Prepare a process that the manager has just forked: the signals that end a program must reach it.
 
     The kernel sends it TERM if the manager dies.

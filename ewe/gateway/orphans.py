@@ -5,7 +5,7 @@ become orphans. The kernel gives orphans to the nearest ancestor process that ha
 
     supervisor (or the parent of the fork model): PR_SET_CHILD_SUBREAPER
       └── worker, killed                              adopt() asks for orphans
-            └── program ─▶ child of the supervisor    end() kills it, reap() reads its exit status
+            └── program ─▶ child of the supervisor    kill_orphans() kills it, reap() reads its exit status
 
 A program that called setsid(2) has left its session on purpose (a daemon), and stays.
 """
@@ -37,7 +37,7 @@ def adopt_orphans() -> None:
         pass
 
 
-def end(own: Collection[int]) -> None:
+def kill_orphans(own: Collection[int]) -> None:
     """Kill the adopted children of this process, each with its process group. own: the children it has started."""
     for pid in children():
         try:
@@ -52,8 +52,8 @@ def end(own: Collection[int]) -> None:
 def reap(own: Container[int]) -> Iterator[tuple[int, int]]:
     """Read the status of every child that has ended; yield process id and wait status of those in `own`.
 
-    Adopted children that end() has killed are reaped without a report. A child that makes this process its tracer
-    (PTRACE_TRACEME) and stops would wait for this process without a limit: it is killed.
+    Adopted children that kill_orphans() has killed are reaped without a report. A child that makes this process its
+    tracer (PTRACE_TRACEME) and stops would wait for this process without a limit: it is killed.
     """
     while True:
         try:

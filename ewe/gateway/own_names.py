@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TEXT = "This server does not show this page under this name. On its own machine, localhost is a name of it."
 
 
-def misdirected(request: Request, io: Stream, names: Collection[str]) -> Response | None:
+def misdirected_response(request: Request, io: Stream, names: Collection[str]) -> Response | None:
     """Return the 421 for a request over loopback if its Host is no name of this server; None for any other request.
 
     names: those of all sites. A browser cannot reach a Unix socket, so requests over one may have any Host.
@@ -46,10 +46,10 @@ def misdirected(request: Request, io: Stream, names: Collection[str]) -> Respons
     server = io.server if io.connected is None else io.connected.server
     if not is_local(server[0]) or (io.peer or io.client)[0] == UNIX_CLIENT:
         return None
-    return foreign(request, names)
+    return foreign_host_response(request, names)
 
 
-def foreign(request: Request, names: Collection[str]) -> Response | None:
+def foreign_host_response(request: Request, names: Collection[str]) -> Response | None:
     """Return the 421 for a request if its Host is no name of this server; None for any other request.
 
     The Host field itself counts. A page's script can set X-Forwarded-Host, as a trusted proxy on this machine

@@ -23,7 +23,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from ewe.http.addresses import Networks
-from ewe.http.forwarded import X_FORWARDED_FIELDS, Origin, forwarded, origin, x_forwarded
+from ewe.http.forwarded import X_FORWARDED_FIELDS, Origin, origin_of, parse_forwarded, parse_x_forwarded
 from ewe.http.messages import Request, with_host
 from ewe.streams.base import Connected
 
@@ -47,11 +47,11 @@ class TrustedProxies:
 
     def read_forwarded(self, *values: str) -> Origin:
         """Return the origin in a Forwarded field. Raises HTTPError(400) for a malformed field or host."""
-        return origin(forwarded(values[0]), self.networks)
+        return origin_of(parse_forwarded(values[0]), self.networks)
 
     def read_x_forwarded(self, *values: str) -> Origin:
         """Return the origin in the X-Forwarded fields. Raises HTTPError(400) for a malformed host."""
-        return origin(x_forwarded(*values), self.networks)
+        return origin_of(parse_x_forwarded(*values), self.networks)
 
     def identify(self, request: Request, stream: Stream) -> Request:
         """Set the stream's client, server and scheme for this request; return the request, or a copy for its host.

@@ -296,7 +296,7 @@ class UpstreamExchange(Source):
         reader = self.reader
         while not self.finished:
             data = b""
-            if reader.hungry and not (data := await self.more()):
+            if reader.needs_data and not (data := await self.more()):
                 self.take_end_of_connection()
                 return b""
             if piece := self.decode(data):

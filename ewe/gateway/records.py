@@ -3,6 +3,17 @@
 Source: "FastCGI Specification", Open Market 1996, named by its section numbers below. The web server is the
 `Requester`, the application the `Responder`. A connection carries one request at a time, as with every known web
 server (section 5.1 would allow more). It may carry another request after that.
+
+The parts of a request and of its response are streams. A stream is cut into records of one type. An empty record
+ends it:
+
+    web server                                application
+    BEGIN_REQUEST: role, flag KEEP_CONN ───▶
+    PARAMS ...: name-value pairs ──────────▶
+    STDIN ...: the request's body ─────────▶
+                                       ◀──── STDOUT ...: as a CGI program writes
+                                       ◀──── STDERR ...: lines for the error log
+                                       ◀──── END_REQUEST: status of application and protocol
 """
 
 from __future__ import annotations
@@ -70,7 +81,7 @@ def record(kind: int, request_id: int, content: bytes = b"") -> bytes:
     return HEADER.pack(VERSION, kind, request_id, length, padding) + content + PADDING[padding]
 
 
-def stream(kind: int, request_id: int, data: bytes) -> bytes:
+def stream_records(kind: int, request_id: int, data: bytes) -> bytes:
     """Return data as the records of a stream; none for b"": an empty record would end the stream.
 
     kind: the type of the records, such as STDIN.
@@ -292,11 +303,11 @@ class Responder:
 
     def output(self, data: bytes) -> bytes:
         """Return the records of more output; none for b""."""
-        return stream(STDOUT, self.id, data)
+        return stream_records(STDOUT, self.id, data)
 
     def errors(self, data: bytes) -> bytes:
         """Return the records of more standard error; none for b""."""
-        return stream(STDERR, self.id, data)
+        return stream_records(STDERR, self.id, data)
 
     def end(self, app_status: int = 0) -> bytes:
         """Return the records that end the output and the request; the connection is then free for the next one.
@@ -312,7 +323,7 @@ class Responder:
 @functools.lru_cache(maxsize=256)
 def end_records(request_id: int, app_status: int) -> bytes:
     """Return the records that end a request's output and the request."""
-    return empty(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
+    return empty_record(STDOUT, request_id) + end_record(request_id, app_status, REQUEST_COMPLETE)
 
 
 def end_record(request_id: int, app_status: int, protocol_status: int) -> bytes:
@@ -350,7 +361,7 @@ def begin_record(request_id: int, role: int, keep: bool) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def empty(kind: int, request_id: int) -> bytes:
+def empty_record(kind: int, request_id: int) -> bytes:
     """Return the record that ends a stream."""
     return record(kind, request_id)
 
@@ -359,7 +370,7 @@ def empty(kind: int, request_id: int) -> bytes:
 def good_ends(request_id: int) -> tuple[bytes, bytes]:
     """Return the byte strings that can follow the last output of a request that ends well."""
     end = end_record(request_id, 0, REQUEST_COMPLETE)
-    return end, empty(STDOUT, request_id) + end
+    return end, empty_record(STDOUT, request_id) + end
 
 
 class Requester:
@@ -395,11 +406,11 @@ class Requester:
         self.id = self.id % MAX_ID + 1
         self.running = True
         begin = begin_record(self.id, self.role, keep)
-        return b"".join((begin, stream(PARAMS, self.id, pairs), empty(PARAMS, self.id)))
+        return b"".join((begin, stream_records(PARAMS, self.id, pairs), empty_record(PARAMS, self.id)))
 
     def input(self, data: bytes) -> bytes:
         """Return the records of more of the body; b"" ends it."""
-        return stream(STDIN, self.id, data) if data else empty(STDIN, self.id)
+        return stream_records(STDIN, self.id, data) if data else empty_record(STDIN, self.id)
 
     def abort(self) -> bytes:
         """Return the record that aborts the request: its response is no longer wanted."""
@@ -449,7 +460,7 @@ class Requester:
         return events
 
 
-class Authorization(Requester):
+class AuthorizerRequester(Requester):
     """The web server's end of a connection to an authorizer, which gets no body: section 6.3."""
 
     role = AUTHORIZER

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.gateway import records as fastcgi
-from ewe.gateway.cgi import GatewaySource, of_connection, of_request, response
+from ewe.gateway.cgi import GatewaySource, connection_variables, request_variables, response
 from ewe.gateway.connections import Connections
 from ewe.gateway.programs import StderrLog
 from ewe.gateway.records import Ended, Errors, FastCGIError, Output
@@ -95,25 +95,30 @@ def parameters(
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
     cached_key, encoded = connections.params_of_requests.get(request, NOT_KNOWN)
     if cached_key != key:
-        variables = of_request(request, io, script, length, root)
+        variables = request_variables(request, io, script, length, root)
         encoded = codec.encode_request(variables | dict(more), length)
         connections.params_of_requests[request] = (key, encoded)
     params_codec, connection = io.params  # the connection's variables, once encoded for a codec
     if params_codec is not codec:
-        connection = codec.encode_pairs(of_connection(io).items())
+        connection = codec.encode_pairs(connection_variables(io).items())
         io.params = (codec, connection)
     return encoded + connection
 
 
 class ResponderSource(GatewaySource):
-    """A responder's answer to one request, as the body of the response: begin() first, then receive() until b""."""
+    """A responder's answer to one request, as the body of the response: begin() first, then receive() until b"".
+
+    fresh: the connection carries its first request. written_before: the bytes that it has sent for earlier ones.
+    outgoing: the bytes of the request that are to be sent next. offset: the bytes of the body that were read for
+    them. input_over: the whole body was read.
+    """
 
     # Defaults of the class: most requests never change them.
     output_buffer = b""  # output that receive() has not returned yet
     received = False  # any byte has come
     answered = False  # output has come
     refused = False  # this address refused the request unread
-    refused_by: frozenset[UpstreamAddress] = frozenset()
+    refused_by: frozenset[UpstreamAddress] = frozenset()  # the addresses that have refused it
     preferred: UpstreamAddress | None = None  # the address to ask first
     address: UpstreamAddress | None = None  # the address in use
     status: int | None = None
@@ -144,7 +149,10 @@ class ResponderSource(GatewaySource):
         self.timeout = timeout
 
     async def begin(self, must_be_new: bool = False) -> None:
-        """Begin the request on a kept connection, unless it must be new, or on a new one. Raises HTTPError."""
+        """Take a kept connection, unless it must be new, or a new one, and send the beginning of the request.
+
+        Raises HTTPError.
+        """
         upstream = await self.connections.open(self.io, self.refused_by, must_be_new, self.preferred)
         self.upstream = upstream
         self.address = upstream.address

@@ -48,7 +48,7 @@ def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-class CloseEnded:
+class CloseDelimited:
     """The common part of SCGI and uwsgi: body and answer are plain bytes, and the close ends the answer."""
 
     ends_with_close = True  # so no connection is kept
@@ -66,7 +66,7 @@ class CloseEnded:
         return [Output(data)]
 
 
-class Requester(CloseEnded):
+class Requester(CloseDelimited):
     """The web server's end of one connection: it sends one request, and receives one answer."""
 
     @staticmethod

@@ -43,7 +43,7 @@ class Script:
         self.path_info = path_info
 
 
-def explained(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
+def lines_about_script(script: Script, why: str, *, executable: bool = False) -> Iterator[str]:
     """Yield the lines of `ewe --explain` for a script: the program, its path variables, and a possible fault."""
     yield f"  answer    the program {script.file}   ({why})"
     yield f"            SCRIPT_NAME={script.name} PATH_INFO={script.path_info or '(none)'}"
@@ -97,7 +97,7 @@ def is_there(file: str) -> bool:
 
 def closed_directory_message(directory: str) -> str:
     """Return a line for the log: the closed directory (this one or one above it), and the remedy."""
-    return refused(closed_directory(directory) or directory)
+    return closed_directory_reason(closed_directory(directory) or directory)
 
 
 def closed_directory(path: str) -> str:
@@ -113,12 +113,12 @@ def is_closed(directory: str) -> bool:
     return os.path.isdir(directory) and not os.access(directory, os.X_OK, effective_ids=True)
 
 
-def refused(directory: str) -> str:
+def closed_directory_reason(directory: str) -> str:
     """Return the message for a directory that this process may not enter, with the remedy."""
-    return f"{directory} may not be entered by the server, {account()}: chmod o+x {directory}"
+    return f"{directory} may not be entered by the server, {account_name()}: chmod o+x {directory}"
 
 
-def account() -> str:
+def account_name() -> str:
     """Return this process's account, for a message: "user nobody"."""
     try:
         return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
@@ -148,18 +148,24 @@ def fault_of(file: str) -> str:
         return f"{file} has the line ends of Windows: sed -i 's/\\r$//' {file}"
     words = [os.fsdecode(word) for word in line[2:].split()]
     if words and (door := closed_directory(words[0])):
-        return f"the first line of {file} names {words[0]}, and {refused(door)}"
+        return f"the first line of {file} names {words[0]}, and {closed_directory_reason(door)}"
     if words and not os.path.exists(words[0]):
         return f"the first line of {file} names {words[0]}, which is not there"
     if words and not os.access(words[0], os.X_OK):
         return (
-            f"the first line of {file} names {words[0]}, which {account()} may not run: chmod a+x {words[0]}"
+            f"the first line of {file} names {words[0]}, which {account_name()} may not run:"
+            f" chmod a+x {words[0]}"
         )
-    if len(words) > 1 and os.path.basename(words[0]) == "env" and words[1][0] != "-" and not which(words[1]):
+    if (
+        len(words) > 1
+        and os.path.basename(words[0]) == "env"
+        and words[1][0] != "-"
+        and not is_on_path(words[1])
+    ):
         return f"the first line of {file} names {words[1]}, which is not there"
     return ""
 
 
-def which(program: str) -> bool:
+def is_on_path(program: str) -> bool:
     """Return whether PATH has a program of this name."""
     return any(os.access(os.path.join(each, program), os.X_OK) for each in os.get_exec_path())

@@ -16,19 +16,22 @@ from ewe.gateway.protected_sources import ProtectedSources, is_in
 
 
 class SharedProtection(ProtectedSources):
-    """The protected sources of one site; it also asks those of all other sites and locations: `all_sites`."""
+    """The protected sources of one site. It also asks those of all other sites and locations.
 
-    all_sites: list[ProtectedSources | ProtectedPattern]
+    protected_on_all_sites: the protected sources of each site and location, in a list that all of them share.
+    """
+
+    protected_on_all_sites: list[ProtectedSources | ProtectedPattern]
 
     @classmethod
     def of(
-        cls, own: ProtectedSources, all_sites: list[ProtectedSources | ProtectedPattern]
+        cls, own: ProtectedSources, protected_on_all_sites: list[ProtectedSources | ProtectedPattern]
     ) -> SharedProtection:
         """Return these protected sources as shared ones, and add them to all others."""
         shared = cls.__new__(cls)
         shared.__dict__.update(own.__dict__)
-        shared.all_sites = all_sites
-        all_sites.append(own)  # not `shared`: each site would then ask all others again
+        shared.protected_on_all_sites = protected_on_all_sites
+        protected_on_all_sites.append(own)  # not `shared`: each site would then ask all others again
         return shared
 
     def for_root(self, root: str, directories: object) -> ProtectedSources:
@@ -36,7 +39,7 @@ class SharedProtection(ProtectedSources):
         own = super().for_root(root, directories)  # type: ignore[arg-type]
         shared = SharedProtection.__new__(SharedProtection)
         shared.__dict__.update(own.__dict__)
-        shared.all_sites = self.all_sites
+        shared.protected_on_all_sites = self.protected_on_all_sites
         return shared
 
     def protects(self, name: str, real: str, descriptor: int) -> bool:
@@ -45,7 +48,7 @@ class SharedProtection(ProtectedSources):
             protected_by(other, name, real, descriptor)
             # A link in this document root may lead to the Python application of another site.
             or (isinstance(other, ProtectedSources) and other.is_python_source(name, real, self.root))
-            for other in self.all_sites
+            for other in self.protected_on_all_sites
         )
 
 

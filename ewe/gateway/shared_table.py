@@ -42,7 +42,7 @@ from ewe.gateway.spool import memory_file
 
 SLOT = Struct("=16sd")  # digest of the key, time on time.monotonic()
 BUCKET_SLOTS = 8  # slots of a bucket
-BUCKET = BUCKET_SLOTS * SLOT.size
+BUCKET_BYTES = BUCKET_SLOTS * SLOT.size
 BUCKETS = 2048  # 16,384 slots, 384 KB; the kernel allocates memory only for the parts in use
 
 
@@ -60,8 +60,8 @@ class SharedTable:
         self.secret = os.urandom(32)
         self.file = memory_file("ewe-guards")
         weakref.finalize(self, os.close, self.file)
-        os.ftruncate(self.file, buckets * BUCKET)
-        self.memory = mmap(self.file, buckets * BUCKET)
+        os.ftruncate(self.file, buckets * BUCKET_BYTES)
+        self.memory = mmap(self.file, buckets * BUCKET_BYTES)
         self.lock = threading.Lock()
 
     def part(self, name: bytes) -> SharedTable:
@@ -93,7 +93,7 @@ class SharedTable:
     def get(self, digest: bytes) -> float:
         """Return the time of a key; 0.0 if the table has none, or has dropped it."""
         start = self.bucket(digest)
-        for own, until in SLOT.iter_unpack(self.memory[start : start + BUCKET]):
+        for own, until in SLOT.iter_unpack(self.memory[start : start + BUCKET_BYTES]):
             if own == digest:
                 return float(until)
         return 0.0
@@ -102,7 +102,7 @@ class SharedTable:
         """Set the time of a key. The caller must be in locked() if the new time depends on the old one."""
         start = self.bucket(digest)
         offset, earliest = start, float("inf")
-        for slot, (stored, expires) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET])):
+        for slot, (stored, expires) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET_BYTES])):
             if stored == digest:
                 offset = start + slot * SLOT.size
                 break
@@ -112,7 +112,7 @@ class SharedTable:
 
     def bucket(self, digest: bytes) -> int:
         """Return the offset at which the bucket of a key begins."""
-        return int.from_bytes(digest[:8], "little") % self.buckets * BUCKET
+        return int.from_bytes(digest[:8], "little") % self.buckets * BUCKET_BYTES
 
 
 class Rate:

@@ -37,23 +37,23 @@ class UpstreamAddress:
     """
 
     def __init__(self, address: str) -> None:
-        family, host, port = parse_address(address)
+        kind, host, port = parse_address(address)
         self.text = address
         self.idle_connections: list[Upstream] = []
         self.open_count = 0
         self.left_out_until = 0.0
         # Families and arguments of connect(2): localhost may be ::1 and 127.0.0.1, and the server at one of them
         self.targets: list[tuple[int, Any]]
-        if family == "unix":
+        if kind == "unix":
             self.targets = [(socket.AF_UNIX, host)]
-        elif family == "tcp":
+        elif kind == "tcp":
             try:
                 found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except socket.gaierror as reason:
                 raise ValueError(f"{address}: the host is unknown ({reason.strerror})") from None
             # `where` of an IPv6 address has four items. The last one is the number of an interface, without which
             # connect(2) refuses a link-local address.
-            self.targets = [(ip_family, where) for ip_family, _, _, _, where in found]
+            self.targets = [(family, where) for family, _, _, _, where in found]
         else:
             raise ValueError(f"{address}: expected unix:PATH or HOST:PORT")
 

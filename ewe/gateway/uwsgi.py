@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from ewe.gateway.scgi import CloseEnded
+from ewe.gateway.scgi import CloseDelimited
 from ewe.http.status import HTTPError
 
 WSGI = 0  # modifier1 of a request; uWSGI passes it to the loaded application, in any language
@@ -54,7 +54,7 @@ def too_large(length: int) -> HTTPError:
     return HTTPError(431, f"the request's variables have {length} bytes; uwsgi carries {MAX_BLOCK_BYTES}")
 
 
-class Requester(CloseEnded):
+class Requester(CloseDelimited):
     """The web server's end of one connection: it sends one request, and receives one answer."""
 
     @staticmethod

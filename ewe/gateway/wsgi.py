@@ -82,7 +82,7 @@ HOP_BY_HOP = frozenset({
 # The request
 
 
-def constants(path: str, threads: bool, processes: bool) -> dict[str, Any]:
+def constant_environ(path: str, threads: bool, processes: bool) -> dict[str, Any]:
     """Return the part of environ that is the same for all requests of one application.
 
     PEP 3333 defines most of the keys. path: the path of URLs at which the application is mounted. threads: two

@@ -27,10 +27,10 @@ def parse_ip(text: str) -> Address | None:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return plain(address)
+    return unmapped_address(address)
 
 
-def plain(address: Address) -> Address:
+def unmapped_address(address: Address) -> Address:
     """Return the IPv4 address in an IPv4-mapped IPv6 address (::ffff:192.0.2.1); any other address unchanged."""
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
@@ -52,8 +52,8 @@ class Networks:
             network = ip_network(name)
             address = network.network_address
             # A client's address in ::ffff:0:0/96 counts as the IPv4 address (parse_ip), as does a network in it.
-            if network.prefixlen >= 96 and plain(address) is not address:
-                network = ip_network((plain(address), network.prefixlen - 96))
+            if network.prefixlen >= 96 and unmapped_address(address) is not address:
+                network = ip_network((unmapped_address(address), network.prefixlen - 96))
             self.networks.append(network)
         # A client's address -> whether the set contains it. Most requests come from an address seen before.
         self.known: BoundedDict[str, bool] = BoundedDict(MAX_ADDRESSES)

@@ -1,7 +1,7 @@
 """Caching: which responses a shared cache may store, for how long, and for which requests. RFC 9111. No I/O.
 
     directives()    the directives of a Cache-Control field
-    lifetime()      the seconds for which a response is fresh: section 4.2.1
+    freshness_lifetime()      the seconds for which a response is fresh: section 4.2.1
     may_store()     whether a response may be stored at all: section 3
     fields_in_vary()     the request fields that select among the responses of one URL: Vary, section 4.1
     unkeyed_fields()       the request fields that forbid storing: a program may choose its response by them
@@ -77,20 +77,20 @@ def directives(value: str | None) -> dict[str, str]:
         position = match.end() + 1
         name = match[1].lower()
         argument = match[2] if match[2] is not None else match[3] or ""
-        if name in found and seconds(found[name]) <= seconds(argument):
+        if name in found and delta_seconds(found[name]) <= delta_seconds(argument):
             continue
         found[name] = argument
     return found
 
 
-def seconds(argument: str | None) -> int:
+def delta_seconds(argument: str | None) -> int:
     """Return the argument as a number of seconds; 0 (stale) if it is malformed, as section 4.2.1 advises."""
     if argument is None or not (argument.isascii() and argument.isdigit()):
         return 0
     return min(int(argument[:12]), MAX_SECONDS)
 
 
-def lifetime(cache_control: Mapping[str, str], response: Response, now: float) -> int | None:
+def freshness_lifetime(cache_control: Mapping[str, str], response: Response, now: float) -> int | None:
     """Return the seconds for which a response is fresh in a shared cache (section 4.2.1); None if unknown.
 
     cache_control: the directives of the response. now: seconds since 1970; they replace Date,
@@ -100,7 +100,7 @@ def lifetime(cache_control: Mapping[str, str], response: Response, now: float) -
         return 0
     for name in ("s-maxage", "max-age"):
         if name in cache_control:
-            return seconds(cache_control[name])
+            return delta_seconds(cache_control[name])
     expires = response.get("expires")
     if expires is None:
         return None

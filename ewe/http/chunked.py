@@ -1,4 +1,18 @@
-"""Chunked bodies, decoded as they arrive: RFC 9112 section 7.1. No I/O."""
+"""Chunked bodies, decoded as they arrive: RFC 9112 section 7.1. No I/O.
+
+A chunk begins with its size in hexadecimal digits. A chunk of size 0 ends the body, and trailers may follow it:
+
+    5;name=value CRLF hello CRLF 0 CRLF X-Checksum: 7 CRLF CRLF
+
+The bytes arrive in pieces that may end anywhere, also between CR and LF. `state` is the method that reads the next
+part. It returns False if the part is not complete:
+
+    read_size ── size above 0 ──▶ read_data ──▶ read_size ...
+        └─────── size 0 ────────▶ read_trailer ── empty line ──▶ finished
+
+Possible failure: two servers read the same bytes as different bodies (request smuggling). Each line must therefore
+match the grammar: a bare LF, a sign before a size, or data of another length than its size is refused with 400.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +58,7 @@ class ChunkedDecoder:
     left = 0  # bytes of the current chunk still to come
     room = 0  # decoded bytes that this feed() may still return
     fault: HTTPError | None = None  # an error behind bytes that feed() had to return first
-    hungry = True  # decoding needs more bytes from the client
+    needs_data = True  # decoding needs more bytes from the client
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
@@ -53,9 +67,9 @@ class ChunkedDecoder:
     def feed(self, data: bytes, most: int = sys.maxsize) -> bytes:
         """Take the bytes that have arrived; return up to `most` decoded bytes, of at most MAX_CHUNKS chunks.
 
-        While `hungry` is False, feed(b"") returns more. The bytes before an error are returned first, and the next
-        feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces they
-        arrived.
+        While `needs_data` is False, feed(b"") returns more. The bytes before an error are returned first, and the
+        next feed() raises the error. A reader therefore gets the same bytes before the error, in whichever pieces
+        they arrived.
         """
         if self.fault is not None:
             raise self.fault
@@ -69,7 +83,7 @@ class ChunkedDecoder:
             self.fault = error
             if not pieces:
                 raise
-        self.hungry = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
+        self.needs_data = self.room > 0 and self.fault is None and len(pieces) < self.MAX_CHUNKS
         self.rest = self.rest[self.at :]
         self.at = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -51,7 +51,7 @@ class Coder(Protocol):
         ...
 
 
-class Maker(Protocol):
+class CoderMaker(Protocol):
     """Makes a coder."""
 
     def __call__(self, size: int | None = None) -> Coder:
@@ -110,7 +110,7 @@ class Zstd:
         return found
 
 
-def maker(name: str) -> Maker:
+def maker(name: str) -> CoderMaker:
     """Return the function that makes coders of one coding. Raises ImportError if its package is not installed."""
     if name == "br":
         brotli = import_module("brotli")
@@ -121,12 +121,12 @@ def maker(name: str) -> Maker:
     return Gzip
 
 
-def makers(names: tuple[str, ...] = ()) -> dict[str, Maker]:
+def makers(names: tuple[str, ...] = ()) -> dict[str, CoderMaker]:
     """Return name -> maker for these codings, in this order; without names, for all that are installed.
 
     Raises ValueError if the package of a named coding is not installed.
     """
-    found: dict[str, Maker] = {}
+    found: dict[str, CoderMaker] = {}
     for name in names or NAMES:
         try:
             found[name] = maker(name)
@@ -139,7 +139,7 @@ def makers(names: tuple[str, ...] = ()) -> dict[str, Maker]:
     return found
 
 
-def encode(make: Maker, body: bytes) -> bytes:
+def encode(make: CoderMaker, body: bytes) -> bytes:
     """Return the encoded form of a whole body."""
     coder = make(len(body))
     return coder.add(body) + coder.finish()

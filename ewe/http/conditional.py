@@ -17,7 +17,7 @@ TAGS = re.compile(rf"[ \t,]*{TAG.pattern}(?:[ \t]*,[ \t,]*{TAG.pattern})*[ \t,]*
 PARSED_DATES: BoundedDict[str, float | None] = BoundedDict(256)
 
 
-def tags(value: str) -> list[str]:
+def entity_tags(value: str) -> list[str]:
     """Return the entity tags of If-Match or If-None-Match: ["*"] for the star.
 
     A malformed list counts as empty. Then If-Match is false, so nothing is changed, and If-None-Match is true, so
@@ -36,13 +36,13 @@ def status_by_conditions(request: Request, etag: str, modified: float | None) ->
     """
     get = request.values.get
     if (value := get("if-match")) is not None:
-        matching = tags(value)
+        matching = entity_tags(value)
         if matching != ["*"] and etag not in matching:  # strong comparison: a weak tag never matches
             return 412
     elif modified is not None and is_later(modified, get("if-unmodified-since")):
         return 412
     if (value := get("if-none-match")) is not None:
-        differing = tags(value)
+        differing = entity_tags(value)
         if differing == ["*"] or etag in (tag.removeprefix("W/") for tag in differing):  # weak comparison
             return 304
     elif modified is not None and is_later(modified, get("if-modified-since")) is False:

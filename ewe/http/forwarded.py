@@ -69,7 +69,7 @@ class Origin(NamedTuple):
     port: int
 
 
-def origin(hops: list[Hop], trusted: Networks) -> Origin:
+def origin_of(hops: list[Hop], trusted: Networks) -> Origin:
     """Return the client, by the hops from the right end up to the first whose node is not a trusted proxy.
 
     Raises HTTPError(400) for a malformed host.
@@ -111,7 +111,7 @@ def parse_node(node: str) -> tuple[str, int] | None:
     return str(address), port if port <= MAX_PORT else 0
 
 
-def x_forwarded(addresses: str, schemes: str, hosts: str, ports: str) -> list[Hop]:
+def parse_x_forwarded(addresses: str, schemes: str, hosts: str, ports: str) -> list[Hop]:
     """Return the hops in the X-Forwarded fields, from left to right.
 
     Some proxies add to the other fields as they add to X-Forwarded-For; others set them to one value. If a list is
@@ -132,7 +132,7 @@ def split_list(text: str) -> list[str]:
     return [item for item in (part.strip(" \t") for part in text.split(",")) if item]
 
 
-def forwarded(text: str) -> list[Hop]:
+def parse_forwarded(text: str) -> list[Hop]:
     """Return the hops of a Forwarded field, from left to right. Raises HTTPError(400) for a malformed field.
 
     The field is parsed from the left, and its left part may be the client's own text. If the client opens a quoted
@@ -142,7 +142,7 @@ def forwarded(text: str) -> list[Hop]:
     hops: list[Hop] = []
     pairs: dict[str, str] = {}
     position = 0
-    while (position := position if pairs else skipped(text, position)) < len(text):
+    while (position := position if pairs else skip_empty_elements(text, position)) < len(text):
         match = PAIR.match(text, position)
         if match is None:
             raise HTTPError(400, f"Forwarded is malformed: {text[position : position + 40]!r}")
@@ -156,7 +156,7 @@ def forwarded(text: str) -> list[Hop]:
     return hops
 
 
-def skipped(text: str, position: int) -> int:
+def skip_empty_elements(text: str, position: int) -> int:
     """Return the offset of the next element, after empty elements (RFC 9110 section 5.6.1)."""
     while position < len(text) and text[position] in " \t,":
         position += 1

@@ -7,7 +7,7 @@ from ewe.http.status import HTTPError
 from ewe.http.target import parse_target
 
 
-def moved(request: Request, target: str) -> Request:
+def redirected_request(request: Request, target: str) -> Request:
     """Return the request for the target of a local redirect: GET or HEAD, without a body. Raises HTTPError(502)."""
     fields = tuple(
         (name, value) for name, value in request.fields if not name.startswith(("content-", "if-", "range"))

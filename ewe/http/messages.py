@@ -26,7 +26,7 @@ CONDITIONS = frozenset(
     {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"}
 )
 
-MAX_REQUESTS = 1024  # of one cache of results (MadeOfRequests)
+MAX_REQUESTS = 1024  # the entries of one RequestCache
 MAX_CACHED_HEAD_CHARS = 2048  # characters of a head
 
 V = TypeVar("V")
@@ -140,7 +140,7 @@ class Request:
         return self.values.get(name)
 
 
-class MadeOfRequests(BoundedDict[Request, V]):
+class RequestCache(BoundedDict[Request, V]):
     """A cache of results that depend only on a Request, for later exchanges with the same Request.
 
     A conversation remembers only requests with a short head and without a body, so only these are shared by
@@ -322,7 +322,7 @@ class FileResponse(Response):
     __slots__ = ()
 
 
-class KeptResponse(Response):
+class StorableResponse(Response):
     """A response that a cache may store.
 
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
@@ -335,7 +335,7 @@ class KeptResponse(Response):
     variants: dict[str, Response]
 
 
-class CachedFile(KeptResponse, FileResponse):
+class CachedFile(StorableResponse, FileResponse):
     """The response of a small file."""
 
     __slots__ = ()

@@ -25,7 +25,7 @@ from ipaddress import ip_address
 from struct import Struct
 from typing import NamedTuple
 
-from ewe.http.addresses import plain
+from ewe.http.addresses import unmapped_address
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"  # version 2, section 2.2
 FIRST = b"PROXY "  # version 1, section 2.1
@@ -89,7 +89,11 @@ def parse_version_1(data: bytes) -> ProxyHeader | None:
         raise Malformed(f"malformed: {line!r}") from None
     if {source.version, target.version} != {int(match[1].removeprefix("TCP"))}:
         raise Malformed(f"malformed: {line!r}")
-    return ProxyHeader((str(plain(source)), int(match[4])), (str(plain(target)), int(match[5])), end + 2)
+    return ProxyHeader(
+        (str(unmapped_address(source)), int(match[4])),
+        (str(unmapped_address(target)), int(match[5])),
+        end + 2,
+    )
 
 
 def parse_version_2(data: bytes) -> ProxyHeader | None:
@@ -107,14 +111,14 @@ def parse_version_2(data: bytes) -> ProxyHeader | None:
     addresses = ADDRESSES.get(family)
     if command == LOCAL:  # the receiver must ignore the addresses; only the checksum is read
         values = read_values(data, FIXED.size + (addresses or 0), size) if addresses is not None else {}
-        check(data[:size], values)
+        verify_checksum(data[:size], values)
         return ProxyHeader(None, None, size)
     if addresses is None:
         raise Malformed(f"address family and protocol {family:#04x} are not those of a connection")
     if addresses > length:
         raise Malformed(f"{length} bytes are too few for its addresses")
     values = read_values(data, FIXED.size + addresses, size)
-    check(data[:size], values)
+    verify_checksum(data[:size], values)
     begin, end = values.get(SSL, (0, 0))
     secure = begin < end and bool(data[begin] & CLIENT_SSL)
     if family not in (TCP4, TCP6):
@@ -123,7 +127,7 @@ def parse_version_2(data: bytes) -> ProxyHeader | None:
     begin = FIXED.size
     source, target = data[begin : begin + width], data[begin + width : begin + 2 * width]
     source_port, target_port = PORTS.unpack_from(data, begin + 2 * width)
-    client, server = str(plain(ip_address(source))), str(plain(ip_address(target)))
+    client, server = str(unmapped_address(ip_address(source))), str(unmapped_address(ip_address(target)))
     return ProxyHeader((client, source_port), (server, target_port), size, secure)
 
 
@@ -142,7 +146,7 @@ def read_values(data: bytes, begin: int, end: int) -> dict[int, tuple[int, int]]
     return found
 
 
-def check(header: bytes, values: dict[int, tuple[int, int]]) -> None:
+def verify_checksum(header: bytes, values: dict[int, tuple[int, int]]) -> None:
     """Verify the checksum, if there is one: the CRC32c of the header with zeros in the checksum's place.
 
     Raises Malformed.

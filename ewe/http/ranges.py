@@ -63,12 +63,12 @@ def many_overlap(ranges: list[tuple[int, int]]) -> bool:
     return times > 1
 
 
-def unsatisfiable(size: int) -> tuple[tuple[str, str], ...]:
+def unsatisfiable_fields(size: int) -> tuple[tuple[str, str], ...]:
     """Return the fields of a 416: section 15.5.17."""
     return (("Content-Range", f"bytes */{size}"),)
 
 
-def partial(
+def partial_response(
     ranges: list[tuple[int, int]],
     size: int,
     kind: str,

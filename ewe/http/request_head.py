@@ -26,7 +26,7 @@ import functools
 from ewe.http.addresses import parse_ip
 from ewe.http.messages import Request
 from ewe.http.response_head import HOP_BY_HOP, options_of
-from ewe.http.target import ABSOLUTE, percent_encode, unescape
+from ewe.http.target import ABSOLUTE, percent_decode, percent_encode
 
 DROPPED = HOP_BY_HOP | {
     "content-length", "expect", "forwarded", "host", "max-forwards", "proxy", "proxy-authorization", "via",
@@ -52,7 +52,7 @@ def target_for(request: Request, prefix: str, replacement: str | None) -> str:
         raw = match[2] if match is not None else "/"
         raw = raw if raw.startswith("/") else "/" + raw
     path = raw.partition("?")[0]
-    if "//" in path or "/." in path or (unescape(path) if "%" in path else path) != request.path:
+    if "//" in path or "/." in path or (percent_decode(path) if "%" in path else path) != request.path:
         path = percent_encode(request.path)
     if replacement is not None:
         begin = prefix if path.startswith(prefix) else percent_encode(prefix)
@@ -68,15 +68,18 @@ def passed_fields(request: Request, *, hides_authorization: bool = False) -> lis
         dropped |= options_of((request.values["connection"],))
     if hides_authorization:
         dropped |= {"authorization"}
-    return [
-        f"{(spelled if len(name) <= MAX_CACHED_FIELD_NAME_CHARS else spelled.__wrapped__)(name)}: {value}\r\n"
-        for name, value in request.fields
-        if name not in dropped and "_" not in name and not name.startswith("x-forwarded-")
-    ]
+    lines: list[str] = []
+    for name, value in request.fields:
+        if name in dropped or "_" in name or name.startswith("x-forwarded-"):
+            continue
+        # A long name goes past the cache of lru_cache (__wrapped__): clients choose the names.
+        spell = usual_spelling if len(name) <= MAX_CACHED_FIELD_NAME_CHARS else usual_spelling.__wrapped__
+        lines.append(f"{spell(name)}: {value}\r\n")
+    return lines
 
 
 @functools.lru_cache(maxsize=1024)
-def spelled(name: str) -> str:
+def usual_spelling(name: str) -> str:
     """Return the usual spelling of a field's name, such as Content-Type. Old programs expect it."""
     return "-".join([part.capitalize() for part in name.split("-")])
 
@@ -90,11 +93,15 @@ def forwarding_fields(request: Request, client: str, scheme: str, by: str, belie
     """
     chain = forwarded = ""  # the values that this server continues, one for each of the two fields
     if by != client:
-        chain = request.values.get("x-forwarded-for", "") if believed == "x-forwarded" else node(client)
+        chain = (
+            request.values.get("x-forwarded-for", "")
+            if believed == "x-forwarded"
+            else forwarded_for_node(client)
+        )
         forwarded = (
             request.values.get("forwarded", "") if believed == "forwarded" else f"for={quoted_node(client)}"
         )
-    lines = [f"X-Forwarded-For: {', '.join(filter(None, (chain, node(by))))}\r\n"]
+    lines = [f"X-Forwarded-For: {', '.join(filter(None, (chain, forwarded_for_node(by))))}\r\n"]
     element = f"for={quoted_node(by)};proto={scheme}"
     if request.host:
         lines.append(f"X-Forwarded-Host: {request.host}\r\n")
@@ -104,7 +111,7 @@ def forwarding_fields(request: Request, client: str, scheme: str, by: str, belie
     return lines
 
 
-def node(client: str) -> str:
+def forwarded_for_node(client: str) -> str:
     """Return the text for a client in X-Forwarded-For; "unknown" for a client of a Unix socket."""
     address = parse_ip(client)
     return "unknown" if address is None else str(address)
@@ -118,7 +125,7 @@ def quoted_node(client: str) -> str:
     return f'"[{address}]"' if address.version == 6 else str(address)
 
 
-def via(request: Request) -> str:
+def via_line(request: Request) -> str:
     """Return the Via line: the value in the request, with this server added."""
     before = request.values.get("via")
     own = f"{request.version[0]}.{request.version[1]} {PSEUDONYM}"

@@ -63,12 +63,14 @@ class ResponseHead(NamedTuple):
 
 def parse_response_head(head: bytes) -> ResponseHead:
     """Parse a whole head, from the status line to the empty line. Raises HTTPError(502)."""
-    return (parsed if len(head) <= MAX_CACHED_HEAD_BYTES else parsed.__wrapped__)(head)
+    # A long head goes past the cache of lru_cache (__wrapped__), so that the cache stays small.
+    parse = cached_response_head if len(head) <= MAX_CACHED_HEAD_BYTES else cached_response_head.__wrapped__
+    return parse(head)
 
 
 @functools.lru_cache(maxsize=512)  # most servers send the same head again and again, within a second
-def parsed(head: bytes) -> ResponseHead:
-    """Do what parse_response_head() says."""
+def cached_response_head(head: bytes) -> ResponseHead:
+    """Return what parse_response_head() describes. Raises HTTPError(502)."""
     line, _, block = head.decode("latin-1")[:-2].partition("\r\n")
     first = STATUS_LINE.fullmatch(line)
     if first is None:

@@ -104,7 +104,7 @@ class ResponseReader(Generic[Head]):
                     return b""
         body = self.read_body(data)
         # The decoder of chunks limits the work of one call, so `data` may need several.
-        while not (self.finished or self.hungry):
+        while not (self.finished or self.needs_data):
             body += self.read_body()
         return body
 
@@ -164,14 +164,14 @@ class ResponseReader(Generic[Head]):
         return self.ends_before_close and len(self.buffer) >= self.left_bytes
 
     @property
-    def hungry(self) -> bool:
+    def needs_data(self) -> bool:
         """Return whether read_body() needs more bytes to return any."""
-        return not self.buffer and (self.decoder is None or self.decoder.hungry)
+        return not self.buffer and (self.decoder is None or self.decoder.needs_data)
 
     def read_body(self, data: bytes = b"") -> bytes:
         """Take the bytes of `buffer`, and then `data`; return the decoded bytes of the body.
 
-        A piece of a chunked body may be smaller than the bytes that could be decoded: see `hungry`. Raises
+        A piece of a chunked body may be smaller than the bytes that could be decoded: see `needs_data`. Raises
         HTTPError, as ChunkedDecoder does.
         """
         if self.finished:

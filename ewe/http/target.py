@@ -1,4 +1,16 @@
-"""The target of a request, and its Host: RFC 9112 sections 3.2 and 3.3, RFC 3986."""
+"""The target of a request, and its Host: RFC 9112 sections 3.2 and 3.3, RFC 3986.
+
+A target has one of four forms. parse_target() makes a path and a query of it:
+
+    origin-form      GET /a/b?q HTTP/1.1              path /a/b, query q
+    absolute-form    GET http://host/a/b HTTP/1.1     path /a/b; this host replaces the Host field
+    asterisk-form    OPTIONS * HTTP/1.1               path *
+    authority-form   CONNECT host:443 HTTP/1.1        501: ewe is no forward proxy
+
+The path is checked and decoded once, here: allowed characters, percent-decoding, dot segments, repeated slashes.
+Every other part of ewe compares and opens only the decoded path. A path that leads above the root, such as
+/%2e%2e/etc/passwd, is therefore refused here, and /%252e names the file "%2e".
+"""
 
 from __future__ import annotations
 
@@ -116,7 +128,7 @@ def remove_dot_segments(path: str) -> str:
     if "%" in path:
         if has_encoded_slash(path):
             raise HTTPError(404, ENCODED_SLASH)
-        path = unescape(path)
+        path = percent_decode(path)
         if "\0" in path:
             raise HTTPError(400, "the path has an encoded NUL")
     if "/." not in path and "//" not in path:
@@ -150,7 +162,7 @@ def with_decoded_slashes(path: str) -> str:
 
     Raises HTTPError: 400 for an encoded NUL; 404 if a segment then begins with a dot or is empty.
     """
-    path = unescape(path)
+    path = percent_decode(path)
     if "\0" in path:
         raise HTTPError(400, "the path has an encoded NUL")
     if "/." in path or "//" in path:
@@ -160,17 +172,17 @@ def with_decoded_slashes(path: str) -> str:
 
 def with_kept_slashes(target: str) -> str:
     """Return the path of a target, percent-decoded except for its encoded slashes."""
-    return unescape(KEPT_SLASH.sub("%252F", path_of_target(target)))
+    return percent_decode(KEPT_SLASH.sub("%252F", path_of_target(target)))
 
 
-def unescape(text: str) -> str:
+def percent_decode(text: str) -> str:
     """Decode each %HH once. Bytes that are not UTF-8 are surrogate-escaped, so that a URL can name any file."""
     raw = ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("latin-1"))
     return raw.decode("utf-8", "surrogateescape")
 
 
 def percent_encode(path: str) -> str:
-    """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of unescape()."""
+    """Percent-encode a decoded path for a URL. Slashes are not encoded. This is the inverse of percent_decode()."""
     raw = path.encode("utf-8", "surrogateescape")
     if not raw.translate(None, UNESCAPED_BYTES):  # most names
         return path

@@ -53,7 +53,7 @@ class VirtualHosts(Generic[T]):
 
     def choose_uncached(self, name: str, server: tuple[str, int]) -> T:
         """Return the object for a request, in the order above. name: the host in lower case, without a port."""
-        here = [each for each in self.all if not each[0].listen or hears(each[0], server)] or self.all
+        here = [(host, found) for host, found in self.all if hears(host, server)] or self.all
         for host, found in here:
             if name in host.names:
                 return found
@@ -61,13 +61,14 @@ class VirtualHosts(Generic[T]):
             for host, found in here:
                 if wildcard in host.names:
                     return found
-        return next((found for host, found in here if not host.names), here[0][1])
+        _, first = here[0]
+        return next((found for host, found in here if not host.names), first)
 
 
 def hears(host: Host, server: tuple[str, int]) -> bool:
-    """Return whether a site listens on this address of the server."""
+    """Return whether a site listens on this address of the server. A site without `listen` has every address."""
     server_address, server_port = server
-    return any(
+    return not host.listen or any(
         port == server_port and (address in ANY or address == server_address) for address, port in host.listen
     )
 

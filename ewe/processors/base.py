@@ -31,7 +31,8 @@ from ewe.processors.accounting import Accounts
 from ewe.processors.former import conversations_of, keep_former_names
 from ewe.processors.names import FLAGS, GROUP, PROCESSORS, SYNONYMS, UnknownModel, find_class, names
 from ewe.processors.properties import ModelProperties
-from ewe.streams.blocking import RECEIVE_TIMEOUT_S, BlockingStream, run, set_timeouts
+from ewe.streams import blocking
+from ewe.streams.blocking import RECEIVE_TIMEOUT_S, BlockingStream, set_timeouts
 from ewe.streams.flag import Flag
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Processor(Accounts):
     def run(self, stream: Stream) -> None:
         """Run a conversation from its start to its end in this thread."""
         try:
-            run(self.converse(stream))
+            blocking.run(self.converse(stream))
         except (Exception, SystemExit):
             logger.errors.exception(f"a conversation with {stream.client[0]} failed")
         finally:

@@ -48,7 +48,7 @@ from ewe.streams.calls import ExecutorThreads
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.streams.event import DEADLINE_CHECK_S, Clock, EventStream
 from ewe.streams.listener import KEEPS_SOCKET_PATH, let_others_run
-from ewe.streams.loops import loop_maker, run_loop
+from ewe.streams.loops import loop_kind, run_loop
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -74,11 +74,11 @@ class Event(Processor):
 
     @classmethod
     def description(cls, config: Config) -> str:
-        return f"an event loop ({loop_maker(config.loop)[1]})"
+        return f"an event loop ({loop_kind(config.loop).name})"
 
     def make_loop(self, config: Config) -> asyncio.AbstractEventLoop:
         """Return the model's loop. A subclass may run another one."""
-        return loop_maker(config.loop)[0]()
+        return loop_kind(config.loop).make()
 
     def __init__(self, conversations: Conversations, config: Config) -> None:
         super().__init__(conversations, config)

@@ -142,7 +142,7 @@ class Fork(Processor):
             self.uncount(self.children.pop(child))
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
-                orphans.end(self.children)
+                orphans.kill_orphans(self.children)
             self.aborted += code == ABORTED
             if code not in (0, ABORTED):
                 logger.errors.warning(

@@ -34,12 +34,12 @@ def with_policies(model: type[Processor], config: Config) -> type[Processor]:
     policy = f"overload = {config.overload}" if config.overload in DROPS else f"schedule = {config.schedule}"
     if model is not Pool:
         raise ValueError(f"{policy} is a policy of the pool's queue, and {model.name} has none: choose -p")
-    if reason := excluded(policy, config):
+    if reason := why_excluded(policy, config):
         raise ValueError(reason)
     return ScheduledPool
 
 
-def excluded(policy: str, config: Config) -> str:
+def why_excluded(policy: str, config: Config) -> str:
     """Return one line about a setting, or a system, that excludes a policy of the pool; "" if none does."""
     if config.parking == "never":
         return (

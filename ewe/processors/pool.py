@@ -101,7 +101,7 @@ class Pool(Processor):
                     self.queue.put(self.stream_of(accepted))
                 self.threads.adjust_threads(time.monotonic())
         self.drain()
-        self.threads.end(self.threads.count)
+        self.threads.order_to_end(self.threads.count)
 
     def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections, and its `poolthreads` from now on."""
@@ -164,18 +164,18 @@ class Pool(Processor):
 
     # The workers
 
-    def work(self, counts: PoolThread) -> None:
+    def work(self, thread: PoolThread) -> None:
         """Run the queued conversations, in a worker, until the queue yields None."""
         while (entry := self.queue.get()) is not None:
-            counts.taken += 1
-            counts.is_busy = True
+            thread.taken += 1
+            thread.is_busy = True
             if not self.listener.accepting:
                 self.listener.wake()  # the queue has room again, so the main thread may accept
             if isinstance(entry, PoolTask):
                 self.advance(entry)
             else:  # parking = never: the entry is a blocking stream
                 self.run(entry)
-            counts.is_busy = False
+            thread.is_busy = False
 
     def advance(self, task: PoolTask) -> None:
         """Run a conversation until it parks or ends."""

@@ -80,7 +80,8 @@ class Parking:
         self.parked[task.descriptor] = task  # before watch(): the connection may be ready at once
         try:
             was_watched, task.watched = task.watched, True
-            self.listener.watch(task.descriptor, event.events() if event else EVENTS[wait.want], was_watched)
+            events = event.events() if event else EVENTS[wait.want]
+            self.listener.watch(task.descriptor, events, again=was_watched)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
             return not self.remove_parked(task)

@@ -81,32 +81,32 @@ class PoolThreads:
     def start(self) -> int:
         """Start the first threads; return how many were started, since the system may refuse threads."""
         wanted = int(self.growth.span)
-        if (reason := self.add(wanted)) is not None:
+        if (reason := self.start_threads(wanted)) is not None:
             logger.errors.error(f"{self.count} of {wanted} threads run (poolthreads): {reason}")
         self.look_from = time.monotonic() + LOOK_S
         return self.count
 
-    def add(self, number: int) -> RuntimeError | None:
-        """Start some threads; return the reason if the system refuses one."""
+    def start_threads(self, number: int) -> RuntimeError | None:
+        """Start some threads; return the reason if the system refuses one; None: all of them run."""
         for _ in range(number):
-            counts = PoolThread()
-            self.threads.add(counts)
+            thread = PoolThread()
+            self.threads.add(thread)
             try:
-                start_new_thread(self.run, (counts,))
+                start_new_thread(self.run, (thread,))
             except RuntimeError as reason:
-                self.threads.discard(counts)
+                self.threads.discard(thread)
                 return reason
             self.count += 1
         return None
 
-    def run(self, counts: PoolThread) -> None:
+    def run(self, thread: PoolThread) -> None:
         """Work, in a thread, until the thread is ordered to end."""
         try:
-            self.work(counts)
+            self.work(thread)
         finally:
-            self.threads.discard(counts)
+            self.threads.discard(thread)
 
-    def end(self, number: int) -> None:
+    def order_to_end(self, number: int) -> None:
         """Order some threads to end."""
         for _ in range(number):
             self.queue.put(None)
@@ -145,11 +145,11 @@ class PoolThreads:
         starved = idle == 0 and self.last_queue_length > taken
         self.last_queue_length = self.queue.qsize()
         difference = self.growth.plan_difference(now, self.count, idle, starved)
-        if difference > 0 and (reason := self.add(difference)) is not None:
+        if difference > 0 and (reason := self.start_threads(difference)) is not None:
             logger.errors.error(f"{self.count} threads go on, another cannot start (poolthreads): {reason}")
             self.look_from = now + REFUSED_S
         elif difference < 0:
-            self.end(-difference)
+            self.order_to_end(-difference)
         if difference:
             logger.errors.debug(f"the pool has {self.count} threads")
             self.changed(self.count)

@@ -131,7 +131,8 @@ class RequestQueue:
         """Return the number of the entry to take next."""
         if self.schedule == "fifo" or len(self.overtaking) >= self.ageing:
             return next(iter(self.waiting))
-        return self.by_size[0][1]  # of equal sizes, the smallest number
+        _, number = self.by_size[0]  # of equal sizes, the smallest number
+        return number
 
     def is_full(self) -> bool:
         """Return whether one request too many waits, and the policy drops one."""

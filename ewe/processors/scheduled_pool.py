@@ -81,7 +81,7 @@ class ScheduledParking(Parking):
             wait, until = task.wait, time.monotonic() + self.pool.config.head_timeout
             assert isinstance(wait, Wait)
             wait.expires = task.stream.head_until = min(wait.expires, until)
-            self.listener.watch(descriptor, EPOLLIN | EPOLLRDHUP | EPOLLET, True)
+            self.listener.watch(descriptor, EPOLLIN | EPOLLRDHUP | EPOLLET, again=True)
 
 
 class ScheduledPool(Pool):

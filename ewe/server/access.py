@@ -18,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe.config.feature_table import directories, features
-from ewe.gateway.scripts import account, closed_directory, fault_of
-from ewe.log_files import names_file, open_log
+from ewe.gateway.scripts import account_name, closed_directory, fault_of
+from ewe.log_files import STANDARD_ERROR, names_file, open_log
 from ewe.server.children import how_ended
 from ewe.server.privileges import become, look_up
 from ewe.streams.listener import StartError
@@ -117,9 +117,9 @@ def log_rotation_warnings(config: Config, rotates_as_root: bool = False) -> list
     for setting, path in files:
         if path.startswith("syslog:"):
             try:
-                open_log(path, 2).close()
+                open_log(path, STANDARD_ERROR).close()
             except PermissionError as error:
-                lines.append(f"{account()}: {error.strerror} ({setting})")
+                lines.append(f"{account_name()}: {error.strerror} ({setting})")
             except OSError:
                 pass  # the start fails for this reason, and --check-config reports it
         directory = os.path.dirname(os.path.abspath(path))
@@ -127,12 +127,12 @@ def log_rotation_warnings(config: Config, rotates_as_root: bool = False) -> list
             continue
         if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=True):
             lines.append(
-                f"{account()} may not write {path}, so USR1 cannot open it again: change its owner ({setting})"
+                f"{account_name()} may not write {path}, so USR1 cannot open it again: change its owner ({setting})"
             )
         elif not rotates_as_root and not may_make_files(directory):
             lines.append(
-                f"{account()} may not make files in {directory}, so a rotation of {path} must make the new file"
-                f" (logrotate: create), or change the owner of the directory ({setting})"
+                f"{account_name()} may not make files in {directory}, so a rotation of {path} must make the new"
+                f" file (logrotate: create), or change the owner of the directory ({setting})"
             )
     return list(dict.fromkeys(lines))
 
@@ -163,7 +163,7 @@ def directory_warnings(path: str, effect: str, setting: str) -> list[str]:
     """
     path = os.path.realpath(path)
     if door := closed_directory(path):
-        return [f"{account()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]
+        return [f"{account_name()} may not enter {door}, so {effect}: chmod a+x {door} ({setting})"]
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
-        return [f"{account()} may not read {path}, so {effect}: chmod a+rx {path} ({setting})"]
+        return [f"{account_name()} may not read {path}, so {effect}: chmod a+rx {path} ({setting})"]
     return []

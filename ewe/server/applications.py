@@ -40,7 +40,7 @@ from importlib.machinery import (
 )
 from typing import TYPE_CHECKING, Any
 
-from ewe.server.sources import foreign_directories, loaded
+from ewe.server.sources import foreign_directories, own_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 def outdated(names: Iterable[str]) -> list[str]:
     """Return the applications of which this process has imported a part. Its workers cannot reload that part."""
-    packages = {module.partition(".")[0] for module in loaded()}
+    packages = {module.partition(".")[0] for module in own_modules()}
     return [name for name in names if name.partition(":")[0].partition(".")[0] in packages]
 
 

@@ -3,7 +3,7 @@
 counted(model) is a subclass of the model, as in trace.py: it overrides methods that every model calls, so no model
 contains a line about the counters, and a server without them runs the model's own class.
 
-Each process has a row of counters on the board. board.count(step) calls step(row) with this process's row.
+Each process has a row of counters on the board. board.apply(step) calls step(row) with this process's row.
 
 Each change of a gauge writes the row, since any process may read it at any time. The queue's length changes where a
 CountedQueue is filled and emptied.
@@ -47,35 +47,35 @@ class Counted(Processor):
         """Serve as the model does, after the writer of this process's row was started."""
         self.board.gauges = self.write_gauges
         self.board.refresh()
-        logger.count_with(count)
+        logger.count_with(count_request)
         timeouts.count_with(count_timeout, count_partial_head)
         super().serve(listener)
 
     def next_connection(self, listener: Listener, seconds: float = -1) -> Accepted | None:
         """Return the model's next connection; count CPU time, since a process that forks registers no stream."""
         accepted = super().next_connection(listener, seconds)
-        self.board.count(self.board.add_cpu)
+        self.board.apply(self.board.add_cpu)
         return accepted
 
     def register(self, stream: Any) -> Any:
         """Register a stream, and count an accepted connection; return the stream."""
         registered = super().register(stream)
-        self.board.count(self.accept)
+        self.board.apply(self.accept)
         return registered
 
     def forget(self, stream: Stream) -> None:
         """Remove a stream from the live ones, and write the gauges."""
         super().forget(stream)
-        self.board.count(self.write_gauges)
+        self.board.apply(self.write_gauges)
 
     def resized(self, workers: int) -> None:
         """Write the gauges: the number of workers has changed."""
-        self.board.count(self.write_gauges)
+        self.board.apply(self.write_gauges)
         super().resized(workers)
 
     def report_refusal(self, client: str, limit: str) -> None:
         """Count a refused connection, and log it. limit: the setting whose limit was reached."""
-        self.board.count(refuse)
+        self.board.apply(count_refusal)
         super().report_refusal(client, limit)
 
     def accept(self, row: memoryview[int]) -> None:
@@ -105,13 +105,13 @@ class CountedQueue:
     def put(self, entry: Any) -> Any:
         """Put an entry into the queue; return what the queue returns."""
         dropped = self.queue.put(entry)
-        self.board.count(self.write_length)
+        self.board.apply(self.write_length)
         return dropped
 
     def get(self) -> Any:
         """Wait for an entry, and return it."""
         entry = self.queue.get()
-        self.board.count(self.write_length)
+        self.board.apply(self.write_length)
         return entry
 
     def write_length(self, row: memoryview[int]) -> None:
@@ -119,7 +119,7 @@ class CountedQueue:
         row[QUEUE] = self.queue.qsize()
 
 
-def refuse(row: memoryview[int]) -> None:
+def count_refusal(row: memoryview[int]) -> None:
     """Count a refused connection."""
     row[REFUSED] += 1
 
@@ -131,7 +131,7 @@ def count_timeout(kind: str) -> None:
     def add_one(row: memoryview[int]) -> None:
         row[column] += 1
 
-    shared().count(add_one)
+    shared().apply(add_one)
 
 
 def count_partial_head(change: int) -> None:
@@ -141,10 +141,10 @@ def count_partial_head(change: int) -> None:
         # A column cannot hold a negative number
         row[scoreboard.READING] = max(row[scoreboard.READING] + change, 0)
 
-    shared().count(add_change)
+    shared().apply(add_change)
 
 
-def count(entry: AccessLogEntry, feature: str) -> None:
+def count_request(entry: AccessLogEntry, feature: str) -> None:
     """Count a request whose response has ended. feature: "" if it was refused before the site saw it."""
     board = shared()
     column = board.column_of(feature, entry.response.status)
@@ -166,4 +166,4 @@ def count(entry: AccessLogEntry, feature: str) -> None:
 
     if not feature and entry.response.status == 408:  # only a head that came in part ends like this
         count_timeout("head")
-    board.count(add_request)
+    board.apply(add_request)

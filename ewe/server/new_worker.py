@@ -115,6 +115,6 @@ def stop_with(lifeline: int) -> None:
 def sources_of_this_process() -> list[str]:
     """Return the directories in which the supervisor watches this process's sources (setting `reload`)."""
     # Only `reload` needs the module, and a fork is faster without it.
-    from ewe.server.sources import directories
+    from ewe.server.sources import source_directories
 
-    return directories()
+    return source_directories()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, lacking
-from ewe.log_files import open_log
+from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
+from ewe.log_files import STANDARD_ERROR, open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
     call_as_account,
@@ -44,7 +44,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     if reason := no_xswitch(config):
         failures.append(reason)
     model = model_named(config.concurrency)
-    failures += lacking(with_xswitch(config))
+    failures += unmet_needs(with_xswitch(config))
     for form in dict.fromkeys(site_config.log_format for site_config in config.each_site()):
         try:
             logger.AccessLog("off", form)
@@ -59,7 +59,7 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         failures.append(str(reason))
     site = None
     try:
-        site = make_site(examined(config), imports=False)
+        site = make_site(config_for_check(config), imports=False)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += htaccess_warnings(config)
@@ -69,9 +69,9 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
         account, group = account_of_workers(config), config.group
         if site is not None:
             if closed_python(account, group):  # then root imports the applications
-                failures += unimportable(site)
+                failures += import_failures(site)
             else:
-                failures += call_as_account(account, group, lambda: unimportable(site))
+                failures += call_as_account(account, group, lambda: import_failures(site))
         notes += call_as_account(account, group, lambda: warnings_of_workers(config))
     except StartError as reason:
         failures.append(str(reason))
@@ -119,7 +119,7 @@ def warnings_of_workers(config: Config) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def unimportable(site: Site) -> list[str]:
+def import_failures(site: Site) -> list[str]:
     """Return the reason why this process cannot import the applications of a site; [] if it can."""
     try:
         site.import_applications()
@@ -136,7 +136,7 @@ def with_xswitch(config: Config) -> Config:
     return config
 
 
-def examined(config: Config) -> Config:
+def config_for_check(config: Config) -> Config:
     """Return the configuration for a site that serves no client: as with_xswitch(), and without a trace, since a
     check makes no file.
     """
@@ -155,16 +155,16 @@ def failing_files(config: Config) -> Iterator[str]:
     for setting, path in files:
         if path.startswith("syslog:") and setting in ("logfile", "access-log"):
             try:
-                open_log(path, 2).close()
+                open_log(path, STANDARD_ERROR).close()
             except OSError as error:
                 yield f"cannot write {path!r}: {error.strerror} ({setting})"
-        elif path not in ("-", "off") and (reason := unwritable(path)):
+        elif path not in ("-", "off") and (reason := why_not_writable(path)):
             yield f"cannot write {path!r}: {reason} ({setting})"
         elif setting == "pid-file" and os.path.exists(path) and not os.path.isfile(path):
             yield f"cannot write {path!r}: it is not a regular file; name another (pid-file)"
 
 
-def unwritable(path: str) -> str:
+def why_not_writable(path: str) -> str:
     """Return the reason why a file can be neither written nor created; "" if it can."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ewe import logger
 from ewe.config.count_range import CoreCount
-from ewe.config.feature_table import XSWITCH, feature, features, lacking
+from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
 from ewe.config.linux import needs_linux
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
@@ -61,22 +61,27 @@ class ProcessorFactory:
         self.serves_in_one = False
         # Decided below. Until then open_logs_and_build_site() must not import applications.
         self.supervised = True
-        self.closed: list[str] = []  # closed_python_warnings() of the workers' account
+        self.closed_python_lines: list[str] = []  # closed_python_warnings() of the workers' account
         self.open_logs_and_build_site(config)
-        in_processes = self.model.supervised and self.model.many_processes
-        self.supervised = self.workers > 1 or in_processes or xswitch_process is not None or config.reload
-        # One processor now may be two at the next HUP.
-        self.supervised |= self.model.supervised and isinstance(config.workers, CoreCount)
-        # A LibCGI library can end its process. Under the fork model that is only a child of the server.
-        self.supervised |= config.concurrency != "fork" and request_may_end_process(config)
+        self.supervised = self.needs_supervisor(config)
         self.serves_in_one = not self.supervised  # a supervisor only for the applications does not count
         if self.applications:
             account = xswitch_process.user if xswitch_process is not None else config.user
-            self.closed = closed_python(account, config.group)
-            if self.closed:
+            self.closed_python_lines = closed_python(account, config.group)
+            if self.closed_python_lines:
                 self.import_now()  # as root: the workers' account could not
             else:
                 self.supervised = True  # only a new process can import a new version
+
+    def needs_supervisor(self, config: Config) -> bool:
+        """Return whether a supervisor keeps the workers of this configuration, not counting its applications."""
+        if self.workers > 1 or self.xswitch_process is not None or config.reload:
+            return True
+        # CoreCount: one processor now may be two at the next HUP.
+        if self.model.supervised and (self.model.many_processes or isinstance(config.workers, CoreCount)):
+            return True
+        # A LibCGI library can end its process. Under the fork model that is only a child of the server.
+        return config.concurrency != "fork" and request_may_end_process(config)
 
     def copy(self) -> ProcessorFactory:
         """Return a copy, for undo_renewal() if new workers fail."""
@@ -87,7 +92,7 @@ class ProcessorFactory:
     @property
     def applications(self) -> list[str]:
         """The applications that each worker imports; [] with `reload`, since each worker then loads all."""
-        return [] if self.config.reload or self.closed else self.site.application_names
+        return [] if self.config.reload or self.closed_python_lines else self.site.application_names
 
     @property
     def imports_in_workers(self) -> bool:
@@ -104,7 +109,7 @@ class ProcessorFactory:
         if (root := config.missing_root()) is not None:
             raise StartError(f"document root {root!r} is not a directory (documentroot)")
         workers = workers_of(self.model, config)
-        for reason in lacking(config):
+        for reason in unmet_needs(config):
             raise StartError(reason)
         description = description_of(self.model, config)
         if config.trace and self.model.traces_itself:
@@ -115,7 +120,7 @@ class ProcessorFactory:
         make_scoreboard(config)
         site = None
         if not config.reload:
-            site = self.site_of(config, imports=bool(self.closed) or not self.supervised)
+            site = self.site_of(config, imports=bool(self.closed_python_lines) or not self.supervised)
         if is_reload:
             open_logs_or_fail(config)
         if site is not None:
@@ -151,9 +156,9 @@ class ProcessorFactory:
 
         prepare_imports()
         if self.config.reload:
-            from ewe.server.sources import forget
+            from ewe.server.sources import unload_own_modules
 
-            forget()
+            unload_own_modules()
             self.model = model_named(self.config.concurrency)
             self.site = self.site_of(self.config, imports=True)
             return
@@ -224,10 +229,10 @@ class ProcessorFactory:
         """Log which applications were imported again after HUP, and why others were not."""
         if self.config.reload or not (names := self.site.application_names):
             return
-        if self.closed:
-            why = self.closed[0]
+        if self.closed_python_lines:
+            why = self.closed_python_lines[0]
         elif not self.supervised:
-            why = "this server was started without one"
+            why = "this server was started without an application"
         else:
             from ewe.server.applications import outdated
 
@@ -256,7 +261,7 @@ class ProcessorFactory:
         }
         if not self.supervised and is_scheduled(fresh) != is_scheduled(self.config):  # another kind of pool
             kept |= {"schedule": self.config.schedule, "overload": self.config.overload}
-        if listens(fresh) - listens(self.config):
+        if listen_addresses(fresh) - listen_addresses(self.config):
             logger.errors.warning("listen of a [[site]]: a new address needs a restart")
         if kept:
             names = ", ".join(name.replace("_", "-") for name in kept)
@@ -305,17 +310,17 @@ def open_trace(path: str | None) -> None:
     """Open the trace, before the server gives up root. Raises StartError."""
     if path is None:
         return
-    from ewe.trace import exposed, follows_others, trace_at, why_not
+    from ewe.trace import earlier_run_warning, exposure_warning, failure_to_open, trace_at
 
     try:
         trace_at(path)
     except OSError as reason:
-        raise StartError(why_not(path, reason)) from None
-    for warning in filter(None, (exposed(path), follows_others(path))):
+        raise StartError(failure_to_open(path, reason)) from None
+    for warning in filter(None, (exposure_warning(path), earlier_run_warning(path))):
         logger.errors.warning(warning)
 
 
-def listens(config: Config) -> set[str]:
+def listen_addresses(config: Config) -> set[str]:
     """Return the addresses in the key `listen` of all sites."""
     return {each for site in config.sites for each in site.listen}
 
@@ -359,7 +364,7 @@ def no_xswitch(config: Config) -> str:
 
 def limit_to_descriptors(processor: Processor) -> None:
     """Keep a model's connection limit below the descriptor limit, if all its connections are in one process."""
-    limit = descriptors.limit()
+    limit = descriptors.descriptor_limit()
     if limit is not None and not processor.many_processes:
         processor.connection_limit = min(processor.connection_limit, max(limit - RESERVED_DESCRIPTORS, 1))
 

@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ewe import child_processes, logger
 from ewe.child_processes import exit_status, send_signal, wait_until
-from ewe.config.feature_table import lacking as lacking_for
 from ewe.config.feature_table import programs as programs_of
+from ewe.config.feature_table import unmet_needs
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.server import children
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 TERM_TO_KILL_S = 2.0  # seconds between TERM and KILL
 LOG_WINDOW_S = 60.0  # seconds after which a process may log as many lines again
 PIECE_BYTES = 65536  # bytes read of a program's messages at once
-RECENT_BYTES = 2000  # of a process's output, kept for the reason of its end (lacking)
+RECENT_BYTES = 2000  # of a process's output, kept for the reason of its end (hint_about_package)
 MISSING = re.compile(rb"Can't locate (\S+)\.pm in @INC|No module named '([\w.]+)'")
 PACKAGES = {"FCGI": "libfcgi-perl", "CGI": "libcgi-pm-perl"}  # Perl module -> Debian package
 
@@ -73,7 +73,7 @@ class ProgramManager:
         self.grace = config.grace
         self.pid = 0
         self.owner = os.getpid()
-        for reason in lacking_for(config, "programs"):
+        for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         self.directory = tempfile.mkdtemp(prefix="ewe-programs-")
         self.programs: list[KeptProgram] = []
@@ -99,7 +99,7 @@ class ProgramManager:
         Raises StartError if a program lacks something, such as the file of a database. The completed configuration
         no longer shows that: it names a daemon, as if that ran elsewhere.
         """
-        for reason in lacking_for(config, "programs"):
+        for reason in unmet_needs(config, "programs"):
             raise StartError(reason)
         for program in self.programs:
             config = program.completed(config)
@@ -118,8 +118,8 @@ class ProgramManager:
         os.close(lifeline)
         for program in self.programs:
             program.socket.close()
-            if program.described:
-                logger.errors.info(program.described)
+            if program.start_message:
+                logger.errors.info(program.start_message)
 
     def run(self, lifeline: int) -> NoReturn:
         """Run the manager in the forked process; never return."""
@@ -130,7 +130,7 @@ class ProgramManager:
                 program.preload()
             if os.geteuid() == 0:
                 become(self.user, self.group)
-            Manager(self.programs, lifeline, self.grace).run()
+            ManagerProcess(self.programs, lifeline, self.grace).run()
             # The server may have been killed before close().
             shutil.rmtree(self.directory, ignore_errors=True)
         except BaseException:
@@ -288,15 +288,19 @@ class ProgramProcess:
         self.process.poll()
 
 
-class Manager:
-    """Starts and restarts the processes of all programs, until the lifeline ends."""
+class ManagerProcess:
+    """The manager's side: starts and restarts the processes of all programs, until the lifeline ends.
+
+    slots: one for each process that is to run. retiring: processes of no slot, which are to end by their deadline.
+    restarting: HUP has come, and its new processes are not started yet.
+    """
 
     def __init__(self, programs: list[KeptProgram], lifeline: int, grace: float) -> None:
         self.programs = programs
         self.lifeline = lifeline
         self.grace = grace
         self.slots = [ProcessSlot(program) for program in programs for _ in range(program.count)]
-        self.leaving: list[ProgramProcess] = []
+        self.retiring: list[ProgramProcess] = []
         self.restarting = False
 
     def run(self) -> None:
@@ -311,6 +315,7 @@ class Manager:
             if self.restarting:
                 self.restart()
             self.reap()
+            self.show_recovered_sockets()
             self.start_due()
             self.end_due()
             processes = {process.reader: process for process in self.processes() if process.reader >= 0}
@@ -340,13 +345,13 @@ class Manager:
 
     def processes(self) -> list[ProgramProcess]:
         """Return all running processes."""
-        return [*(each.process for each in self.slots if each.process is not None), *self.leaving]
+        return [*(each.process for each in self.slots if each.process is not None), *self.retiring]
 
     def seconds_to_next_action(self) -> float | None:
-        """Return the seconds until the next start, TERM, KILL or show(); None if none is planned."""
+        """Return the seconds until the next start, TERM, KILL or show_socket(); None if none is planned."""
         moments = [slot.due_at for slot in self.slots if slot.due_at is not None]
         moments += [each.deadline for each in self.processes() if each.deadline]
-        # The processes in `leaving` do not count: their moment has passed, and poll() would not wait.
+        # The processes in `retiring` do not count: their moment has passed, and poll() would not wait.
         moments += [
             slot.process.started_at + YOUNG_S
             for slot in self.slots
@@ -354,12 +359,17 @@ class Manager:
         ]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
-    def start_due(self) -> None:
-        """Start the processes that are due. Show a hidden socket again after a process has lived for YOUNG_S."""
+    def show_recovered_sockets(self) -> None:
+        """Show a hidden socket again after a process of its program has lived for YOUNG_S."""
         now = time.monotonic()
         for slot in self.slots:
             if slot.process is not None and slot.program.hidden and now - slot.process.started_at >= YOUNG_S:
-                slot.program.show()
+                slot.program.show_socket()
+
+    def start_due(self) -> None:
+        """Start the processes that are due."""
+        now = time.monotonic()
+        for slot in self.slots:
             if not slot.is_due(now):
                 continue
             slot.due_at = None
@@ -368,8 +378,12 @@ class Manager:
             except (OSError, subprocess.SubprocessError) as reason:
                 self.replace(slot, f"{slot.program.name} cannot be started: {reason}", now)
 
-    def replace(self, slot: ProcessSlot, what: str, born: float) -> None:
-        """Plan the next process of a slot, and log the reason. born: the start of the last process."""
+    def replace(self, slot: ProcessSlot, failure: str, born: float) -> None:
+        """Plan the next process of a slot, and log the failure of the last one.
+
+        If every process of the program has failed twice in a row, hide its socket. failure: what has happened, for
+        the log. born: the time.monotonic() at which the last process started.
+        """
         seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
         if all(
@@ -377,14 +391,14 @@ class Manager:
             for each in self.slots
             if each.program is slot.program
         ):
-            slot.program.hide()
-        logger.errors.error(f"{what}; starting another{wait} ({slot.program.setting})")
+            slot.program.hide_socket()
+        logger.errors.error(f"{failure}; starting another{wait} ({slot.program.setting})")
 
     def reap(self) -> None:
         """Reap the processes that have ended, and plan their successors."""
-        for process in [each for each in self.leaving if each.has_exited()]:
+        for process in [each for each in self.retiring if each.has_exited()]:
             process.close()
-            self.leaving.remove(process)
+            self.retiring.remove(process)
         for slot in self.slots:
             ended = slot.process
             if ended is None or not ended.has_exited():
@@ -393,8 +407,8 @@ class Manager:
             ended.close()
             code = ended.process.returncode
             hint = hint_about_package(ended.recent_output)
-            what = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
-            self.replace(slot, what, ended.started_at)
+            failure = f"{ended.program.name} (pid {ended.pid}) {how_ended(code)}{hint}"
+            self.replace(slot, failure, ended.started_at)
 
     def restart(self) -> None:
         """Start a new process in every slot, and ask the old ones to end after their requests."""
@@ -408,9 +422,9 @@ class Manager:
             slot.plan_at_once()
             if process is not None:
                 process.deadline = now + self.grace
-                self.leaving.append(process)
+                self.retiring.append(process)
         self.start_due()
-        for process in self.leaving:
+        for process in self.retiring:
             process.signal(signal.SIGUSR1)
 
     def end_due(self) -> None:

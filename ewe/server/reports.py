@@ -17,11 +17,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ewe.streams.descriptors import nonblocking_pipe
 
 MAX_LINE_BYTES = 2000  # bytes of a line; PIPE_BUF is 4096 on Linux
 LINE = re.compile(rb"([0-9]{1,10}) ([a-z]+) ?(.*)")  # process id, word, text
+
+
+class WorkerReport(NamedTuple):
+    """One line of a worker. word: "source", "ready" or "failed". text: the directory, or the reason."""
+
+    pid: int
+    word: str
+    text: str
 
 
 class Reports:
@@ -45,8 +54,8 @@ class Reports:
         os.close(self.writer)
         os.close(self.reader)
 
-    def read(self) -> Iterator[tuple[int, str, str]]:
-        """Yield (process id, word, text) of each line that has arrived. The supervisor calls this."""
+    def read(self) -> Iterator[WorkerReport]:
+        """Yield the reports that have arrived. The supervisor calls this."""
         try:
             while data := os.read(self.reader, 65536):
                 self.unread += data
@@ -56,4 +65,6 @@ class Reports:
         # An application that writes to a wrong descriptor may hit this pipe: its bytes must not end the supervisor.
         for match in map(LINE.fullmatch, lines):
             if match is not None:
-                yield int(match[1]), match[2].decode(), match[3].decode("utf-8", "surrogateescape")
+                yield WorkerReport(
+                    int(match[1]), match[2].decode(), match[3].decode("utf-8", "surrogateescape")
+                )

@@ -22,13 +22,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ewe import logger
-from ewe.config.feature_table import feature, modules
+from ewe.config.feature_table import feature, module_names
 from ewe.config.feature_table import programs as programs_of
 from ewe.config.feature_table import start_warnings as warnings_of_features
 from ewe.config.setting_types import is_local, parse_address
 from ewe.config.sources import untrusted
 from ewe.features.files import LATE_OF_FILES
-from ewe.log_files import Owner, followed, is_same
+from ewe.log_files import Owner, is_same, path_to_open
 from ewe.processors.base import UnknownModel
 from ewe.server.access import call_as_account, closed_directory_warnings, log_rotation_warnings
 from ewe.server.privileges import become, owner_of
@@ -76,9 +76,9 @@ def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     if starts_xswitch(config):
         return serve_with_xswitch(config, reread)
     Owner.account = owner_of(config.user, config.group)
-    with started_programs(config, config.user) as programs:
+    with managed_programs(config, config.user) as programs:
         if programs is not None:
-            config, reread = with_programs(programs, config, reread)
+            config, reread = completed_by_programs(programs, config, reread)
         return serve_alone(ProcessorFactory(config, reread, programs=programs))
 
 
@@ -87,7 +87,7 @@ def serve_alone(factory: ProcessorFactory) -> int:
     config = factory.config
     with listening_sockets(factory) as sockets:
         start_programs(factory)
-        warn_of_settings(config)
+        warn_about_settings_file(config)
         if config.user or config.group:
             load_late_modules()  # the account may not be allowed to read Python's directories
         become(config.user, config.group)
@@ -110,9 +110,9 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
     try:
         # `completed` adds X-Switch's address to a configuration, also to one that HUP reads again.
         completed = xswitch_process.completed
-        with started_programs(config, xswitch_process.user) as programs:
+        with managed_programs(config, xswitch_process.user) as programs:
             if programs is not None:
-                config, reread = with_programs(programs, config, reread)
+                config, reread = completed_by_programs(programs, config, reread)
             factory = ProcessorFactory(
                 completed(config),
                 (lambda: completed(reread())) if reread else None,
@@ -121,7 +121,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
             )
             with listening_sockets(factory) as sockets:
                 start_programs(factory)
-                warn_of_settings(config)
+                warn_about_settings_file(config)
                 for warning in call_as_account(
                     xswitch_process.user,
                     config.group,
@@ -137,7 +137,7 @@ def serve_with_xswitch(config: Config, reread: Callable[[], Config] | None) -> i
 
 
 @contextmanager
-def started_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
+def managed_programs(config: Config, user: str | None) -> Iterator[ProgramManager | None]:
     """Open the sockets of the programs that ewe keeps running, if there are any. At the end, end the programs.
 
     user: the account of the programs. Raises StartError.
@@ -164,7 +164,7 @@ def sockets_in_temporary_directory() -> Iterator[None]:
         raise StartError(f"no sockets in a temporary directory: {reason} (TMPDIR)") from None
 
 
-def with_programs(
+def completed_by_programs(
     programs: ProgramManager, config: Config, reread: Callable[[], Config] | None
 ) -> tuple[Config, Callable[[], Config] | None]:
     """Return the configuration and `reread`, both completed by the addresses of the programs."""
@@ -180,7 +180,7 @@ def start_programs(factory: ProcessorFactory) -> None:
 
 def late_modules() -> Iterator[str]:
     """Yield the modules that a worker may import later: the features, the modules they need, and all others."""
-    for module in modules():
+    for module in module_names():
         yield module
         yield from feature(module).late
     yield from (*LATE_OF_FILES, *LATER)
@@ -197,7 +197,7 @@ def load_late_modules() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     logger.load_traceback()
-    for module in modules():
+    for module in module_names():
         preload = feature(module).preload
         if preload is not None:
             preload()
@@ -227,8 +227,8 @@ def addresses_of(config: Config) -> tuple[str, ...]:
     If every [[site]] has `listen`, the addresses of the sites are enough, and the default of `host` and `port` is
     left out. A site's address at which the service manager has opened a socket already is not opened a second time.
     """
-    inherited = () if config.bind else systemd.inherited(os.environ)
-    own = config.bind or inherited or (f"{bracketed(config.host)}:{config.port}",)
+    inherited = () if config.bind else systemd.inherited_addresses(os.environ)
+    own = config.bind or inherited or (f"{host_in_url(config.host)}:{config.port}",)
     if not config.sites:
         return own
     named = inherited or any(config.origin(name) != "default" for name in ("bind", "host", "port"))
@@ -240,7 +240,9 @@ def addresses_of(config: Config) -> tuple[str, ...]:
 
 def unused_sockets(config: Config) -> Iterator[str]:
     """Yield a warning if the service manager has opened sockets, and `bind` names none of them."""
-    unused = [each for each in systemd.inherited(os.environ) if config.bind and each not in config.bind]
+    unused = [
+        each for each in systemd.inherited_addresses(os.environ) if config.bind and each not in config.bind
+    ]
     if unused:
         yield (
             f"bind {', '.join(config.bind)}: sockets of the service manager are not used ({len(unused)}), and their"
@@ -253,7 +255,7 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
     import socket
 
     try:
-        sock = socket.socket(fileno=parse_address(address)[2])
+        sock = socket.socket(fileno=parse_address(address).port)
     except OSError as reason:
         raise StartError(f"{address}, a socket of the service manager: {reason.strerror}") from None
     try:
@@ -263,33 +265,46 @@ def name_of_descriptor(address: str) -> tuple[str, int]:
 
 
 def is_opened(address: str, opened: Iterable[tuple[str, int]]) -> bool:
-    """Return whether a site's address is heard by a socket that is `opened`: another could not be bound there."""
+    """Return whether one of the opened sockets has a site's address: another could not be bound there."""
     from ewe.http.virtual_hosts import Host, hears
 
-    site = Host((), socket_names([address]))
+    site = Host(names=(), listen=socket_names([address]))
     return any(hears(site, name) for name in opened)
 
 
 def speaks_tls(config: Config, sock: socket.socket) -> bool:
-    """Return whether clients must use TLS on a listening socket. Sites at different addresses may differ."""
+    """Return whether clients must use TLS on a listening socket: whether a site that listens there has TLS.
+
+    If no site listens there, the first one answers (ewe.http.virtual_hosts).
+    """
     from ewe.http.virtual_hosts import Host, hears
 
-    sites = config.each_site()
-    listen = [socket_names(table.listen) for table in config.sites] or [()]
-    here = [
+    all_sites = config.each_site()
+    addresses = [socket_names(table.listen) for table in config.sites] or [()]  # of each site
+    sites_here = [
         site_config
-        for site_config, at in zip(sites, listen, strict=True)
-        if not at or hears(Host((), at), server_name(sock))
+        for site_config, listen in zip(all_sites, addresses, strict=True)
+        if hears(Host(names=(), listen=listen), server_name(sock))
     ]
-    return any(
-        site_config.tls == "self" or site_config.tls_cert is not None for site_config in here or sites[:1]
-    )
+    return any(each.tls == "self" or each.tls_cert is not None for each in sites_here or all_sites[:1])
 
 
 def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
-    """Log warnings about the settings; run the model, in this process or in workers; return the exit status."""
-    sys.unraisablehook = logger.ignored
-    config = factory.config
+    """Run the model, in this process or in workers; return the exit status."""
+    sys.unraisablehook = logger.log_unraisable
+    log_start_warnings(factory.config, sockets)
+
+    def ready() -> None:
+        print_banner(sockets, factory)
+        systemd.notify("READY=1", f"MAINPID={os.getpid()}")
+
+    if factory.supervised:
+        return Supervisor(factory, sockets).run(ready)
+    return Worker(factory, sockets, "0").run(ready)
+
+
+def log_start_warnings(config: Config, sockets: list[socket.socket]) -> None:
+    """Log the warnings about settings that are not wrong, but most likely not what the user wants."""
     public_urls = [url(sock, "http") for sock in sockets if not is_local(server_name(sock)[0])]
     public_url = public_urls[0] if public_urls else ""  # one is enough as an example in a warning
     for warning in (
@@ -300,21 +315,13 @@ def run(factory: ProcessorFactory, sockets: list[socket.socket]) -> int:
     ):
         logger.errors.warning(warning)
 
-    def ready() -> None:
-        banner(sockets, factory)
-        systemd.notify("READY=1", f"MAINPID={os.getpid()}")
 
-    if factory.supervised:
-        return Supervisor(factory, sockets).run(ready)
-    return Worker(factory, sockets, "0").run(ready)
-
-
-def bracketed(host: str) -> str:
+def host_in_url(host: str) -> str:
     """Return a host in the form that can precede a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
+def print_banner(sockets: list[socket.socket], factory: ProcessorFactory) -> None:
     """Print one line: the server's URLs, its model, and how to stop it."""
     config = factory.config
     where = " ".join(url(sock, "https" if speaks_tls(config, sock) else "http") for sock in sockets)
@@ -352,7 +359,7 @@ def network_address(version: int = 4) -> str:
             address: str = probe.getsockname()[0]
     except OSError:
         return ""
-    return "" if address.startswith(("127.", "fe80:")) or address == "::1" else bracketed(address)
+    return "" if address.startswith(("127.", "fe80:")) or address == "::1" else host_in_url(address)
 
 
 def open_browser(shown: str) -> None:
@@ -402,7 +409,7 @@ def open_locked(path: str) -> int:
     import fcntl
 
     while True:
-        target, flag = followed(path)
+        target, flag = path_to_open(path)
         file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flag, 0o644)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -420,7 +427,7 @@ def open_locked(path: str) -> int:
         os.close(file)  # the server that held the lock has just ended and removed the file: try again
 
 
-def warn_of_settings(config: Config) -> None:
+def warn_about_settings_file(config: Config) -> None:
     """Warn root if other users can write the settings file: they could make root load their code."""
     if config.file and (reason := untrusted(config.file)):
         logger.errors.warning(f"settings {config.file}: {reason}: who can write it decides what root runs")

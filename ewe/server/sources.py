@@ -33,12 +33,12 @@ from ewe import logger
 
 CHECK_EVERY_S = 0.25  # seconds between two checks
 QUIET_S = 0.1  # seconds without a further change, before a change is reported
-MIN_WAIT_RATIO = 100  # after a check of t seconds, report() waits at least MIN_WAIT_RATIO * t
+MIN_WAIT_RATIO = 100  # after a check of t seconds, take_changes() waits at least MIN_WAIT_RATIO * t
 MAX_DIRECTORIES = 1000  # that are watched; further ones are not
 # A directory that has changed more recently is read again, since another change may have the same time.
 FRESH_NS = 2_000_000_000
 NEVER = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int]  # of a file: the time of its last change in ns, its size in bytes, its inode
 
 
 class Directory(NamedTuple):
@@ -48,7 +48,7 @@ class Directory(NamedTuple):
     paths: list[str]
 
 
-class Sources:
+class SourceWatcher:
     """The files of some directories, and of the directories below them, with their states at the last check."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Sources:
             add_stamp(self.stamps, path)
         self.file = path
 
-    def report(self) -> list[str]:
+    def take_changes(self) -> list[str]:
         """Return the changed files, after QUIET_S without a further change; [] if there are none."""
         began = time.monotonic()
         if began < self.due_at:
@@ -167,7 +167,7 @@ def foreign_directories() -> tuple[str, ...]:
     return tuple(os.path.realpath(path) + "/" for path in found)
 
 
-def loaded() -> dict[str, str]:
+def own_modules() -> dict[str, str]:
     """Return name -> file of the loaded modules that belong to the program itself."""
     foreign = foreign_directories()
     found = {}
@@ -178,14 +178,14 @@ def loaded() -> dict[str, str]:
     return found
 
 
-def directories() -> list[str]:
+def source_directories() -> list[str]:
     """Return the directories from which this process has loaded the program, and the current directory.
 
     A package is loaded from the directory that contains the package's own directory. The current directory is
     included, since a module that could not be imported is most likely there.
     """
     found = {os.getcwd()}
-    for name, file in loaded().items():
+    for name, file in own_modules().items():
         is_package = os.path.basename(file) == "__init__.py"
         for _ in range(name.count(".") + is_package + 1):
             file = os.path.dirname(file)
@@ -193,8 +193,8 @@ def directories() -> list[str]:
     return sorted(path for path in found if path != "/")
 
 
-def forget() -> None:
+def unload_own_modules() -> None:
     """Unload the program's modules, so that they are imported again, and write no .pyc files from now on."""
-    for name in loaded():
+    for name in own_modules():
         del sys.modules[name]
     sys.dont_write_bytecode = True

@@ -1,10 +1,10 @@
 """The stop of the server: when it must have ended, how hard it is, and the exit status that it leads to.
 
-    a signal ──▶ ask() ──▶ TERM for the workers; QUIT, at QUIT or at a second INT: they abort their requests
-                             │ all workers have ended                  │ the deadline has passed
-                             ▼                                         ▼
-                      status STOPPED, or ABORTED              note_kill(): the supervisor sends KILL,
-                      if a worker has aborted requests        and the status is ABORTED
+    a signal ──▶ begin_or_hasten() ──▶ TERM for the workers, or QUIT (at QUIT, at a second INT): abort the requests
+                         │ all workers have ended                  │ the deadline has passed
+                         ▼                                         ▼
+                  status STOPPED, or ABORTED              note_kill(): the supervisor sends KILL,
+                  if a worker has aborted requests        and the status is ABORTED
 
 A second signal may bring the deadline forward, and never moves it back: otherwise a service manager that repeats
 TERM would keep the server alive. A stop also begins without a signal, if one of the first workers cannot serve.
@@ -37,7 +37,7 @@ class Stopping:
     def __bool__(self) -> bool:
         return self.has_begun
 
-    def ask(self, number: int, grace_s: float) -> int:
+    def begin_or_hasten(self, number: int, grace_s: float) -> int:
         """Begin or hasten the stop, because of a signal; return the signal for the workers.
 
         grace_s: the time that requests in progress have.

@@ -37,7 +37,7 @@ import signal
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe import logger
 from ewe.gateway import orphans
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     import socket
 
     from ewe.server.processor_factory import ProcessorFactory
-    from ewe.server.sources import Sources
+    from ewe.server.sources import SourceWatcher
     from ewe.server.worker_table import State
 
 LOG_EVERY_S = 10.0  # seconds between two log lines about a fork that fails
@@ -85,29 +85,47 @@ STEADY, CHANGING, STOPPING = ServerState
 RUNNING = (STEADY, CHANGING)
 ALWAYS = (STEADY, CHANGING, STOPPING)
 
-# signal: (the states in which it has an effect, the method of Supervisor, its arguments). SIGCHLD only ends the
-# wait, since each turn of run() reaps.
-SIGNALS: dict[int, tuple[tuple[ServerState, ...], str, tuple[int, ...]]] = {
-    signal.SIGHUP: (RUNNING, "reload", ()),
-    signal.SIGTTIN: (RUNNING, "change_count", (1,)),
-    signal.SIGTTOU: (RUNNING, "change_count", (-1,)),
-    signal.SIGUSR1: (ALWAYS, "reopen_logs", ()),
-    signal.SIGUSR2: (ALWAYS, "log_status", ()),
-    **{number: (ALWAYS, "stop", (number,)) for number in STOPS},
+
+class SignalAction(NamedTuple):
+    """The effect of a signal: in these states, a method of Supervisor is called with these arguments."""
+
+    states: tuple[ServerState, ...]
+    method: str
+    arguments: tuple[int, ...] = ()
+
+
+class Task(NamedTuple):
+    """Work of the supervisor: in these states, each turn of run() calls a method of Supervisor.
+
+    next_at: the method that returns the time.monotonic() of its next work; "": only a signal or a report makes work
+    for it.
+    """
+
+    states: tuple[ServerState, ...]
+    method: str
+    next_at: str = ""
+
+
+# SIGCHLD is not here: it only ends the wait, since each turn of run() reaps.
+SIGNALS: dict[int, SignalAction] = {
+    signal.SIGHUP: SignalAction(RUNNING, "reload"),
+    signal.SIGTTIN: SignalAction(RUNNING, "change_count", (1,)),
+    signal.SIGTTOU: SignalAction(RUNNING, "change_count", (-1,)),
+    signal.SIGUSR1: SignalAction(ALWAYS, "reopen_logs"),
+    signal.SIGUSR2: SignalAction(ALWAYS, "log_status"),
+    **{number: SignalAction(ALWAYS, "stop", (number,)) for number in STOPS},
 }
 
-# (the states, the method of Supervisor that each turn of run() calls in them, the method that returns the
-# time.monotonic() of its next work; "": only a signal or a report makes work for it). The order counts: if one
-# method begins a change or a stop, the next ones belong to the new state.
-TASKS: tuple[tuple[tuple[ServerState, ...], str, str], ...] = (
-    (ALWAYS, "handle_signals", ""),
-    (ALWAYS, "reap", ""),
-    ((CHANGING,), "end_complete_change", ""),
-    (RUNNING, "reload_changed_sources", "next_look_at_sources"),
-    (RUNNING, "start_due", "next_start_at"),
-    (ALWAYS, "grow_or_shrink", "next_look_at_workers"),
-    ((STOPPING,), "end_xswitch_last", ""),
-    ((STOPPING,), "kill_overdue", "kill_at"),
+# The order counts: if one method begins a change or a stop, the next ones belong to the new state.
+TASKS = (
+    Task(ALWAYS, "handle_signals"),
+    Task(ALWAYS, "reap"),
+    Task((CHANGING,), "end_complete_change"),
+    Task(RUNNING, "reload_changed_sources", next_at="next_look_at_sources"),
+    Task(RUNNING, "start_due", next_at="next_start_at"),
+    Task(ALWAYS, "grow_or_shrink", next_at="next_look_at_workers"),
+    Task((STOPPING,), "end_xswitch_last"),
+    Task((STOPPING,), "kill_overdue", next_at="kill_at"),
 )
 
 
@@ -123,7 +141,7 @@ class Supervisor(WorkerSlots):
         self.stopping = Stopping()
         self.complain_from = 0.0
         self.reports = Reports()
-        self.sources: Sources | None = None
+        self.sources: SourceWatcher | None = None
         if factory.config.reload:
             self.watch_sources()
 
@@ -159,9 +177,9 @@ class Supervisor(WorkerSlots):
                 is_ready = True
                 ready()
             self.wait()
-            for states, method, _ in TASKS:
-                if self.state in states:
-                    getattr(self, method)()
+            for task in TASKS:
+                if self.state in task.states:
+                    getattr(self, task.method)()
         ignore_signals()
         logger.report_losses()  # for a worker that was killed
         if self.stopping.unusable:
@@ -174,7 +192,9 @@ class Supervisor(WorkerSlots):
         """Wait for a signal, for a report, for a client, or for the next moment of a task."""
         from select import select
 
-        moments = [getattr(self, moment)() for states, _, moment in TASKS if moment and self.state in states]
+        moments = [
+            getattr(self, each.next_at)() for each in TASKS if each.next_at and self.state in each.states
+        ]
         next_moment = min((each for each in moments if each is not None), default=None)
         seconds = None if next_moment is None else max(0.0, next_moment - time.monotonic())
         if not self.noted:
@@ -191,9 +211,9 @@ class Supervisor(WorkerSlots):
     def handle_signals(self) -> None:
         """Call the method that SIGNALS names for each noted signal that has an effect in the server's state."""
         for number in self.noted.take():
-            states, method, arguments = SIGNALS.get(number, ((), "", ()))
-            if self.state in states:
-                getattr(self, method)(*arguments)
+            action = SIGNALS.get(number)
+            if action is not None and self.state in action.states:
+                getattr(self, action.method)(*action.arguments)
 
     def reopen_logs(self) -> None:
         """USR1: open the log files again, here, in the workers and in X-Switch."""
@@ -229,7 +249,7 @@ class Supervisor(WorkerSlots):
         """Let all workers finish their requests; at QUIT, or at a second INT, abort the requests."""
         if not self.stopping:
             systemd.notify("STOPPING=1")
-        self.signal_workers(self.stopping.ask(number, self.factory.config.grace))
+        self.signal_workers(self.stopping.begin_or_hasten(number, self.factory.config.grace))
 
     def kill_at(self) -> float:
         """Return the time.monotonic() at which the stop takes too long."""
@@ -256,11 +276,11 @@ class Supervisor(WorkerSlots):
     def keep_within_span(self) -> None:
         """Start or retire workers so that their number is within the limits."""
         span = self.growing.span
-        self.add(int(span) - len(self.slots_in_use))
+        self.start_more(int(span) - len(self.slots_in_use))
         for slot in self.slots_beyond(span.most):
             self.retire_slot(slot)
 
-    def add(self, number: int) -> None:
+    def start_more(self, number: int) -> None:
         """Start some workers, each in the first slot that is not in use. If the system refuses one, stop there."""
         for slot in self.free_slots(number):
             self.slots_in_use.add(slot)
@@ -289,7 +309,7 @@ class Supervisor(WorkerSlots):
         moment = self.next_look_at_workers()
         if moment is not None and moment <= time.monotonic():
             number, not_needed = self.plan_growth()
-            self.add(number)
+            self.start_more(number)
             for each in not_needed:
                 self.retire_slot(each.slot)
             if number or not_needed:
@@ -352,22 +372,22 @@ class Supervisor(WorkerSlots):
 
     def reload(self) -> None:
         """HUP: read the configuration again, and start new workers with it."""
-        before = self.factory.copy()
-        if not self.factory.renew():  # a change in progress goes on
+        old_factory = self.factory.copy()
+        if not self.factory.renew():  # the configuration has an error; a change in progress goes on
             return
         self.signal_xswitch(signal.SIGHUP)
-        self.begin_change(before)
+        self.begin_change(old_factory)
 
-    def begin_change(self, before: ProcessorFactory) -> None:
+    def begin_change(self, old_factory: ProcessorFactory) -> None:
         """Start the next generation in all slots. The old workers retire when all new workers serve.
 
-        before: a copy of the factory before it was renewed. A change in progress is superseded.
+        old_factory: a copy of the factory before it was renewed. A change in progress is superseded.
         """
         if self.change is not None:  # its workers never served, so a failure returns to the state before it
-            before, superseded = self.change.factory, before
+            old_factory, superseded = self.change.factory, old_factory
             self.leave_change(self.change, superseded)
-        self.change = Change(before, frozenset(self.slots_in_use), self.growing.span)
-        if self.factory.workers != before.workers:
+        self.change = Change(old_factory, frozenset(self.slots_in_use), self.growing.span)
+        if self.factory.workers != old_factory.workers:
             self.use_span(self.factory.workers)
         self.cancel_starts()
         for slot in sorted(self.slots_in_use):
@@ -449,9 +469,9 @@ class Supervisor(WorkerSlots):
     def watch_sources(self) -> None:
         """Begin to watch the settings file, and the directories of the program, with the current directory."""
         from ewe.gateway import programs  # noqa: F401  so that orphans.adopt_orphans() knows that programs may run
-        from ewe.server.sources import Sources
+        from ewe.server.sources import SourceWatcher
 
-        self.sources = Sources()
+        self.sources = SourceWatcher()
         self.sources.watch_file(self.factory.config.file)
         for directory in sources_of_this_process():
             self.sources.add(directory)
@@ -462,14 +482,15 @@ class Supervisor(WorkerSlots):
 
     def reload_changed_sources(self) -> None:
         """If source files have changed, log their names and begin a change to new workers."""
-        if self.sources is None or not (changed := self.sources.report()):
+        if self.sources is None or not (changed := self.sources.take_changes()):
             return
         names = ", ".join(os.path.relpath(path) for path in changed[:3])
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         logger.errors.info(f"{names}{more} changed: starting new workers")
-        before = self.factory.copy()
+        old_factory = self.factory.copy()
+        # Only a changed settings file is read again. If it has an error, renew() logs that, and the workers stay.
         if self.factory.config.file not in changed or self.factory.renew():
-            self.begin_change(before)
+            self.begin_change(old_factory)
 
     # Workers
 
@@ -572,10 +593,10 @@ class Supervisor(WorkerSlots):
                 self.growing.seats.free_seat(worker.seat)
             code = os.waitstatus_to_exitcode(raw)
             if code < 0:
-                orphans.end(self.workers)
-            self.ended(worker, code)
+                orphans.kill_orphans(self.workers)
+            self.handle_end(worker, code)
 
-    def ended(self, worker: WorkerProcess, code: int) -> None:
+    def handle_end(self, worker: WorkerProcess, code: int) -> None:
         """Determine the event that a worker's end is, and act on it."""
         if self.stopping:
             event = Event.AT_STOP

@@ -52,14 +52,14 @@ def traced(model: type[Processor], path: str) -> type[Processor]:
 def with_begins_and_ends(method: Callable[..., None]) -> Callable[..., None]:
     """Return a method that runs this one, and writes the events `begins` and `ends` of its thread or process."""
 
-    def lives(self: Traced, *arguments: Any) -> None:
+    def method_with_events(self: Traced, *arguments: Any) -> None:
         self.trace.write("begins", "-")
         try:
             method(self, *arguments)
         finally:
             self.trace.write("ends", "-")
 
-    return lives
+    return method_with_events
 
 
 class Traced(Processor):
@@ -90,7 +90,8 @@ class Traced(Processor):
         self.names[stream] = name = self.trace.new_connection()
         wait_s = wait_in_backlog(stream)
         text = "{}:{}".format(*stream.client) + ("" if wait_s is None else f" backlog={wait_s:.3f}")
-        self.trace.writer(self.runs_at_once)("accepted", name, text)
+        write = self.trace.writer(may_hold=self.runs_at_once)  # then this thread writes the next event, too
+        write("accepted", name, text)
         return super().register(stream)
 
     def converse(self, stream: Stream) -> Coroutine[Any, Any, None]:

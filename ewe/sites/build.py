@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import ACCESS, FILTERS, LocationMiddleware, feature, is_on
+from ewe.config.feature_table import FILTERS, GUARDS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
-from ewe.sites.routes import Inside, Location, Offer, SiteRoutes, Variables
+from ewe.sites.routes import FeatureChain, Location, SiteRoutes, UnguardedSite, Variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,42 +36,42 @@ class SiteBuilder:
         self.plan = Plan(config, server)
         self.routes = SiteRoutes(has_table=table is not None)
         self.plan.locate = self.routes.find
-        self.inside = Inside(self.routes)
-        self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in ACCESS)
-        self.offer = self.offer_of(self.plan)
+        self.unguarded_site = UnguardedSite(self.routes)
+        self.routes.guarded = any(step.setting and is_on(config, step.setting) for step in GUARDS)
+        self.feature_chain = self.feature_chain_of(self.plan)
         for each in self.tables:
             self.routes.locations.append(self.location(each))
         self.routes.locations.append(self.location(None))
 
     def handler(self) -> Handler:
-        """Return the handler of the site: its routes, or its Offer if there are no locations and middlewares."""
+        """Return the handler of the site: its routes; without locations and middlewares, its FeatureChain."""
         # Without [[site.location]] and without a middleware, the routes would only pass each request on to the
-        # offer. The offer answers alone then; it keeps the routes for local redirects.
-        if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.offer:
-            alone = Offer(self.plan.mounts, self.plan.static)
+        # FeatureChain. The FeatureChain answers alone then; it keeps the routes for local redirects.
+        if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.feature_chain:
+            alone = FeatureChain(self.plan.mounts, self.plan.static)
             alone.site = self.routes
             return alone
         return self.routes
 
-    def offer_of(self, plan: Plan) -> Offer:
+    def feature_chain_of(self, plan: Plan) -> FeatureChain:
         """Return the handler for the features of a document root."""
-        offer = Offer(plan.mounts, plan.static)
-        offer.guarded = self.routes.guarded
-        return offer
+        feature_chain = FeatureChain(plan.mounts, plan.static)
+        feature_chain.guarded = self.routes.guarded
+        return feature_chain
 
     def location(self, table: LocationTable | None) -> Location:
         """Return the location of a table; for None, the last location, which covers every path."""
-        config = self.config.taking(table.given) if table is not None else self.config
-        guards, decides = self.middlewares(ACCESS, table, config)
+        config = self.config.with_values(table.own_settings) if table is not None else self.config
+        guards, decides = self.middlewares(GUARDS, table, config)
         filters, finishes = self.middlewares(FILTERS, table, config)
         match: Match | None = None
         if table is None:
-            answers = self.with_variables(self.offer, config)
+            inner = self.with_variables(self.feature_chain, config)
         else:
             from ewe.sites.locations import location_of
 
-            match, answers = location_of(self, table, config, is_guarded="auth" in decides)
-        location = Location(match, answers, guards, filters, self.inside)
+            match, inner = location_of(self, table, config, is_guarded="auth" in decides)
+        location = Location(match, inner, guards, filters, self.unguarded_site)
         location.decides, location.finishes = decides, finishes
         return location
 
@@ -106,6 +106,6 @@ class SiteBuilder:
             made = (id(owner), step.key)
             if made not in self.steps:
                 declared = feature(step.module).keys[step.key]
-                self.steps[made] = declared.middleware(owner.at(step.key), owner.steps[step.key])
+                self.steps[made] = declared.middleware(owner.label_of(step.key), owner.steps[step.key])
             found.append(self.steps[made])
         return found, keys

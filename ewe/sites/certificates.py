@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ewe.features.plan import Plan
 
 
-class Built(NamedTuple):
+class BuiltSite(NamedTuple):
     """One [[site]] with the objects built from it. tls: None if the site has no certificate."""
 
     host: Host
@@ -30,7 +30,7 @@ class Built(NamedTuple):
 class PlainAddresses:
     """The server's addresses whose sites have no certificate."""
 
-    def __init__(self, hosts: VirtualHosts[Built]) -> None:
+    def __init__(self, hosts: VirtualHosts[BuiltSite]) -> None:
         self.hosts = hosts
 
     def __contains__(self, server: object) -> bool:
@@ -58,7 +58,7 @@ class Certificates:
                 raise ConfigError(f"{table.origin}: {reason}") from None
         return self.contexts[key]
 
-    def context(self, made: Sequence[Built], hosts: VirtualHosts[Built]) -> SSLContext | None:
+    def context(self, made: Sequence[BuiltSite], hosts: VirtualHosts[BuiltSite]) -> SSLContext | None:
         """Return the context with which every handshake begins; None if no site has a certificate.
 
         Two sites at the same address must both have a certificate or both have none: before the client's first byte
@@ -66,7 +66,7 @@ class Certificates:
         """
         for at, site in enumerate(made):
             for there in made[:at]:
-                if (site.tls is None) != (there.tls is None) and overlap(site.host, there.host):
+                if (site.tls is None) != (there.tls is None) and share_an_address(site.host, there.host):
                     without, has = (site, there) if site.tls is None else (there, site)
                     raise ConfigError(
                         f"{without.table.origin}: this site has no certificate (tls-cert), and that of"
@@ -86,7 +86,7 @@ class Certificates:
         return by_name(choose, first)
 
 
-def overlap(one: Host, other: Host) -> bool:
+def share_an_address(one: Host, other: Host) -> bool:
     """Return whether two sites share an address of the server."""
     return (
         not one.listen

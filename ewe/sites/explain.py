@@ -18,12 +18,12 @@ from ewe.http.virtual_hosts import VirtualHosts, name_of, parents
 
 if TYPE_CHECKING:
     from ewe.site import Site
-    from ewe.sites.certificates import Built
+    from ewe.sites.certificates import BuiltSite
 
 QUESTION = re.compile(r"(?:([A-Za-z]+)\s+)?(?:(https?)://([^/?#]+))?(/[^#\s]*)?")
 
 
-class Nowhere:
+class NoConnection:
     """The attributes of a stream that templates read. It has no connection."""
 
     client = ("127.0.0.1", 0)
@@ -51,7 +51,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         parse_target(request, site.limits.encoded_slashes)
     except HTTPError as refused:
         raise ValueError(f"{question!r}: {refused.cause} ({refused.status})") from None
-    io = Nowhere(scheme, server)
+    io = NoConnection(scheme, server)
     yield f"{request.method} {scheme}://{request.host}{target}"
     if request.path != target.partition("?")[0]:
         yield f"  path      {request.path}   (decoded, without dot segments and double slashes)"
@@ -60,7 +60,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield "  site      the only one: the settings have no [[site]]"
     else:
         chosen = VirtualHosts([(each.host, each) for each in built]).choose(request.host, server)
-        yield from of_site(chosen, built, request)
+        yield from lines_about_site(chosen, built, request)
     try:
         # From the root, since a middleware around all sites may answer, too
         yield from explained(site.root, request, io)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def explain(site: Site, question: str, server: tuple[str, int]) -> Iterator[str]
         yield f"  answer    {refused.status}: {refused.cause}"
 
 
-def of_site(chosen: Built, built: Sequence[Built], request: Request) -> Iterator[str]:
+def lines_about_site(chosen: BuiltSite, built: Sequence[BuiltSite], request: Request) -> Iterator[str]:
     """Yield the lines about the chosen site, with the reason."""
     host, name = chosen.host, name_of(request.host)
     if name in host.names:

@@ -1,12 +1,23 @@
-"""The handlers of one [[site.location]], built from its keys."""
+"""The handlers of one [[site.location]], built from its keys.
+
+LocationBuilder looks at the keys of the location in this order:
+
+    redirect, status, rewrite    one rule of rules.py answers; the location has no files
+    webdav, engines              the handler of the feature that has this key answers
+    try                          a rule that chooses a path, before the handlers below answer
+    gateway                      a program or an upstream: for every request, or with `programs` for these files
+    alias                        the files of another directory
+    root, or none of these       the features and the files of a document root (FeatureChain)
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from ewe.config.feature_table import ACCESS, ANSWERS, FILTERS, GATEWAYS, feature
+from ewe.config.feature_table import ANSWERS, FILTERS, GATEWAYS, GUARDS, feature
 from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting import SourcedValue
 from ewe.config.settings import KEYS
 from ewe.config.site_tables import parse_gateway
 from ewe.features.base import First
@@ -16,7 +27,7 @@ from ewe.features.plan import Plan
 from ewe.gateway.protected_sources import ProtectedSources, with_languages
 from ewe.gateway.shared_protection import ProtectedPattern, SharedProtection
 from ewe.sites.match import Match
-from ewe.sites.routes import Offer
+from ewe.sites.routes import FeatureChain
 from ewe.sites.rules import Alias, FixedStatus, Programs, Redirect, Rewrite, Try, true_path
 from ewe.sites.templates import Template
 
@@ -40,9 +51,9 @@ class SiteParts(Protocol):
     tables: Sequence[LocationTable]
     plan: Plan
     routes: SiteRoutes
-    offer: Offer
+    feature_chain: FeatureChain
 
-    def offer_of(self, plan: Plan) -> Offer:
+    def feature_chain_of(self, plan: Plan) -> FeatureChain:
         """Return the handler for the features of a document root."""
 
     def with_variables(self, handler: Handler, config: Config) -> Handler:
@@ -54,12 +65,12 @@ def location_of(
 ) -> tuple[Match, Handler]:
     """Return the paths that a location covers, and its handler. Raises ConfigError, ValueError."""
     match = Match(table)
-    return match, LocationBuilder(site, match, table, config, is_guarded).answers()
+    return match, LocationBuilder(site, match, table, config, is_guarded).handler()
 
 
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
-    modules = {step.module for step in (*ACCESS, *FILTERS) if step.setting}
+    modules = {step.module for step in (*GUARDS, *FILTERS) if step.setting}
     return {setting.name for module in modules for setting in feature(module).settings}
 
 
@@ -76,8 +87,8 @@ class LocationBuilder:
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
-            # A Given, as from a settings file: key, value, how an error begins, origin
-            config = config.taking([("defaultindex", self.values["index"], table.at("index"), table.origin)])
+            index = SourcedValue("defaultindex", self.values["index"], table.label_of("index"), table.origin)
+            config = config.with_values([index])
         self.config = config
         self.file = ""
         self.template: Template | None = None
@@ -95,9 +106,9 @@ class LocationBuilder:
         """Whether the path of `alias` has variables, or names one file."""
         return self.template is not None
 
-    def at(self, key: str) -> str:
+    def label_of(self, key: str) -> str:
         """Return the beginning of error messages about a key."""
-        return self.table.at(key)
+        return self.table.label_of(key)
 
     def covers(self, path: str) -> bool:
         """Return whether this location is the one that answers for a path."""
@@ -107,37 +118,39 @@ class LocationBuilder:
     def settings_of_locations(self) -> Iterator[tuple[Config, tuple[str, ...]]]:
         """Yield (settings, index files) of each location of the site, this one included."""
         for table in self.site.tables:
-            yield self.site.config.taking(table.given), table.values.get("index", ())
+            yield self.site.config.with_values(table.own_settings), table.values.get("index", ())
 
-    def answers(self) -> Handler:
+    def handler(self) -> Handler:
         """Return the handler of the location."""
         values, pattern, match = self.values, self.match.pattern, self.match
         if "redirect" in values:
-            template = Template(values["redirect"], self.at("redirect"), pattern)
+            template = Template(values["redirect"], self.label_of("redirect"), pattern)
             return Redirect(match, template, values.get("status", 302))
         if "status" in values:
             return FixedStatus(values["status"])
         if "rewrite" in values:
-            return Rewrite(match, Template(values["rewrite"], self.at("rewrite"), pattern))
+            return Rewrite(match, Template(values["rewrite"], self.label_of("rewrite"), pattern))
         for key, module in ANSWERS.items():
             if key in values:
                 answer: Handler = feature(module).answer(self)
                 return First([answer])
-        handlers: list[Handler] = [self.tries(values["try"])] if "try" in values else []
-        handlers += [self.site.with_variables(each, self.config) for each in self.programs()]
-        return handlers[0] if len(handlers) == 1 and isinstance(handlers[0], Offer) else First(handlers)
+        handlers: list[Handler] = [self.try_handler(values["try"])] if "try" in values else []
+        handlers += [self.site.with_variables(each, self.config) for each in self.program_handlers()]
+        return (
+            handlers[0] if len(handlers) == 1 and isinstance(handlers[0], FeatureChain) else First(handlers)
+        )
 
-    def programs(self) -> Iterator[Handler]:
+    def program_handlers(self) -> Iterator[Handler]:
         """Yield the gateway, the programs among the files, and the files."""
         values = self.values
         gateway = values.get("gateway", ("cgi",) if "programs" in values else ())
         if gateway:
             try:
-                yield self.in_middlewares(self.program(gateway))
+                yield self.in_middlewares(self.gateway_handler(gateway))
             except ConfigError:
                 raise
             except ValueError as reason:  # of an address or an application
-                raise ConfigError(f"{self.at('gateway')} {reason}") from None
+                raise ConfigError(f"{self.label_of('gateway')} {reason}") from None
             if "programs" not in values:
                 return  # the gateway answers every request
         if self.has_alias:
@@ -145,7 +158,7 @@ class LocationBuilder:
             yield Alias(self.match, self.static, self.template, f"alias = {values['alias']!r}")
         else:
             plan = self.location_plan
-            yield self.site.offer if plan is self.plan else self.site.offer_of(plan)
+            yield self.site.feature_chain if plan is self.plan else self.site.feature_chain_of(plan)
 
     def in_middlewares(self, handler: Handler) -> Handler:
         """Wrap a handler in the middlewares around each feature, with the location's settings."""
@@ -157,9 +170,10 @@ class LocationBuilder:
         """Return the plan of a location without `alias`: a new one if the location has its own settings."""
         config = self.config
         if "root" in self.values:
-            root = self.directory("root")
-            config = config.taking([("documentroot", root, self.table.at("root"), self.table.origin)])
-        names = {KEYS[key].name for key, *_ in self.table.given} - OF_VARIABLES
+            path = self.directory("root")
+            root = SourcedValue("documentroot", path, self.table.label_of("root"), self.table.origin)
+            config = config.with_values([root])
+        names = {KEYS[each.key].name for each in self.table.own_settings} - OF_VARIABLES
         if names:
             # A middleware stands around the handlers of a plan, so its settings need no separate plan.
             names -= settings_of_middlewares()
@@ -169,8 +183,8 @@ class LocationBuilder:
 
     def directory(self, key: str) -> str:
         """Return the real path of the directory that a key names. Raises ConfigError if it does not exist."""
-        text, label = self.values[key], self.table.at(key)
-        path, is_directory = self.true_path(text, label)
+        text, label = self.values[key], self.table.label_of(key)
+        path, is_directory = self.existing_path(text, label)
         if not is_directory:
             raise ConfigError(f"{label} {quoted(text)} is not a directory")
         return path
@@ -181,7 +195,7 @@ class LocationBuilder:
         `template` makes the path of a file below the directory. If it stays None, this path is the request's path
         without the prefix. `file` is the only file, if `alias` names one.
         """
-        text, label = self.values["alias"], self.table.at("alias")
+        text, label = self.values["alias"], self.table.label_of("alias")
         template = Template(text, label, self.match.pattern)
         before, _ = template.parts[0]  # the text before the first variable, in which "$$" has become "$"
         if template.constant:
@@ -189,18 +203,19 @@ class LocationBuilder:
         else:
             # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
             above, slash, _ = before.rpartition("/")
-            directory, _ = self.true_path((above or "/") if slash else ".", label)
+            directory, _ = self.existing_path((above or "/") if slash else ".", label)
             self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
-        assert self.plan.server.protected is not None
+        assert self.plan.server.protected_on_all_sites is not None
         protected = SharedProtection.of(
-            ProtectedSources(directory, self.plan.static.protected.extensions), self.plan.server.protected
+            ProtectedSources(directory, self.plan.static.protected.extensions),
+            self.plan.server.protected_on_all_sites,
         )
         prefix = "" if self.template is not None else self.prefix
         return static_files(self.config, directory, prefix, protected)
 
-    def true_path(self, path: str, label: str) -> tuple[str, bool]:
+    def existing_path(self, path: str, label: str) -> tuple[str, bool]:
         """Return a path without symbolic links, and whether it is a directory.
 
         label: the beginning of an error message. Raises ConfigError if the path does not exist.
@@ -215,7 +230,7 @@ class LocationBuilder:
 
         text, label: the value of the key, and the beginning of an error message. Raises ConfigError.
         """
-        path, is_directory = self.true_path(path, label)
+        path, is_directory = self.existing_path(path, label)
         if is_directory:
             if self.match.kind != "prefix":
                 raise ConfigError(
@@ -238,9 +253,9 @@ class LocationBuilder:
             return self.static
         return self.location_plan.static
 
-    def tries(self, paths: tuple[str | int, ...]) -> Try:
+    def try_handler(self, paths: tuple[str | int, ...]) -> Try:
         """Return the step of the key `try`. paths: the last may be a status instead. Raises ConfigError."""
-        label = self.table.at("try")
+        label = self.table.label_of("try")
         templates = [Template(each, label, self.match.pattern) for each in paths if isinstance(each, str)]
         status = paths[-1] if isinstance(paths[-1], int) else 0
         if not templates:
@@ -260,12 +275,11 @@ class LocationBuilder:
             for mount in declared.files(self) if declared.files is not None else ():
                 yield mount.handler if mount.bare else self.in_middlewares(mount.handler)
 
-    def program(self, gateway: tuple[str, ...]) -> Handler:
+    def gateway_handler(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""
-        kind = parse_gateway(gateway[0])[0]
-        made = feature(GATEWAYS[kind].module).gateway(
-            self, kind, tuple(parse_gateway(each)[1] for each in gateway)
-        )
+        gateways = [parse_gateway(each) for each in gateway]
+        kind = gateways[0].kind
+        made = feature(GATEWAYS[kind].module).gateway(self, kind, tuple(each.target for each in gateways))
         if not isinstance(made, Runner):
             handler: Handler = made
             return handler
@@ -279,7 +293,7 @@ class LocationBuilder:
         )
         if self.template is not None and not self.file:
             raise ConfigError(
-                f"{self.at('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
+                f"{self.label_of('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
             )
         server, root = self.plan.server, self.plan.static.root
         if files:

@@ -4,9 +4,9 @@
     SiteRoutes    chooses a location: the first in the file that covers the path; the last one covers every path
       a chain     filters (limit-rate, headers, compression, error-pages) around guards (methods, allow, auth)
       First       calls the handlers of the location (ewe.sites.rules) one after the other
-    Offer         calls the features of a document root one after the other; its files come last
+    FeatureChain  calls the features of a document root one after the other; its files come last
 
-A node without a choice is left out: a server without tables begins with its Offer.
+A node without a choice is left out: a server without tables begins with its FeatureChain.
 
 A rewrite, a `try` that has found another path, and a local redirect of a program raise Reroute. The exception
 leaves the chain without a response. SiteRoutes then begins again with its first location, at most MAX_REDIRECTS
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained, proxy_of, respond_with
 from ewe.http.error_pages import error_page
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 
@@ -37,7 +37,7 @@ MAX_REDIRECTS = 10  # local redirects and rewrites of one request: RFC 3875 sect
 EVERY_METHOD = ("Allow", "GET, HEAD, POST, OPTIONS")
 
 
-class Offer:
+class FeatureChain:
     """Calls the features of one document root, one after the other; its files come last.
 
     site: the routes that follow a local redirect, if this node is the root of the tree. guarded: an authorizer is
@@ -49,13 +49,14 @@ class Offer:
         self.static = static
         self.site: SiteRoutes | None = None
         self.guarded = False
-        for at, (path, handler, *_) in enumerate(mounts):
+        for at, mount in enumerate(mounts):
+            handler = mount.handler
             if isinstance(handler, Mounted) and isinstance(handler.handler, Middleware):
                 # The features after the middleware are inside of it, for requests below its path. They also follow
                 # it in `routes`, for all other requests.
-                rest = Offer(mounts[at + 1 :], static)
+                rest = FeatureChain(mounts[at + 1 :], static)
                 handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
-            self.routes.append((path, handler))
+            self.routes.append((mount.path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:
         """Return the response of the first feature that answers. Raises HTTPError, and the features' exceptions."""
@@ -66,7 +67,7 @@ class Offer:
                     if response is not None:
                         if response.target is None:
                             return response
-                        raise Reroute(moved(request, response.target or "/"), by_program=True)
+                        raise Reroute(redirected_request(request, response.target or "/"), by_program=True)
         except Reroute as other:  # from a feature, or from inside a middleware (RFC 3875 section 6.2.2)
             if self.site is None:
                 raise
@@ -78,7 +79,7 @@ class Offer:
         return await self.site.response_elsewhere(reroute, io)
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the feature, or the file, that answers."""
+        """Yield the lines about the feature, or the file, that answers; return True: the files answer last."""
         if self.guarded:
             yield "  decides   an authorizer may answer instead (fastcgi-authorizer)"
         for prefix, handler in self.routes:
@@ -89,7 +90,7 @@ class Offer:
                 except HTTPError as refused:
                     yield f"  answer    {refused.status}: {refused.cause}"
                     return True
-        yield from self.static.explain(request, "no program is at this path", request)
+        yield from self.static.explain(request, "no program is at this path")
         return True
 
     def proxy_at(self, path: str) -> object | None:
@@ -141,7 +142,7 @@ class Variables(Middleware):
 class Location:
     """One location of a site: the paths that it covers, and the handler for them.
 
-    match: None for the last location, which covers every path. answers: the handler that answers. filters, guards:
+    match: None for the last location, which covers every path. inner: the handler that answers. filters, guards:
     the middlewares around it, with the innermost filter and the outermost guard first. decides, finishes: the keys
     of the settings that ask for the guards and for the filters.
     """
@@ -149,19 +150,19 @@ class Location:
     def __init__(
         self,
         match: Match | None,
-        answers: Handler,
+        inner: Handler,
         guards: Sequence[Middleware],
         filters: Sequence[Middleware],
         site: Handler,
     ) -> None:
         """site: the handler for other paths of the site, such as an error page."""
         self.match = match
-        self.answers = answers
+        self.inner = inner
         self.filters = filters
         self.site = site
         self.decides: list[str] = []
         self.finishes: list[str] = []
-        handler = answers
+        handler = inner
         for guard in reversed(guards):
             handler = guard.around(handler, site)
         self.handler = self.filtered(handler)
@@ -218,7 +219,7 @@ class SiteRoutes:
                 # `tried`: if a rule `try` has found the path, it does not search again
                 request, io.variables, io.tried = reroute.request, reroute.variables, reroute.tried
                 location = self.find(request.path)
-                handler = location.answers if bare else location.handler
+                handler = location.inner if bare else location.handler
                 try:
                     return await handler.respond(request, io) or error_page(404, "there is no such file")
                 except Reroute as other:
@@ -233,20 +234,25 @@ class SiteRoutes:
             if bare:
                 raise HTTPError(500, cause)
             # The filters of the last location see the failure, as they see the location's other responses.
-            failed = await location.filtered(Fails(HTTPError(500, cause))).respond(reroute.request, io)
+            failed = await location.filtered(FailingHandler(HTTPError(500, cause))).respond(
+                reroute.request, io
+            )
             return failed or error_page(500, cause)
         finally:
             io.tried, io.variables = before
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers."""
+        """Yield the lines about the locations that a request passes, its rewrites, and the handler that answers.
+
+        Return True: if no handler answers, the answer is 404.
+        """
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
-            yield from self.of_location(location, request.path)
+            yield from self.lines_about_location(location, request.path)
             if location.decides:
                 yield f"  decides   {', '.join(location.decides)}: may answer instead"
             try:
-                answered = yield from explained(location.answers, request, io)
+                answered = yield from explained(location.inner, request, io)
             except Reroute as other:
                 request, io.tried = other.request, other.tried
                 yield f"            so ewe looks {request.path} up"
@@ -262,7 +268,7 @@ class SiteRoutes:
         yield f"  answer    500: more than {MAX_REDIRECTS} rewrites"
         return True
 
-    def of_location(self, location: Location, path: str) -> Iterator[str]:
+    def lines_about_location(self, location: Location, path: str) -> Iterator[str]:
         """Yield the line of --explain about the location that covers a path, with the number of those before it."""
         if not self.has_table:
             return
@@ -277,11 +283,11 @@ class SiteRoutes:
     def proxy_at(self, path: str) -> object | None:
         """Return the location and the proxy that answer for a path; None if another handler may answer."""
         location = self.find(path)
-        proxy = None if self.guarded else proxy_of(location.answers, path)
+        proxy = None if self.guarded else proxy_of(location.inner, path)
         return None if proxy is None else (location, proxy)
 
 
-class Inside:
+class UnguardedSite:
     """A site without the guards and filters of its locations, for error pages."""
 
     def __init__(self, routes: SiteRoutes) -> None:
@@ -292,7 +298,7 @@ class Inside:
         return await self.routes.response_elsewhere(Reroute(request, io.variables), io, bare=True)
 
 
-class Fails:
+class FailingHandler:
     """A handler that raises an error for every request."""
 
     def __init__(self, error: HTTPError) -> None:

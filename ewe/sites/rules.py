@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ewe.features.base import Reroute
 from ewe.features.static import Static, redirect
 from ewe.gateway.cgi import refuse_trace
-from ewe.gateway.scripts import Script, explained, leading_parts
+from ewe.gateway.scripts import Script, leading_parts, lines_about_script
 from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
@@ -43,6 +43,7 @@ class FixedStatus:
         self.why = f"status = {status}"
 
     def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the rule; return True."""
         yield f"  answer    {self.status} {REASONS.get(self.status, '')}   ({self.why})"
         return True
 
@@ -71,6 +72,7 @@ class Redirect:
         return target
 
     def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the line about the rule; return True."""
         yield f"  answer    {self.status}, Location: {self.target(request, io)}   ({self.why})"
         return True
 
@@ -133,7 +135,7 @@ class Try:
         return error_page(self.status, f"no path of the rule exists ({self.why})")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield a line for each path: whether it exists. Raises Reroute, HTTPError."""
+        """Yield a line for each path: whether it exists; return whether none exists. Raises Reroute, HTTPError."""
         if io.tried is self:
             yield f"  try       is not applied again: it has found {request.path}"
             return False
@@ -172,18 +174,22 @@ class Try:
         if path.endswith("/"):
             return os.path.isdir(static.name(path))
         try:
-            return static.has(path) or is_below_program(static, path)
+            return static.has(path) or leads_to_program(static, path)
         except HTTPError as refused:
             if refused.status == 404:
                 return False
             raise
 
 
-def is_below_program(static: Static, path: str) -> bool:
-    """Return whether a path continues after a program, such as /admin.php/users. Raises HTTPError(403, 404)."""
+def leads_to_program(static: Static, path: str) -> bool:
+    """Return whether a path leads to a program, or continues after one, such as /admin.php/users.
+
+    A file is a program if its source is protected. Raises HTTPError(403, 404).
+    """
     for part in leading_parts(static.root, static.prefix, path):
         if os.path.isdir(part.file):
             continue
+        # The first part that is no directory: it is a program, or the path leads nowhere.
         descriptor = static.open(part.file, for_program=True)
         if descriptor is None:
             return False
@@ -230,12 +236,12 @@ class Programs:
         self.executable = executable
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the program that answers. Raises HTTPError(403, 404)."""
+        """Yield the lines about the program; return whether the path has one. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is None:
             yield f"  programs  {request.path} leads to no program   ({self.why})"
         else:
-            yield from explained(script, self.why, executable=self.executable)
+            yield from lines_about_script(script, self.why, executable=self.executable)
         return script is not None
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
@@ -298,7 +304,7 @@ class Alias:
         return response or error_page(404, "there is no such file")
 
     def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines about the file that answers. Raises HTTPError(404)."""
+        """Yield the lines about the file that answers; return True. Raises HTTPError(404)."""
         below = request if self.template is None else self.below(request, io)
         yield from self.static.explain(below, self.why, request)
         return True

@@ -10,7 +10,7 @@ from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.virtual_hosts import Host, VirtualHosts
 from ewe.site import Site
 from ewe.sites.build import SiteBuilder
-from ewe.sites.certificates import Built, Certificates, PlainAddresses
+from ewe.sites.certificates import BuiltSite, Certificates, PlainAddresses
 from ewe.sites.routes import Hosts
 from ewe.streams.listener import socket_names
 
@@ -44,7 +44,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
     built = [
-        Built(host, table, builder.plan, server.with_checks(builder.handler()), context)
+        BuiltSite(host, table, builder.plan, server.with_checks(builder.handler()), context)
         for host, table, builder, context in builders
     ]
     hosts = VirtualHosts([(each.host, each) for each in built])

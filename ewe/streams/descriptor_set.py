@@ -174,7 +174,7 @@ class PollSet:
             self.waits = False
             for fd, events in found:
                 if fd == self.wake_reader:
-                    empty(fd)
+                    drain_pipe(fd)
                     continue
                 wanted = self.wanted.get(fd)
                 if wanted is None:
@@ -214,7 +214,7 @@ def mask_of(events: int) -> int:
     return mask | (CLOSING if events & EPOLLRDHUP else 0)
 
 
-def empty(reader: int) -> None:
+def drain_pipe(reader: int) -> None:
     """Read and drop the bytes in a wake pipe."""
     try:
         os.read(reader, 4096)

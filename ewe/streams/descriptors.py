@@ -22,7 +22,7 @@ COPY_BYTES = 64 * 1024  # bytes read and written at once where sendfile(2) canno
 OPEN_MAX = 10240  # <sys/syslimits.h> of macOS: the system refuses more, although the hard limit is higher
 
 
-def limit() -> int | None:
+def descriptor_limit() -> int | None:
     """Return how many descriptors this process may have open; None: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft

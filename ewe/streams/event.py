@@ -184,7 +184,7 @@ class EventStream(Stream):
     def check_deadline(self, now: float) -> None:
         """End a wait whose deadline has passed, or a closing connection whose client reads too slowly."""
         if now > self.expires:
-            if self.want is Want.BYTES and unread(self.transport.get_extra_info("socket").fileno()):
+            if self.want is Want.BYTES and unread_bytes(self.transport.get_extra_info("socket").fileno()):
                 # The bytes came while the kernel did not schedule this process: let the loop read them first.
                 self.expires = now + DEADLINE_CHECK_S
             elif self.want is not None:
@@ -268,7 +268,7 @@ class EventStream(Stream):
         data = b"".join(parts) if len(parts) > 1 else parts[0]
         transport.write(data)
         if self.output_full:
-            await self.write_buffer_has_room()
+            await self.wait_for_buffer_room()
             return
         self.handled_bytes = handled = handled + CALL_COST_BYTES + len(data)
         if handled > TURN_BYTES:
@@ -285,7 +285,7 @@ class EventStream(Stream):
         self.loop.call_soon(self.resume_if_waiting_for, Want.TURN)
         await self.wait(Want.TURN, math.inf)
 
-    async def write_buffer_has_room(self) -> None:
+    async def wait_for_buffer_room(self) -> None:
         """Wait until the transport's buffer has room. Raises Disconnected; Timeout if the client takes no byte
         within write_timeout, or is slower than min_rate.
         """
@@ -331,7 +331,7 @@ class EventStream(Stream):
                     except OSError:
                         break  # the process has no descriptor left
                 if count:
-                    await self.socket_has_room(target)
+                    await self.wait_for_socket_room(target)
         finally:
             self.unsent = count
             if watched >= 0:
@@ -352,11 +352,11 @@ class EventStream(Stream):
             except Timeout:  # the client may have read a part
                 if self.transport.get_write_buffer_size() >= size:
                     raise
-                await self.write_buffer_has_room()
+                await self.wait_for_buffer_room()
             finally:
                 self.transport.set_write_buffer_limits(high=self.HIGH)
 
-    async def socket_has_room(self, target: int) -> None:
+    async def wait_for_socket_room(self, target: int) -> None:
         """Wait until the socket's buffer has room. target: its descriptor, or a duplicate. Raises Timeout,
         Disconnected.
         """
@@ -446,7 +446,7 @@ class EventStream(Stream):
             return
         if not self.requests:
             self.expires = min(self.expires, time.monotonic() + FIRST_REQUEST_S + DEADLINE_CHECK_S)
-        elif unread(self.transport.get_extra_info("socket").fileno()):
+        elif unread_bytes(self.transport.get_extra_info("socket").fileno()):
             self.loop.call_later(READ_ALL_S, self.end_idle)
         else:
             self.resume_if_waiting_for(Want.BYTES)
@@ -500,7 +500,7 @@ class _Pause:
 PAUSE: Awaitable[None] = _Pause()
 
 
-def unread(descriptor: int) -> int:
+def unread_bytes(descriptor: int) -> int:
     """Return how many unread bytes have arrived on a socket; 0 if it is closed."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])

@@ -67,18 +67,18 @@ let_others_run = getattr(os, "sched_yield", lambda: None)  # not every Python ha
 ACCEPTED_BLOCK = hasattr(socket, "SOCK_NONBLOCK")
 
 
-class Forks:
+class ForkCounter:
     """Counts the forks between the first process and this one, so that a Listener notices that it is inherited."""
 
     count = 0
 
 
-def forked() -> None:
+def count_fork() -> None:
     """Count a fork, in the child."""
-    Forks.count += 1
+    ForkCounter.count += 1
 
 
-os.register_at_fork(after_in_child=forked)
+os.register_at_fork(after_in_child=count_fork)
 
 
 class StartError(Failure):
@@ -118,24 +118,24 @@ def open_sockets(addresses: Sequence[str], backlog: int, write_timeout: float) -
                     set_timeouts(sock, RECEIVE_TIMEOUT_S, write_timeout)
     except (OSError, UnicodeError) as reason:  # a host label of more than 63 characters raises UnicodeError
         close_sockets(sockets)
-        raise StartError(explain(address, reason)) from None
+        raise StartError(why_not_opened(address, reason)) from None
     return sockets
 
 
 def open_address(address: str) -> Iterator[socket.socket]:
     """Yield a bound socket for each network address to which a configured address resolves. Raises OSError."""
-    family, host, port = parse_address(address)
-    if family == "unix":
+    kind, host, port = parse_address(address)
+    if kind == "unix":
         yield open_unix(host)
-    elif family == "fd":
+    elif kind == "fd":
         yield InheritedSocket(fileno=port)  # of fd://N: the descriptor
     else:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for ip_family, kind, protocol, _, where in dict.fromkeys(found):  # without duplicates
-            sock = socket.socket(ip_family, kind, protocol)
+        for family, socket_type, protocol, _, where in dict.fromkeys(found):  # without duplicates
+            sock = socket.socket(family, socket_type, protocol)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if ip_family == socket.AF_INET6:  # otherwise [::] would take the port of 0.0.0.0, too
+                if family == socket.AF_INET6:  # otherwise [::] would take the port of 0.0.0.0, too
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(where)
             except OSError:
@@ -150,10 +150,10 @@ def try_address(address: str) -> str:
     The check does not listen, and creates or removes no file. Raises StartError if open_sockets() would fail,
     except for an address in use, which gives a note.
     """
-    family, host, _ = parse_address(address)
-    if family == "fd":
+    kind, host, _ = parse_address(address)
+    if kind == "fd":
         return f"{address} comes from the program that starts the server, and cannot be checked"
-    if family == "unix":
+    if kind == "unix":
         return try_unix(host)
     try:
         for sock in open_address(address):
@@ -161,7 +161,7 @@ def try_address(address: str) -> str:
     except (OSError, UnicodeError) as reason:
         if isinstance(reason, OSError) and reason.errno == errno.EADDRINUSE:
             return f"{address} is in use, by this server or by another"
-        raise StartError(explain(address, reason)) from None
+        raise StartError(why_not_opened(address, reason)) from None
     return ""
 
 
@@ -198,7 +198,7 @@ def open_unix(path: str) -> socket.socket:
     return sock
 
 
-def explain(address: str, reason: OSError | UnicodeError) -> str:
+def why_not_opened(address: str, reason: OSError | UnicodeError) -> str:
     """Return one line: the reason why an address cannot be opened, and the remedy."""
     if isinstance(reason, UnicodeError):
         return f"{address}: the host is malformed"
@@ -266,7 +266,7 @@ class Listener:
 
     def open_waiting(self) -> None:
         """Open the descriptor set and the wake pipe. Each process that accepts needs its own."""
-        self.forks = Forks.count
+        self.forks = ForkCounter.count
         self.watched = descriptor_set()
         self.wake_reader, self.wake_writer = nonblocking_pipe()
         self.watched.register(self.wake_reader, EPOLLIN)
@@ -309,7 +309,7 @@ class Listener:
         seconds: the longest wait; -1: no limit. Return up to `max_accepts` connections (0: they wait in the
         backlog), and the watched descriptors that are ready.
         """
-        if self.forks != Forks.count:  # this process is a child, and has inherited the listener
+        if self.forks != ForkCounter.count:  # this process is a child, and has inherited the listener
             self.open_in_child()
         accept_from = self.accept_from  # read once: another thread may change it
         now = time.monotonic() if accept_from else 0.0

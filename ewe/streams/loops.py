@@ -42,7 +42,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import wait
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ewe import logger
 from ewe.streams.base import Disconnected, Poller, Stream, Timeout, Want
@@ -224,7 +224,7 @@ class LoopThread:
     def __init__(self, choice: str) -> None:
         """choice: the kind of loop (setting `loop`). Raises OSError if the system starts no thread."""
         self.process = os.getpid()
-        self.loop = loop_maker(choice)[0]()
+        self.loop = loop_kind(choice).make()
         self.ends = False  # close() has been called
         self.thread = threading.Thread(target=self.work, name="applications", daemon=True)
         try:
@@ -329,8 +329,15 @@ def resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:
-    """Return the function that makes a loop, and the loop's name. choice: auto, uvloop or asyncio.
+class LoopKind(NamedTuple):
+    """A kind of event loop: its name, and the function that makes one."""
+
+    name: str
+    make: Callable[[], asyncio.AbstractEventLoop]
+
+
+def loop_kind(choice: str) -> LoopKind:
+    """Return the kind of loop for a value of the setting `loop`: auto, uvloop or asyncio.
 
     Raises ImportError if the choice is uvloop and uvloop is not installed.
     """
@@ -341,5 +348,5 @@ def loop_maker(choice: str) -> tuple[Callable[[], asyncio.AbstractEventLoop], st
             if choice == "uvloop":
                 raise
         else:
-            return uvloop.new_event_loop, "uvloop"
-    return asyncio.new_event_loop, "asyncio"
+            return LoopKind("uvloop", uvloop.new_event_loop)
+    return LoopKind("asyncio", asyncio.new_event_loop)

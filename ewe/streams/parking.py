@@ -123,7 +123,7 @@ class OtherSockets:
                     return
                 self.polls[descriptor] = poll
                 try:
-                    self.listener.watch(descriptor, events, True)
+                    self.listener.watch(descriptor, events, again=True)
                 except FileNotFoundError:
                     self.listener.watch(descriptor, events)
         except OSError:  # resume the conversation: its next call meets the error

@@ -145,7 +145,7 @@ class PoolStream(BlockingStream):
             try:
                 sent = self.socket.send(data)
             except BlockingIOError:
-                min_rate = await self.socket_has_room(min_rate)
+                min_rate = await self.wait_for_socket_room(min_rate)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -196,7 +196,7 @@ class PoolStream(BlockingStream):
         self.handled_bytes = 0
         await Wait(Want.TURN, math.inf)
 
-    async def socket_has_room(self, min_rate: MinRate | None) -> MinRate:
+    async def wait_for_socket_room(self, min_rate: MinRate | None) -> MinRate:
         """Wait until the client has read some bytes. Return `min_rate`, or a new MinRate for None.
 
         Raises Timeout if the client reads nothing for write_timeout, or is slower than min_rate.
@@ -224,7 +224,7 @@ class PoolStream(BlockingStream):
             try:
                 sent = send_region(self.socket.fileno(), file, offset, min(count, SENDFILE_BYTES))
             except BlockingIOError:
-                await self.socket_has_room(min_rate)
+                await self.wait_for_socket_room(min_rate)
                 continue
             except OSError:
                 raise Disconnected from None
@@ -242,7 +242,7 @@ class PoolWakeEvent:
         self.stream = stream
         self.is_set = False
         self.wake: Callable[[], None] | None = None  # queues the parked conversation
-        self.client_ended_at: float | None = None
+        self.client_ended_at: float | None = None  # when the client was first seen to have closed its side
 
     def set(self) -> None:
         """Queue the conversation, if it is parked already. Any thread may call this."""

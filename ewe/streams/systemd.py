@@ -13,7 +13,7 @@ from collections.abc import Mapping
 FIRST_DESCRIPTOR = 3  # SD_LISTEN_FDS_START
 
 
-def inherited(environ: Mapping[str, str]) -> tuple[str, ...]:
+def inherited_addresses(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses (fd://3, ...) of the sockets that the manager opened for this process."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():

@@ -44,7 +44,7 @@ class TracedStream(StreamOver):
         self.why = "the server closes"
         self.complete = False  # is the response in progress complete before its first byte is sent?
         self.has_sent = False
-        self.before_wait = trace.writer(not below.may_block)
+        self.before_wait = trace.writer(may_hold=not below.may_block)
 
     @property
     def programs(self) -> set[Child]:
@@ -56,7 +56,7 @@ class TracedStream(StreamOver):
     def end(self) -> None:
         """Write the event `ended`."""
         closes_next = self.below.may_block and not self.below.own_programs
-        self.trace.writer(closes_next)("ended", self.name, self.why)
+        self.trace.writer(may_hold=closes_next)("ended", self.name, self.why)
 
     @contextmanager
     def wait(self, what: str) -> Iterator[None]:

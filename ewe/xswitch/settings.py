@@ -36,7 +36,7 @@ from ewe.config.setting import Key
 from ewe.config.setting_types import BOOL, SIZE, size
 from ewe.config.table_kinds import TableKind
 from ewe.config.tables import by_field_name, keys_of, read_file, setting
-from ewe.trace import exposed
+from ewe.trace import exposure_warning
 from ewe.xswitch.engine_kinds import BUILT_IN, FAR_CONNECTIONS, FAR_KEYS, PRELOADING_ENGINES, EngineKind
 from ewe.xswitch.process import EngineLimits
 from ewe.xswitch.setting_types import (
@@ -272,7 +272,7 @@ class Settings:
                 " and ask it for every user's scripts; give them a separate user"
             )
         lines += [f"roots: there is no directory {root}" for root in self.roots if not os.path.isdir(root)]
-        if self.trace and (reason := exposed(self.trace)):
+        if self.trace and (reason := exposure_warning(self.trace)):
             lines.append(reason)
         if self.user_logs and (reason := directory_fault(self.user_logs)):
             lines.append(f"user-logs: {reason}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from support import web
 from support.server import WAYS_TO_WAIT, Start
 
-from ewe.http.conditional import range_applies, status_by_conditions, tags
+from ewe.http.conditional import entity_tags, range_applies, status_by_conditions
 from ewe.http.dates import http_date
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Request
@@ -63,7 +63,7 @@ def request(*lines: str) -> Request:
     ],
 )
 def test_tags(value: str, expected: list[str]) -> None:
-    assert tags(value) == expected
+    assert entity_tags(value) == expected
 
 
 TAGS = some.lists(
@@ -82,14 +82,14 @@ COMMAS = some.sampled_from([",", ", ", " ,", "\t,\t", ", ,", ",,, "])
 @given(TAGS, some.lists(COMMAS, min_size=3, max_size=3))
 def test_any_list_of_tags_is_read(wanted: list[str], commas: list[str]) -> None:
     value = wanted[0] + "".join(comma + tag for comma, tag in zip(itertools.cycle(commas), wanted[1:]))
-    assert tags(value) == wanted
+    assert entity_tags(value) == wanted
 
 
 @pytest.mark.parametrize("end", ["", "x", '"', ","])
 @pytest.mark.parametrize("unit", [", ", ",\t", '"a", ', '"a" ,  ,', 'W/"', '"', " "])
 def test_a_hostile_list_costs_little(unit: str, end: str) -> None:
     value = unit * (16000 // len(unit)) + end
-    assert tags(value) is not None
+    assert entity_tags(value) is not None
 
 
 # Section 13.2.2

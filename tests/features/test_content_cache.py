@@ -21,10 +21,10 @@ from ewe.features.compression import Compression
 from ewe.features.content_cache import Cached
 from ewe.gateway import content_cache, content_copies
 from ewe.gateway.content_cache import SHARED_WAIT_S, ContentCache, RecordedBody
-from ewe.http.caching import NEUTRAL, directives, fields_in_vary, lifetime, seconds
+from ewe.http.caching import NEUTRAL, delta_seconds, directives, fields_in_vary, freshness_lifetime
 from ewe.http.dates import http_date
 from ewe.http.limits import RequestLimits
-from ewe.http.messages import FileResponse, KeptResponse, Request, Response, Source
+from ewe.http.messages import FileResponse, Request, Response, Source, StorableResponse
 from ewe.http.parser import parse_request
 from ewe.http.response_head import options_of
 from ewe.http.status import HTTPError
@@ -88,8 +88,8 @@ def test_hostile_directives_cost_little(unit: str) -> None:
 )
 def test_lifetime(fields: dict[str, str], expected: int | None) -> None:
     response = Response(200, fields.items())
-    assert lifetime(directives(fields.get("Cache-Control")), response, 1000.0) == expected
-    assert seconds("\xb2") == 0
+    assert freshness_lifetime(directives(fields.get("Cache-Control")), response, 1000.0) == expected
+    assert delta_seconds("\xb2") == 0
 
 
 def test_selecting() -> None:
@@ -744,7 +744,7 @@ def test_a_compressed_body_that_does_not_fit_takes_no_room(place: Place) -> None
     place.ask()
     place.ask()
     response = place.response
-    assert isinstance(response, KeptResponse)
+    assert isinstance(response, StorableResponse)
     assert not response.take_room(3001)
     assert response.take_room(2000) and not response.take_room(1001) and response.take_room(1000)
 

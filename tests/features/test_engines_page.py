@@ -95,7 +95,7 @@ def test_a_location_without_a_log_in_or_beside_users_pages_is_refused() -> None:
         (object(), True, "needs a site without"),
     ):  # fmt: skip
         location: Any = SimpleNamespace(
-            at=lambda key: f"ewe.toml line 3: {key}", table=table, is_guarded=guarded,
+            label_of=lambda key: f"ewe.toml line 3: {key}", table=table, is_guarded=guarded,
             plan=SimpleNamespace(provided=lambda name, found=provided: found),
             config=Config(userdir="public_html"),
         )  # fmt: skip

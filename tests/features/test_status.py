@@ -358,9 +358,9 @@ def test_many_threads_and_forked_children_lose_no_count() -> None:
 
     def many() -> None:
         for _ in range(2000):
-            board.count(once)
+            board.apply(once)
 
-    board.count(once)
+    board.apply(once)
     children = []
     for _ in range(3):
         child = os.fork()
@@ -411,7 +411,7 @@ def test_cpu_time_is_counted_once() -> None:
     while time.process_time() - began < 0.02:
         pass
     for _ in range(3):
-        board.count(board.add_cpu)
+        board.apply(board.add_cpu)
     assert 20_000 <= board.sums()[CPU_MICROS] <= time.process_time() * 1e6
 
 

@@ -17,7 +17,7 @@ from support.server import ROOT, Server, Start
 from support.xswitch_client import account
 
 from ewe.bounded import SETTLED_S
-from ewe.config.feature_table import lacking
+from ewe.config.feature_table import unmet_needs
 from ewe.config.settings import Config
 from ewe.features.static import ENTRY_BYTES
 from ewe.features.users import Users
@@ -234,8 +234,8 @@ def test_root_does_not_serve_those_of_one_site_either(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "ewe.toml").write_text('[[site]]\n[[site]]\nnames = ["b"]\nuserdir = "public_html"\n')
     config = Config.load(environ={}, file=str(tmp_path / "ewe.toml"))
-    assert [line[:40] for line in lacking(config)] == ["root does not serve users' directories ("]
-    assert not [*lacking(config.replace("a test", user="www-data"))]
+    assert [line[:40] for line in unmet_needs(config)] == ["root does not serve users' directories ("]
+    assert not [*unmet_needs(config.replace("a test", user="www-data"))]
 
 
 def test_without_the_setting_there_are_no_users(start: Start) -> None:

@@ -9,7 +9,7 @@ from support import web
 from support.server import Server, Start
 from support.xswitch_client import xswitch
 
-from ewe.gateway.own_names import is_own, misdirected
+from ewe.gateway.own_names import is_own, misdirected_response
 from ewe.http.messages import Request
 from ewe.streams.base import Connected, Stream
 
@@ -46,7 +46,7 @@ def asked(host: str, server: str, client: str = "127.0.0.1", connected: str = ""
     if connected:
         stream.connected = Connected((peer, 1), (connected, 80), "http", trusted=True)
         stream.peer = (peer, 1)
-    refused = misdirected(request, stream, NAMES)
+    refused = misdirected_response(request, stream, NAMES)
     assert refused is None or ("[[site]]" in refused.cause and "evil" in refused.cause)
     return refused.status if refused is not None else 0
 

@@ -25,7 +25,7 @@ from ewe.gateway.records import (
     decode_pairs,
     encode_pairs,
     record,
-    stream,
+    stream_records,
 )
 
 NAMES = st.binary(max_size=300)
@@ -85,7 +85,7 @@ def test_records_come_back_cut_anywhere(records: list[tuple[int, int, bytes]], c
 @pytest.mark.parametrize("size", [0, 1, 65528, 65529, 65535, 65536, 200_000])
 def test_a_stream_is_as_many_records_as_it_takes(size: int) -> None:
     data = random.Random(size).randbytes(size)
-    records = RecordDecoder().feed(stream(fastcgi.STDIN, 7, data))
+    records = RecordDecoder().feed(stream_records(fastcgi.STDIN, 7, data))
     assert b"".join(content for _, _, content in records) == data
     assert all(each[2] and each[:2] == (fastcgi.STDIN, 7) for each in records)
 
@@ -176,7 +176,7 @@ BEGIN = record(fastcgi.BEGIN_REQUEST, 1, b"\0\1\1\0\0\0\0\0")
         (BEGIN + record(fastcgi.PARAMS, 1) + record(fastcgi.STDIN, 1) * 2, "after its end"),
         (BEGIN + record(fastcgi.PARAMS, 1, b"\xff") + record(fastcgi.PARAMS, 1), "beyond the end"),
         (BEGIN + record(fastcgi.STDOUT, 1, b"x"), "type 6 from a web server"),
-        (BEGIN + stream(fastcgi.PARAMS, 1, bytes(300_000)), "exceed 262144 bytes"),
+        (BEGIN + stream_records(fastcgi.PARAMS, 1, bytes(300_000)), "exceed 262144 bytes"),
     ],
 )
 def test_what_a_web_server_must_not_send(data: bytes, told: str) -> None:

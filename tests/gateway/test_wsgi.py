@@ -27,7 +27,7 @@ from ewe.config.settings import Config
 from ewe.features.content_cache import Cached
 from ewe.features.wsgi import Blocks, Finishing
 from ewe.gateway.content_cache import ContentCache
-from ewe.gateway.wsgi import ErrorStream, FileWrapper, Invocation, checked_head, constants
+from ewe.gateway.wsgi import ErrorStream, FileWrapper, Invocation, checked_head, constant_environ
 from ewe.http.messages import Request, Response, Source
 from ewe.sites import make_site
 from ewe.streams.blocking import run
@@ -422,7 +422,7 @@ def test_a_file_that_is_not_an_ordinary_one_is_iterated(tmp_path: Path) -> None:
 def invocation(application: Callable[..., object], method: str = "GET") -> Invocation:
     """Return an invocation that has begun."""
     environ = {
-        **constants("", False, False),
+        **constant_environ("", False, False),
         "wsgi.input": open(os.devnull, "rb"),
         "wsgi.errors": ErrorStream("a"),
     }

@@ -7,7 +7,7 @@ import ast
 import pytest
 from support.rooms import ROOT
 
-from ewe.config.feature_table import FEATURES, STEPS, feature, modules
+from ewe.config.feature_table import FEATURES, STEPS, feature, module_names
 from ewe.config.settings import SETTINGS, Config
 
 # Groups whose settings concern the server, and settings of others that concern several features
@@ -17,7 +17,7 @@ SHARED = {
     *("program_timeout", "spool", "env", "pass_authorization", "development"),  # programs of every kind
     "proxy_protocol",  # connections: the header comes before TLS and HTTP, so no handler can read it
 }
-DECLARATIONS = [feature(module) for module in modules()]
+DECLARATIONS = [feature(module) for module in module_names()]
 
 
 def test_each_setting_concerns_one_feature_or_the_server() -> None:

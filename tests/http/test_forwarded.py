@@ -9,7 +9,7 @@ import pytest
 
 from ewe.http import proxy_header
 from ewe.http.addresses import Networks, parse_ip
-from ewe.http.forwarded import forwarded, origin, parse_node, x_forwarded
+from ewe.http.forwarded import origin_of, parse_forwarded, parse_node, parse_x_forwarded
 from ewe.http.proxy_header import SIGNATURE, Malformed, crc32c, parse
 from ewe.http.status import HTTPError
 
@@ -50,7 +50,7 @@ def test_networks_hold_addresses_networks_and_unix() -> None:
     ],
 )
 def test_the_rightmost_address_that_is_not_trusted_is_the_client(field: str, client: str | None) -> None:
-    found = origin(x_forwarded(field, "", "", ""), TRUSTED).client
+    found = origin_of(parse_x_forwarded(field, "", "", ""), TRUSTED).client
     assert (found and found[0]) == client
 
 
@@ -62,30 +62,38 @@ def test_ports_of_nodes() -> None:
 
 
 def test_scheme_host_and_port_belong_to_the_clients_hop() -> None:
-    found = origin(
-        x_forwarded("6.6.6.6, 203.0.113.9, 10.0.0.7", "ftp, https, http", "evil, a.org, b.org", ""), TRUSTED
+    found = origin_of(
+        parse_x_forwarded("6.6.6.6, 203.0.113.9, 10.0.0.7", "ftp, https, http", "evil, a.org, b.org", ""),
+        TRUSTED,
     )
     assert found == (("203.0.113.9", 0), "https", "a.org", 0)
     # A list of another length: the nearest proxy has written its end.
-    found = origin(x_forwarded("203.0.113.9, 10.0.0.7", "http, x, https", "a.org:8443", "8443"), TRUSTED)
+    found = origin_of(
+        parse_x_forwarded("203.0.113.9, 10.0.0.7", "http, x, https", "a.org:8443", "8443"), TRUSTED
+    )
     assert found == (("203.0.113.9", 0), "https", "a.org:8443", 8443)
-    assert origin(x_forwarded("", "https", "", ""), TRUSTED) == (None, "https", "", 0)
-    assert origin(x_forwarded("", "gopher", "", "0x50"), TRUSTED) == (None, "", "", 0)
+    assert origin_of(parse_x_forwarded("", "https", "", ""), TRUSTED) == (None, "https", "", 0)
+    assert origin_of(parse_x_forwarded("", "gopher", "", "0x50"), TRUSTED) == (None, "", "", 0)
     with pytest.raises(HTTPError) as refused:
-        origin(x_forwarded("", "", "a.org/evil", ""), TRUSTED)
+        origin_of(parse_x_forwarded("", "", "a.org/evil", ""), TRUSTED)
     assert refused.value.status == 400
 
 
 def test_forwarded_of_rfc_7239() -> None:
-    hops = forwarded('for=6.6.6.6, For="[2001:db8::1]:47";proto=https;host="a.org:8443", for=10.0.0.7;by=_x')
-    assert origin(hops, TRUSTED) == (("2001:db8::1", 47), "https", "a.org:8443", 0)
+    hops = parse_forwarded(
+        'for=6.6.6.6, For="[2001:db8::1]:47";proto=https;host="a.org:8443", for=10.0.0.7;by=_x'
+    )
+    assert origin_of(hops, TRUSTED) == (("2001:db8::1", 47), "https", "a.org:8443", 0)
     # Elements may be empty: a client's field, with what the proxy has added.
-    assert origin(forwarded(" , ,for=203.0.113.9, "), TRUSTED).client == ("203.0.113.9", 0)
-    assert origin(forwarded('for=6.6.6.6, for="1.2.3.4\\""'), TRUSTED).client is None
-    assert origin(forwarded("for=unknown"), TRUSTED).client is None
+    assert origin_of(parse_forwarded(" , ,for=203.0.113.9, "), TRUSTED).client == ("203.0.113.9", 0)
+    assert origin_of(parse_forwarded('for=6.6.6.6, for="1.2.3.4\\""'), TRUSTED).client is None
+    assert origin_of(parse_forwarded("for=unknown"), TRUSTED).client is None
     for end in (";", " ; "):  # section 4: a pair after ";" may be absent
-        assert origin(forwarded("for=6.6.6.6, for=203.0.113.9" + end), TRUSTED).client == ("203.0.113.9", 0)
-    assert forwarded("") == forwarded(" ,\t") == []
+        assert origin_of(parse_forwarded("for=6.6.6.6, for=203.0.113.9" + end), TRUSTED).client == (
+            "203.0.113.9",
+            0,
+        )
+    assert parse_forwarded("") == parse_forwarded(" ,\t") == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +111,7 @@ def test_forwarded_of_rfc_7239() -> None:
 def test_a_forwarded_field_that_a_client_has_spoilt(field: str) -> None:
     """The client's field must not hide the address that the proxy adds: the proxy would look like the client."""
     with pytest.raises(HTTPError) as refused:
-        forwarded(field)
+        parse_forwarded(field)
     assert refused.value.status == 400
 
 

@@ -24,7 +24,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
-from ewe.http.target import percent_encode, remove_dot_segments, unescape
+from ewe.http.target import percent_decode, percent_encode, remove_dot_segments
 from ewe.streams.blocking import run
 
 LIMITS = RequestLimits()
@@ -314,7 +314,7 @@ def test_a_path_never_escapes(path: str) -> None:
     # Resolving is idempotent, and where the name leads does not depend on what the dots were written as.
     assert remove_dot_segments(percent_encode(resolved)) == resolved
     assert remove_dot_segments(path.replace("%2e", ".").replace("%2E", ".")) == resolved
-    plain = os.path.normpath(unescape(path))
+    plain = os.path.normpath(percent_decode(path))
     assert resolved.rstrip("/") == (plain if plain != "//" else "/").replace("//", "/").rstrip("/")
 
 
@@ -324,7 +324,7 @@ def test_escape_is_undone_by_unescape(raw: bytes) -> None:
     """Any file name can be written in a URL, and is found again (RFC 3986 section 2.1)."""
     name = raw.decode("utf-8", "surrogateescape")
     escaped = percent_encode(name)
-    assert unescape(escaped) == name
+    assert percent_decode(escaped) == name
     assert re.fullmatch(r"[A-Za-z0-9\-._~!$'()*+,=@/]*(?:%[0-9A-F]{2}[A-Za-z0-9\-._~!$'()*+,=@/]*)*", escaped)
     if b"\0" not in raw and not {b"", b".", b".."} & set(raw.split(b"/")):
         assert remove_dot_segments("/" + escaped) == "/" + name
@@ -755,7 +755,7 @@ def decode(pieces: list[bytes], limits: RequestLimits = LIMITS) -> tuple[bytes, 
     body = b""
     for place, piece in enumerate(pieces):
         body += decoder.feed(piece)
-        while not (decoder.hungry or decoder.finished):
+        while not (decoder.needs_data or decoder.finished):
             body += decoder.feed(b"")
         if decoder.finished:
             return body, decoder.rest + b"".join(pieces[place + 1 :])

@@ -10,7 +10,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.mapping import Mapping
 from ewe.http.messages import Request
 from ewe.http.parser import parse_request
-from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via
+from ewe.http.request_head import forwarding_fields, passed_fields, passes_through_ewe, target_for, via_line
 from ewe.http.response_head import parse_response_head
 from ewe.http.status import HTTPError
 
@@ -70,7 +70,7 @@ def test_fields_that_do_not_go_on() -> None:
         "accept: */*", "Authorization: Basic eA==", "X-Forwarded: y",
     )  # fmt: skip
     assert passed_fields(asked) == ["Accept: */*\r\n", "Authorization: Basic eA==\r\n", "X-Forwarded: y\r\n"]
-    assert via(asked) == "Via: 1.1 a, 1.1 ewe\r\n"
+    assert via_line(asked) == "Via: 1.1 a, 1.1 ewe\r\n"
     assert passes_through_ewe(request("/", "Via: 1.1 ewe, 1.0 ewe (x), 1.1 ewes, HTTP/1.1 ewe")) == 3
 
 

@@ -162,7 +162,7 @@ def test_a_refused_thread_is_told_once_and_tried_again_later(
 def test_idle_threads_are_ordered_to_end_once(refused: list[bool]) -> None:
     threads = Threads(2, 9)
     threads.growth.begin_window(0.0)
-    threads.add(4)
+    threads.start_threads(4)
     for number in range(1, 4):
         threads.adjust_threads(number * WINDOW_S)
     assert threads.count == 2 and threads.waiting.qsize() == 4
@@ -173,7 +173,7 @@ def test_a_thread_that_ends_is_forgotten() -> None:
     queue: SimpleQueue[Any] = SimpleQueue()
     threads = PoolThreads(lambda own: queue.get(), queue, CountRange(3), lambda count: None)
     assert threads.start() == 3
-    threads.end(3)
+    threads.order_to_end(3)
     while threads.threads:
         time.sleep(0.01)
     assert threads.count == 0
@@ -185,6 +185,6 @@ def test_a_pool_that_waits_in_the_kernel_wakes_to_grow_and_to_shrink(refused: li
     threads.waiting.put(None)
     assert threads.wait_s() == LOOK_S
     threads.waiting.get()
-    threads.add(1)
+    threads.start_threads(1)
     assert LOOK_S <= threads.wait_s() <= WINDOW_S
     assert Threads(3, 3).wait_s() == -1

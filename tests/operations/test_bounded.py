@@ -14,7 +14,7 @@ from ewe import bounded, logger
 from ewe.bounded import BoundedDict, TimedCache
 from ewe.config.settings import Config
 from ewe.conversation import converse
-from ewe.http.messages import MAX_REQUESTS, MadeOfRequests, Request
+from ewe.http.messages import MAX_REQUESTS, Request, RequestCache
 from ewe.sites import make_site
 from ewe.streams.blocking import BlockingStream, run, set_timeouts
 
@@ -137,7 +137,7 @@ def test_no_long_head_outlives_its_exchange(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_made_of_requests_is_bounded() -> None:
-    made: MadeOfRequests[int] = MadeOfRequests()
+    made: RequestCache[int] = RequestCache()
     for number in range(MAX_REQUESTS + 1):
         made[Request("GET", f"/{number}", (1, 1))] = number
     assert list(made.values()) == [MAX_REQUESTS]

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from ewe.child_processes import exit_status, has_exited, send_signal, wait_until
-from ewe.gateway.kept_programs import Forked
+from ewe.gateway.kept_programs import ForkedProcess
 
 LIBC = ctypes.CDLL(None)
 
@@ -62,7 +62,7 @@ def test_a_child_that_only_pauses_has_not_exited() -> None:
 def test_a_child_that_has_made_this_process_its_tracer_is_killed(traced: str) -> None:
     """Otherwise it would stay stopped, and this process would wait for it without a limit."""
     if traced == "kept":
-        forked = Forked(be_traced)
+        forked = ForkedProcess(be_traced)
         assert wait_until(lambda: forked.poll() is not None, 20)
         assert forked.returncode == -signal.SIGKILL
         return

@@ -14,7 +14,7 @@ from support import web
 from support.server import ROOT, Start, run_command
 from support.wire import read_response
 
-from ewe.server.run import banner
+from ewe.server.run import print_banner
 
 
 @pytest.fixture
@@ -150,11 +150,11 @@ def test_the_banner_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Mock(write=written.append))
     factory = Mock(words="serial", workers=1)
     factory.site.tls = None
-    banner([], factory)
+    print_banner([], factory)
     assert len(written) == 1 and written[0].endswith("Ctrl-C stops)\n")
 
 
 def test_a_banner_that_cannot_be_written_stops_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error may be a file on a full disk, or a pipe without a reader."""
     monkeypatch.setattr(sys, "stderr", Mock(flush=Mock(side_effect=OSError)))
-    banner([], Mock(words="serial", workers=1))
+    print_banner([], Mock(words="serial", workers=1))

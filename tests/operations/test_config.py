@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ewe.config.count_range import CountRange
 from ewe.config.feature_table import SETTINGS as MODULES
-from ewe.config.feature_table import modules as features
+from ewe.config.feature_table import module_names as features
 from ewe.config.messages import ConfigError
 from ewe.config.setting import Setting, joined
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size

@@ -385,7 +385,7 @@ def test_an_application_that_hup_adds(start: Start, tmp_path: Path, model: str) 
     server = start(model, "--config", str(file))
     assert "imported again" not in hup(server, "was read again")
     file.write_text('wsgi = ["/=shop:app"]\n')
-    restart = "a new version of shop:app needs a restart: this server was started without one"
+    restart = "a new version of shop:app needs a restart: this server was started without an application"
     hup(server, restart if model == "thread" else DEPLOYED)
     wait_for_answer(server, "", "one")
     write(tmp_path / "shop.py", SIMPLE, "two")

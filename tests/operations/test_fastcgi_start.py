@@ -23,7 +23,7 @@ from support.server import Server, Start, run_command, wait_until, write_program
 
 from ewe.config.settings import Config
 from ewe.features.fastcgi_programs import FastCGIProgram
-from ewe.server.program_manager import Manager, ProgramManager, ProgramProcess, hint_about_package
+from ewe.server.program_manager import ManagerProcess, ProgramManager, ProgramProcess, hint_about_package
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -190,11 +190,11 @@ def test_bad_settings_are_one_line(tmp_path: Path, setting: str) -> None:
 def test_the_manager_waits_while_an_old_process_ends_its_request() -> None:
     """Its successors die young, so their socket is hidden. The manager must not look at them without a pause."""
     program: Any = SimpleNamespace(count=1, hidden=True)
-    manager = Manager([program], -1, 1.0)
+    manager = ManagerProcess([program], -1, 1.0)
     slot = manager.slots[0]
     slot.due_at = None
     old: Any = SimpleNamespace(program=program, started_at=time.monotonic() - 3600, deadline=0.0)
-    manager.leaving.append(old)
+    manager.retiring.append(old)
     assert manager.seconds_to_next_action() is None
     slot.process = young = old.__class__(**{**vars(old), "started_at": time.monotonic()})
     assert young.program.hidden and manager.seconds_to_next_action()
@@ -246,7 +246,7 @@ def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:
     high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1024)
     try:
         os.write(writer, b"x")
-        assert Manager([], reader, 1.0).wait_for({reader, high}) == {reader, high}
+        assert ManagerProcess([], reader, 1.0).wait_for({reader, high}) == {reader, high}
     finally:
         for descriptor in (reader, writer, high):
             os.close(descriptor)
@@ -285,8 +285,8 @@ def test_a_process_that_a_program_left_behind_does_not_block_the_manager(tmp_pat
                     for _ in range(5):
                         client = clients.enter_context(socket.socket(socket.AF_UNIX))
                         client.connect(program.path)
-                    program.hide()
-                program.show()
+                    program.hide_socket()
+                program.show_socket()
                 assert os.get_blocking(program.socket.fileno())
         finally:
             os.kill(left_behind, signal.SIGKILL)
@@ -312,6 +312,6 @@ def test_a_removed_socket_ends_no_other_program(tmp_path: Path) -> None:
     program = FastCGIProgram(".x", 1, "/bin/true", str(tmp_path / "socket"))
     with program.socket:
         os.unlink(program.path)
-        program.hide()
-        program.show()
+        program.hide_socket()
+        program.show_socket()
     assert not program.hidden

@@ -26,10 +26,10 @@ from support.wire import read_response
 
 from ewe import logger
 from ewe.config.settings import Config
-from ewe.log_files import LogFile, changeable
+from ewe.log_files import LogFile, first_changeable_directory
 from ewe.server.privileges import become
 from ewe.server.processor_factory import ProcessorFactory
-from ewe.server.run import StartError, pid_file, serve_with_xswitch, started_programs
+from ewe.server.run import StartError, managed_programs, pid_file, serve_with_xswitch
 from ewe.streams.systemd import notify
 
 GET = b"GET / HTTP/1.1\r\nHost: ewe\r\n\r\n"
@@ -461,7 +461,9 @@ def test_where_a_log_may_be_given_away(tmp_path: Path) -> None:
         "of/games": "of/games", "of/games/inner": "of/games", "of/games/link": "of/games", "links/hop": "of/games",
         "wide": "wide", "links/loop": "links",
     }.items():  # fmt: skip
-        assert changeable(f"{tmp_path}/{name}", nobody) == (f"{tmp_path}/{found}" if found else ""), name
+        assert first_changeable_directory(f"{tmp_path}/{name}", nobody) == (
+            f"{tmp_path}/{found}" if found else ""
+        ), name
 
 
 @pytest.mark.needs("root")
@@ -632,7 +634,7 @@ def test_an_account_that_root_may_not_become_is_one_line(monkeypatch: pytest.Mon
     "begin",
     [
         lambda: serve_with_xswitch(Config(concurrency="xswitch"), None),
-        lambda: started_programs(Config(fastcgi_start=["/app=sleep 1"]), None).__enter__(),
+        lambda: managed_programs(Config(fastcgi_start=["/app=sleep 1"]), None).__enter__(),
     ],
 )
 def test_a_system_without_a_temporary_directory_is_one_line(

@@ -17,7 +17,7 @@ from support.proc import children
 from support.server import MODELS, ROOT, Server, Start, run_command, wait_until
 
 from ewe.server import sources
-from ewe.server.sources import Sources
+from ewe.server.sources import SourceWatcher
 
 WSGI = """
 def app(environ, start_response):
@@ -269,12 +269,12 @@ def test_hup_with_an_application_that_cannot_start(start: Start, tmp_path: Path,
 # The watcher, in memory
 
 
-def looked(watched: Sources) -> list[str]:
+def looked(watched: SourceWatcher) -> list[str]:
     """Return the files that are reported once they no longer change."""
     found: list[str] = []
     for _ in range(3):
         watched.due_at = 0.0
-        found += watched.report()
+        found += watched.take_changes()
     return [os.path.basename(path) for path in found]
 
 
@@ -282,7 +282,7 @@ def test_the_watcher(tmp_path: Path) -> None:
     for place in ("pkg/sub", ".hidden", "pkg/__pycache__", "env"):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "env" / "pyvenv.cfg").touch()
-    watched = Sources()
+    watched = SourceWatcher()
     watched.add(str(tmp_path))
     watched.watch_file(str(tmp_path / "ewe.toml"))
     assert looked(watched) == []
@@ -305,14 +305,14 @@ def test_the_watcher(tmp_path: Path) -> None:
 
 
 def test_files_that_change_one_after_the_other_are_reported_together(tmp_path: Path) -> None:
-    watched = Sources()
+    watched = SourceWatcher()
     watched.add(str(tmp_path))
     for name in ("a.py", "b.py"):
         (tmp_path / name).touch()
         watched.due_at = 0.0
-        assert watched.report() == []
+        assert watched.take_changes() == []
     watched.due_at = 0.0
-    assert len(watched.report()) == 2
+    assert len(watched.take_changes()) == 2
 
 
 def test_too_many_directories_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,14 +321,14 @@ def test_too_many_directories_are_said_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources.logger.errors, "warning", said.append)
     for number in range(9):
         (tmp_path / str(number)).mkdir()
-    watched = Sources()
+    watched = SourceWatcher()
     watched.add(str(tmp_path))
     looked(watched)
     assert len(said) == 1 and said[0].endswith("(reload)")
 
 
 def test_installed_packages_are_no_sources() -> None:
-    files = sources.loaded().values()
+    files = sources.own_modules().values()
     assert not [file for file in files if "site-packages" in file or file.startswith(f"{ROOT}/ewe/")]
     assert str(Path(__file__)) in files
 

@@ -35,26 +35,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_quit_and_a_second_int_abort_the_requests(numbers: tuple[int, ...], sent: list[int]) -> None:
     stop = Stopping()
     assert not stop
-    assert [stop.ask(number, GRACE_S) for number in numbers] == sent
+    assert [stop.begin_or_hasten(number, GRACE_S) for number in numbers] == sent
     assert stop
 
 
 def test_a_second_signal_only_brings_the_deadline_forward(clock: SimpleNamespace) -> None:
     stop = Stopping()
-    stop.ask(TERM, GRACE_S)
+    stop.begin_or_hasten(TERM, GRACE_S)
     assert stop.deadline == clock.now + GRACE_S + 2 * ABORT_TIMEOUT_S
     first = stop.deadline
     clock.now += 1
-    stop.ask(TERM, GRACE_S)
+    stop.begin_or_hasten(TERM, GRACE_S)
     assert stop.deadline == first
-    stop.ask(QUIT, GRACE_S)
+    stop.begin_or_hasten(QUIT, GRACE_S)
     assert stop.deadline == clock.now + ABORT_TIMEOUT_S < first
 
 
 def test_it_kills_again_if_a_worker_still_runs(clock: SimpleNamespace) -> None:
     stop = Stopping()
     assert not stop.is_overdue()  # it has not begun
-    stop.ask(QUIT, GRACE_S)
+    stop.begin_or_hasten(QUIT, GRACE_S)
     clock.now = stop.deadline
     assert not stop.is_overdue()
     clock.now += 0.1

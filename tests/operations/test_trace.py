@@ -23,7 +23,7 @@ from support.server import ROOT, Server, Start, run_command, wait_until, write_p
 
 from ewe.streams.blocking import run
 from ewe.streams.traced import TracedStream
-from ewe.trace import MAX_TEXT_CHARS, Trace, follows_others, trace_at
+from ewe.trace import MAX_TEXT_CHARS, Trace, earlier_run_warning, trace_at
 
 LINE = re.compile(r"(\d+\.\d{6}) ([a-z-]+) (-|\d+\.\d+) (\d+)/(\d+) (.*)")
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -416,16 +416,16 @@ def test_a_reload_of_one_process_begins_no_trace(start: Start, tmp_path: Path) -
 
 def test_a_trace_that_has_events_already_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    assert follows_others(str(path)) == ""
+    assert earlier_run_warning(str(path)) == ""
     trace_at(str(path)).write("model", "-", "pool")
-    assert follows_others(str(path)) == ""  # they are of this run
+    assert earlier_run_warning(str(path)) == ""  # they are of this run
     (tmp_path / "old").write_bytes(path.read_bytes())
     old = str(tmp_path / "old")
-    assert follows_others(old).startswith(f"trace: {old} has events of an earlier run")
-    assert follows_others(old) == ""
+    assert earlier_run_warning(old).startswith(f"trace: {old} has events of an earlier run")
+    assert earlier_run_warning(old) == ""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    assert follows_others(str(tmp_path / "pipe")) == ""
+    assert earlier_run_warning(str(tmp_path / "pipe")) == ""
     os.close(reader)
 
 

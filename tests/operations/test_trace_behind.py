@@ -19,7 +19,7 @@ from support.xswitch_client import xswitch
 
 from ewe.database.client import Client
 from ewe.database.protocol import ClientRequest, client_identifier, connection_of
-from ewe.trace import Trace, exposed
+from ewe.trace import Trace, exposure_warning
 
 pytestmark = pytest.mark.starts_processes
 
@@ -230,6 +230,6 @@ def test_a_trace_that_cannot_be_written_is_one_line(module: str, tmp_path: Path)
 def test_a_file_that_others_can_read_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     Trace(str(path))
-    assert exposed(str(path)) == "" == exposed(str(tmp_path / "absent"))
+    assert exposure_warning(str(path)) == "" == exposure_warning(str(tmp_path / "absent"))
     path.chmod(0o644)
-    assert exposed(str(path)).endswith(f"chmod 600 {path}")
+    assert exposure_warning(str(path)).endswith(f"chmod 600 {path}")

@@ -99,7 +99,7 @@ class Rehearsal(Supervisor):
 
     def ends(self, pid: int, code: int, failure: str = "") -> None:
         self.workers[pid].failure = failure
-        self.ended(self.workers.pop(pid), code)
+        self.handle_end(self.workers.pop(pid), code)
         if self.change_is_complete() and not self.stopping:
             self.end_change()
 

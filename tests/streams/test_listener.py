@@ -20,7 +20,7 @@ from ewe.processors.pool import Pool
 from ewe.processors.thread import Thread
 from ewe.server.worker import Worker
 from ewe.streams.blocking import TIMEVAL
-from ewe.streams.listener import Accepted, Listener, StartError, close_sockets, explain, open_sockets
+from ewe.streams.listener import Accepted, Listener, StartError, close_sockets, open_sockets, why_not_opened
 
 
 @pytest.fixture
@@ -189,4 +189,4 @@ def test_a_socket_that_cannot_listen_leaves_no_path(tmp_path: Path, monkeypatch:
     ("address", "remedy"), [("unix:/run/s", "another path"), ("a:80", "a port above 1023")]
 )
 def test_an_address_without_permission(address: str, remedy: str) -> None:
-    assert explain(address, PermissionError(errno.EACCES, "denied")).endswith(f"; choose {remedy}")
+    assert why_not_opened(address, PermissionError(errno.EACCES, "denied")).endswith(f"; choose {remedy}")

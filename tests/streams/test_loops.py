@@ -101,7 +101,7 @@ def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(asyncio.new_event_loop())
         return made[0]
 
-    monkeypatch.setattr(loops, "loop_maker", lambda choice: (make, choice))
+    monkeypatch.setattr(loops, "loop_kind", lambda choice: loops.LoopKind(choice, make))
     monkeypatch.setattr(threading.Thread, "start", fails)
     with pytest.raises(OSError, match="can't start new thread") as refused:
         LoopThread("asyncio")

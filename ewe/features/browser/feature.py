@@ -28,7 +28,7 @@ from ewe.features.browser.statements import BoundStatement
 from ewe.features.browser.urls import BadRequest, View
 from ewe.gateway.connections import RETRY
 from ewe.gateway.own_forms import form_data
-from ewe.gateway.own_names import misdirected
+from ewe.gateway.own_names import misdirected_response
 from ewe.http.conditional import status_by_conditions
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
@@ -96,7 +96,7 @@ class Browser:
         path = request.path
         if not path.startswith(self.path):
             return moved(self.base) if path == self.path[:-1] else None
-        if (refused := misdirected(request, io, self.hosts)) is not None:
+        if (refused := misdirected_response(request, io, self.hosts)) is not None:
             return refused
         parts = path[len(self.path) :].split("/")
         trail = PageTrail(self.base, parts[0] if parts[0] in self.names else "")

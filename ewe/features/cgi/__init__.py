@@ -38,8 +38,11 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount("/cgi-bin/", CGI(plan.config, plan.static, plan.limits, plan.provided("xswitch")))
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Runner:
-    """Return the Runner for the programs of a location."""
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runner:
+    """Return the Runner for the programs of a location (Feature.gateway). `gateway = "cgi"` names no target.
+
+    The Runner starts a program itself, or passes it on to X-Switch if the settings ask for that.
+    """
     from ewe.features.cgi.programs import CGI
 
     plan = location.plan
@@ -52,13 +55,13 @@ def directories(config: Config) -> Iterator[NeededDirectory]:
     yield NeededDirectory(config[CGI_PATH], "no program there runs", CGI_PATH.key, starts=True)
 
 
-def start_warnings(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public_url: str) -> Iterator[str]:
     """Yield a warning if ewe as root runs no programs, and one for each document root inside cgi-path.
 
     ewe would send a script without execute bit as a file there. Only executable files are protected, or ewe could
     send no file at all. If cgi-path lies inside the document root, which is usual, ewe sends none of its files.
     """
-    if os.geteuid() == 0 and config.user is None and public and os.path.isdir(config[CGI_PATH]):
+    if os.geteuid() == 0 and config.user is None and public_url and os.path.isdir(config[CGI_PATH]):
         yield "root runs no programs for a network: --user NAME runs them as somebody else, --user root as root"
     for pair in dict.fromkeys((each.documentroot, each[CGI_PATH]) for each in config.each_site()):
         root, programs = map(os.path.realpath, pair)

@@ -66,7 +66,7 @@ class CGI:
         """Yield the lines about the program that answers. Raises the errors of find()."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "cgi-path", executable=True)
+            yield from scripts.lines_about_script(script, "cgi-path", executable=True)
         return script is not None
 
     async def run(self, script: Script, request: Request, io: Stream) -> Response:

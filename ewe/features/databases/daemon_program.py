@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ewe.config.messages import quoted
 from ewe.config.setting_types import parse_database
 from ewe.features.database_settings import BROWSER, DATABASE, DBD
-from ewe.gateway.kept_programs import Forked, KeptProgram, ProcessHandle
+from ewe.gateway.kept_programs import ForkedProcess, KeptProgram, ProcessHandle
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
@@ -42,7 +42,7 @@ class DaemonProgram(KeptProgram):
         names = ", ".join(parse_database(each)[0] for each in config[DATABASE])
         url_path = config[BROWSER]
         browse = f"; visitors may browse them at {url_path}/ (browser)" if url_path else ""
-        self.described = f"a database daemon at {self.address} runs for {names} (database){browse}"
+        self.start_message = f"a database daemon at {self.address} runs for {names} (database){browse}"
         write_settings(config, self.settings)
         self.trace_path = config.trace
 
@@ -76,7 +76,7 @@ class DaemonProgram(KeptProgram):
             from ewe.trace import trace_at
 
             trace = trace_at(self.trace_path)  # the server has opened it before the manager was forked
-        return Forked(lambda: inherited.serve(self.settings, self.socket.fileno(), output, trace))
+        return ForkedProcess(lambda: inherited.serve(self.settings, self.socket.fileno(), output, trace))
 
 
 def write_settings(config: Config, path: str) -> None:

@@ -29,13 +29,13 @@ def answer(location: LocationPlan) -> Handler:
 
     switch = location.plan.provided("xswitch")
     if switch is None:
-        raise ConfigError(f"{location.at('engines')} needs an X-Switch: --xswitch, or the model -x")
+        raise ConfigError(f"{location.label_of('engines')} needs an X-Switch: --xswitch, or the model -x")
     if not location.is_guarded:
-        raise ConfigError(f"{location.at('engines')} needs auth, which says who the visitor is")
+        raise ConfigError(f"{location.label_of('engines')} needs auth, which says who the visitor is")
     if location.config[USERDIR] is not None:
         raise ConfigError(
-            f"{location.at('engines')} needs a site without users' pages, whose scripts could act in a visitor's"
-            ' browser: write a separate [[site]] with a name, and userdir = ""'
+            f"{location.label_of('engines')} needs a site without users' pages, whose scripts could act in a"
+            ' visitor\'s browser: write a separate [[site]] with a name, and userdir = ""'
         )
     administrators = location.table.values["engines"]["administrators"]
     return EnginesPage(location.prefix, administrators, switch.connections, location.config.names)

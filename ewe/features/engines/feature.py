@@ -40,7 +40,7 @@ from urllib.parse import parse_qsl
 from ewe.features.engines import pages
 from ewe.features.xswitch import ask_status
 from ewe.gateway.own_forms import form_data
-from ewe.gateway.own_names import misdirected
+from ewe.gateway.own_names import misdirected_response
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -96,7 +96,7 @@ class EnginesPage:
         """Return a page, or the redirect after a form. Raises HTTPError."""
         if request.path + "/" == self.path:
             return Response(308, (("Location", self.base), *TEXT), self.base.encode())
-        if (refused := misdirected(request, io, self.hosts)) is not None:
+        if (refused := misdirected_response(request, io, self.hosts)) is not None:
             return refused
         if request.values.get("sec-fetch-dest", "document") != "document":
             raise HTTPError(403, "engines: a script or a frame asks for the page, and not a visitor")

@@ -233,17 +233,20 @@ def parse_basic(value: str) -> tuple[bytes, bytes] | None:
     return name, password
 
 
-def start_warnings(config: Config, public: str) -> Iterator[str]:
-    """Yield the first place of each site that asks for passwords which a network could read: without TLS."""
-    for site in config.sites if public else ():
-        own = config.taking(site.given)
-        if own.tls == "self" or own.tls_cert is not None:
+def start_warnings(config: Config, public_url: str) -> Iterator[str]:
+    """Yield a line for each site that asks for passwords without TLS: a network could read them.
+
+    public_url: a URL of the server that other machines reach; "": there is none, and nobody can read them.
+    """
+    for site in config.sites if public_url else ():
+        site_config = config.with_values(site.own_settings)
+        if site_config.tls == "self" or site_config.tls_cert is not None:
             continue
         origins = [each.origin_of("auth") for each in (site, *site.locations) if "auth" in each.steps]
         if origins:
             yield (
-                f"{origins[0]}: auth asks for passwords without TLS at {public}: others can read them on their way"
-                " (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
+                f"{origins[0]}: auth asks for passwords without TLS at {public_url}: others can read them on their"
+                " way (tls-cert, or listen on 127.0.0.1 behind a proxy that has TLS)"
             )
 
 

@@ -17,7 +17,7 @@ from ewe.config.setting_types import Kind, whole
 from ewe.config.table_kinds import TableKind
 from ewe.features.base import Middleware, respond_with
 from ewe.features.declaration import Feature, StepKey
-from ewe.http.local_redirect import moved
+from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.http.target import PATH, QUERY
@@ -76,7 +76,9 @@ class ErrorPages(Middleware):
             b"REQUEST_URI": target,
         }
         try:
-            page = await respond_with(io.variables | variables, self.site, moved(request, path), io)
+            page = await respond_with(
+                io.variables | variables, self.site, redirected_request(request, path), io
+            )
             if page is None:
                 raise HTTPError(404, "there is no such file")
         except HTTPError as error:

@@ -56,11 +56,11 @@ def mounts(plan: Plan) -> Iterator[Mount]:
         yield Mount(LIBCGI_PREFIX, LibCGIProcess(config, switch, root))
 
 
-def gateway(location: LocationPlan, kind: str, addresses: tuple[str, ...]) -> Handler:
+def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Handler:
     """Return the handler that calls the libraries in the directory of `alias`. Raises ConfigError."""
     if not location.has_alias or location.has_template or "programs" in location.table.values:
         raise ConfigError(
-            f"{location.at('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
+            f"{location.label_of('gateway')} libcgi needs a prefix and an alias, the directory of the libraries"
         )
     location.protect(extensions=())  # all files of the directory
     config, plan = location.config, location.plan

@@ -16,10 +16,10 @@ from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
 from ewe.features import libcgi_settings as settings
 from ewe.gateway import scripts
-from ewe.gateway.cgi import is_nph, of_connection, of_request, refuse_trace
+from ewe.gateway.cgi import connection_variables, is_nph, refuse_trace, request_variables
 from ewe.gateway.scripts import Script, leading_parts
 from ewe.gateway.spool import spooled
-from ewe.http.messages import NO_BODY, MadeOfRequests, Request, Response
+from ewe.http.messages import NO_BODY, Request, RequestCache, Response
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class LibCGI:
         # The one pair that load() has made, as the first element; empty before
         self.loaded: list[tuple[Libraries, Answers]] = []
         # request without a body -> (its PreparedCall, the block of its variables)
-        self.prepared_calls: MadeOfRequests[tuple[PreparedCall | None, bytes]] = MadeOfRequests()
+        self.prepared_calls: RequestCache[tuple[PreparedCall | None, bytes]] = RequestCache()
         if holds_libraries(self.directory):
             # Forked children inherit the shim, ewe's C library (shim.py), and need not load it for each connection
             self.load()
@@ -123,7 +123,7 @@ class LibCGI:
                 await io.call(self.load)
             prepared = PreparedCall(self, script, io, request.method)
             if request.body is NO_BODY:
-                request_block = block(of_request(request, io, script, 0, self.document_root))
+                request_block = block(request_variables(request, io, script, 0, self.document_root))
                 self.prepared_calls[request] = (prepared, request_block)
         elif prepared.may_cache:
             # The usual case needs few steps: a call takes a microsecond, and each step here a tenth of that.
@@ -137,7 +137,7 @@ class LibCGI:
             output = await io.call(libraries.call, script.file, request_block, variables_of(io))
         else:
             body = await spooled(request.body, self.spool)
-            request_block = block(of_request(request, io, script, body.length, self.document_root))
+            request_block = block(request_variables(request, io, script, body.length, self.document_root))
             call = libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map
             # its descriptor later, when the number belongs to another body.
@@ -154,7 +154,7 @@ class LibCGI:
         """Yield the lines about the library that answers."""
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "libcgi-path")
+            yield from scripts.lines_about_script(script, "libcgi-path")
         return script is not None
 
     async def answer(
@@ -213,7 +213,7 @@ class PreparedCall:
 def variables_of(io: Stream) -> bytes:
     """Return the block of the variables that depend only on the client's connection. It is made once."""
     if not io.block:
-        io.block = block(of_connection(io))
+        io.block = block(connection_variables(io))
     return io.block
 
 

@@ -95,8 +95,9 @@ class Answers:
         if type(output) is bytes:
             return self.responses.get(output)
         if type(output) is tuple:
-            document = self.responses_by_head.get((output[0], len(output[1])))
-            return None if document is None else document.with_body(output[1])
+            head, body = output
+            document = self.responses_by_head.get((head, len(body)))
+            return None if document is None else document.with_body(body)
         return None
 
     async def response(self, request: Request, script: Script, output: AnyOutput) -> Response:

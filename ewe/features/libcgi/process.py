@@ -59,7 +59,7 @@ class LibCGIProcess:
         """
         script = self.find(request.path)
         if script is not None:
-            yield from scripts.explained(script, "libcgi-path, on X-Switch")
+            yield from scripts.lines_about_script(script, "libcgi-path, on X-Switch")
         return script is not None
 
     def find(self, path: str) -> Script | None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import is_local
-from ewe.gateway.own_names import foreign
+from ewe.gateway.own_names import foreign_host_response
 from ewe.http.messages import Request, Response
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class LibCGIStatus:
         """Return the page for a client on this machine; None for other clients, as if there were no such page."""
         if request.path != PATH or not is_local(io.client[0]):
             return None
-        if (refused := foreign(request, self.hosts)) is not None:
+        if (refused := foreign_host_response(request, self.hosts)) is not None:
             return refused
         states: dict[str, LibraryState] = {}
         for libraries, _ in self.feature.loaded[:1]:  # empty before the first call

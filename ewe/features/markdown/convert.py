@@ -28,7 +28,7 @@ from xml.etree.ElementTree import Element
 
 from ewe import logger
 from ewe.features.markdown.outline import Anchors, Heading
-from ewe.http.target import unescape
+from ewe.http.target import percent_decode
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -167,7 +167,7 @@ def leaves(target: str, depth: int) -> bool:
 def decoded(target: str) -> str:
     """Return the path of a link, percent-decoded."""
     path = target.partition("#")[0].partition("?")[0]
-    return unescape(path.encode().decode("latin-1")) if "%" in path else path
+    return percent_decode(path.encode().decode("latin-1")) if "%" in path else path
 
 
 class PageTooLarge(Exception):

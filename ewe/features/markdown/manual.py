@@ -41,5 +41,5 @@ class Manual:
         for handler in self.handlers:
             if (yield from explained(handler, request, io)):
                 return True
-        yield from self.static.explain(request, "the documentation of ewe", request)
+        yield from self.static.explain(request, "the documentation of ewe")
         return True

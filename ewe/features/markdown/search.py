@@ -13,7 +13,7 @@ from ewe.features.indexes import CONTROLS, as_unicode, parameters
 from ewe.features.markdown.book import relative
 from ewe.features.markdown.layout import MAX_QUERY_CHARS, bare, header_of
 from ewe.http.error_pages import html_escape
-from ewe.http.target import percent_encode, unescape
+from ewe.http.target import percent_decode, percent_encode
 
 if TYPE_CHECKING:
     from ewe.features.markdown.book import Book, Chapter
@@ -30,7 +30,7 @@ def query_of(query: str) -> str | None:
     if value is None:
         return None
     # Nearly every character is at most %XX%XX%XX in a URL.
-    words = as_unicode(unescape(value[: 9 * MAX_QUERY_CHARS].replace("+", " ")))
+    words = as_unicode(percent_decode(value[: 9 * MAX_QUERY_CHARS].replace("+", " ")))
     return words.translate(CONTROLS)[:MAX_QUERY_CHARS].strip()
 
 

@@ -28,7 +28,7 @@ def answer(location: LocationPlan) -> Handler:
 
     values = location.table.values
     if location.has_template:
-        raise ConfigError(f"{location.at('alias')} {quoted(values['alias'])}: webdav needs a directory")
+        raise ConfigError(f"{location.label_of('alias')} {quoted(values['alias'])}: webdav needs a directory")
     # A file may be sent for a path of another location, in a language or as an index file that only that one names.
     locations = [(location.config, ()), *location.settings_of_locations()]
     return WebDAV(
@@ -45,14 +45,14 @@ def answer(location: LocationPlan) -> Handler:
     )
 
 
-def start_warnings(config: Config, public: str) -> Iterator[str]:
+def start_warnings(config: Config, public_url: str) -> Iterator[str]:
     """Yield a line for each location where everybody may write."""
     for site in config.sites:
         for location in site.locations:
             options = location.values.get("webdav")
             if options and options["write"] and not {"auth", "allow"} & (location.steps | site.steps).keys():
                 yield (
-                    f"{location.at('webdav')} everybody may write and delete files below"
+                    f"{location.label_of('webdav')} everybody may write and delete files below"
                     f" {location.match_value}: add auth,"
                     " or allow with the addresses of those who may"
                 )

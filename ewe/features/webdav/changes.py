@@ -246,7 +246,7 @@ def check_target(tree: Tree, source: DavPath, destination: DavPath) -> None:
     tree.check_path(destination.path, is_directory=source.is_directory)  # another location?
     descriptor = source.open(NAME_ONLY_FLAGS)
     try:
-        tree.check(destination.real, descriptor)  # a program?
+        tree.refuse_program(destination.real, descriptor)
     finally:
         os.close(descriptor)
 

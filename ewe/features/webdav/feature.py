@@ -30,7 +30,7 @@ from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
 from ewe.features.webdav.tree import DavPath, Tree, names_in, refusal
 from ewe.features.webdav.upload import put
-from ewe.gateway.own_names import misdirected
+from ewe.gateway.own_names import misdirected_response
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
@@ -83,7 +83,7 @@ class WebDAV:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response to a request below the location. Raises HTTPError."""
         method = request.method
-        if self.hosts is not None and (refused := misdirected(request, io, self.hosts)) is not None:
+        if self.hosts is not None and (refused := misdirected_response(request, io, self.hosts)) is not None:
             return refused
         if method not in self.methods:
             raise HTTPError(405, f"webdav: {method}", (self.allow,))

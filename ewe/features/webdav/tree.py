@@ -225,7 +225,7 @@ class Tree:
         if not (self.covers(path + "/") if is_directory else self.is_ours(path)):
             raise HTTPError(403, f"webdav: {path} belongs to another location of the site")
 
-    def check(self, real: str, descriptor: int) -> None:
+    def refuse_program(self, real: str, descriptor: int) -> None:
         """Raise HTTPError(403) if a file with this path is, or would be, a program. descriptor: the open file."""
         if self.protected.protects(real, real, descriptor) or is_sql_page(real, real):
             raise HTTPError(403, f"webdav: {real} is a program's, and no client may read or change it")
@@ -238,7 +238,7 @@ class Tree:
         self.check_path(resource.path, is_directory=resource.is_directory)
         descriptor = resource.open(NAME_ONLY_FLAGS) if resource.about is not None else os.dup(resource.parent)
         try:
-            self.check(resource.real, descriptor)
+            self.refuse_program(resource.real, descriptor)
         finally:
             os.close(descriptor)
 

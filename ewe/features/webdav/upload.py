@@ -131,7 +131,7 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
             raise refusal(reason, resource.real) from None
         descriptors.callback(file.close)
         try:
-            tree.check(resource.real, file.descriptor)
+            tree.refuse_program(resource.real, file.descriptor)
             await receive(request, file.descriptor, max_bytes)
             return await call_with(descriptors, io, lambda: finish(request, tree, resource, file))
         except OSError as reason:
@@ -204,7 +204,7 @@ def check_conditions(request: Request, resource: DavPath) -> None:
     get, about = request.values.get, resource.about
     etag = etag_of(about) if about is not None and not resource.is_directory else None
     if (value := get("if-match")) is not None:
-        matching = conditional.tags(value)
+        matching = conditional.entity_tags(value)
         if about is None or (matching != ["*"] and etag not in matching):
             raise HTTPError(412, f"webdav: If-Match does not hold for {resource.real}")
     else:
@@ -212,7 +212,7 @@ def check_conditions(request: Request, resource: DavPath) -> None:
         if since is not None and about is not None and int(about.st_mtime) > since:
             raise HTTPError(412, f"webdav: {resource.real} was modified since")
     if (value := get("if-none-match")) is not None and about is not None:
-        differing = conditional.tags(value)
+        differing = conditional.entity_tags(value)
         weak = [tag.removeprefix("W/") for tag in differing]
         if differing == ["*"] or etag in weak:
             raise HTTPError(412, f"webdav: If-None-Match does not hold for {resource.real}")

@@ -94,7 +94,7 @@ class FileAnswer:
         try:
             self.received += decoder.feed(data)
             # One call decodes a limited number of chunks.
-            while not (decoder.finished or decoder.hungry):
+            while not (decoder.finished or decoder.needs_data):
                 self.received += decoder.feed(b"")
         except HTTPError as error:
             raise WrongAnswer(f"a chunked body that cannot be decoded ({error.cause})") from None

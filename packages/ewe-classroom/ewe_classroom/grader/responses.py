@@ -166,7 +166,7 @@ class ResponseSplitter:
 
     def read_body(self, response: Response) -> bool:
         """Take the bytes of the body that have arrived; return whether more may be done without new bytes."""
-        if self.reader.hungry:  # it needs more bytes of the server
+        if self.reader.needs_data:  # it needs more bytes of the server
             return False
         try:
             self.body += self.reader.read_body()
