@@ -691,12 +691,14 @@ def test_a_good_head_is_never_refused_early(method: str, path: str, fields: list
         (b"GET / HTTP/1.1\r\nA : b", 400),
         (b"GET / HTTP/1.1\r\n: b", 400),
         (b"GET / HTTP/1.1\r\nA: b\r\nB\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"X" * 80 + b" y", 400),
     ],
 )
 def test_refused_at_once(arrived: bytes, status: int) -> None:
     with pytest.raises(HTTPError) as info:
         check_partial_head(arrived, LIMITS)
     assert info.value.status == status
+    assert verdict(bytewise(arrived), LIMITS) == verdict([arrived], LIMITS)
 
 
 LINES = st.sampled_from(
