@@ -14,7 +14,8 @@ is a list of numbers:
 
     scheduler.py    one thread at a time, decisions, virtual time, deadlocks            (begin here)
     primitives.py   locks, conditions, semaphores, events, barriers   threads.py  queues.py  network.py
-    instrument.py   points at shared variables       modules.py   the modules that the program imports
+    instrument.py   points in the source             points.py    the steps of these points
+    modules.py      the modules that the program imports
     search.py       delay bounding and PCT           shrink.py    the smallest failing schedule
     explain.py      the failure in words             waits.py  notifies.py  wording.py
     timeline.py     the failure in a terminal        page.py  lanes.py

@@ -36,7 +36,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ewe_explore import instrument, network, primitives, queues, threads
+from ewe_explore import instrument, network, points, primitives, queues, threads
 from ewe_explore.names import forget_old_version
 from ewe_explore.scheduler import ACTIVE_RUNS, ProgramError, Step, line_of_program, short_value
 
@@ -151,14 +151,14 @@ class World:
         self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
         self.placed: list[str] = []  # names that this run has added to sys.modules
-        # The builtin names of each module that execute() runs. instrument.CALLED: the functions that a point calls
+        # The builtin names of each module that execute() runs. points.CALLED: the functions that a point calls
         self.builtins = dict(vars(builtins))
         self.builtins.update(
             {
                 "__import__": self.import_module,
                 "print": record_print,
                 "input": no_input,
-                **instrument.CALLED,
+                **points.CALLED,
             }
         )
 
