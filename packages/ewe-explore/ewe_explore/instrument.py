@@ -12,6 +12,8 @@ where a switch matters:
     while items:            while _at(6, items):                    if `items` is a list, a dict, a set, ...
     done = True             done = _at(7, True)                     if another function uses this `done`
     for n in table:         for n in _each(8, table):               if another function uses this `n`
+    for n in table:         for n in _items(9, table):              a point before each item
+    work(items)             _call(10, work)(items)                  a step if `work` has no points (calls.py)
 
 _at() records the step, and the scheduler may run other lanes first. Then _at() returns its second argument. Local
 variables get no point, because no other thread sees them. Accesses to immutable objects get no point, either.
@@ -25,7 +27,11 @@ is therefore around the last argument, so that a switch between the arguments an
 holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of
 a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
 
-Read next: modules.py, which imports the changed program; scheduler.py.
+What the explorer cannot see becomes a note of the run, and the report then claims nothing about all schedules. Most
+notes are made at run time, by points.py and calls.py. This module knows some from the source: the steps of a key
+function run in the middle of a sort, and a pattern of `match` reads an object several times.
+
+Read next: points.py; modules.py, which imports the changed program.
 """
 
 from __future__ import annotations
@@ -36,7 +42,19 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-from ewe_explore.points import AT_NAME, EACH_NAME, HOLD_NAME, SOURCE_POINTS, SourcePoint, Variable
+from ewe_explore.calls import CALL_NAME
+from ewe_explore.points import (
+    EACH_NAME,
+    HOLD_NAME,
+    ITEMS_NAME,
+    MODULE_NAMES,
+    SHALLOW_VERBS,
+    SOURCE_POINTS,
+    ModuleNames,
+    SourcePoint,
+    Variable,
+)
+from ewe_explore.reach import AT_NAME
 
 # Methods of containers that do not change the container.
 READING_METHODS = frozenset(
@@ -71,30 +89,53 @@ METHODS_OF_CONTENTS = frozenset((
 # Functions of the standard library that change the contents of their first argument, by their names in a call.
 CHANGING_FUNCTIONS = frozenset((
     "heapify", "heappop", "heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right",
-    "shuffle",
 ))  # fmt: skip
 
 
+# Builtin functions that return a new object, or one that cannot change
+RETURNS_NEW_OBJECT = READING_FUNCTIONS - {"filter", "iter", "map", "max", "min", "next"} | {
+    "abs", "chr", "float", "format", "hash", "id", "int", "isinstance", "ord", "range", "round", "type",
+}  # fmt: skip
+STARTING_METHODS = frozenset(("start", "start_new_thread", "submit"))
+# Methods of a class that an access to a container may call, in the middle of the access
+COMPARING_METHODS = frozenset((
+    "__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__", "__repr__", "__str__", "__iter__",
+    "__next__", "__index__", "__len__", "__bool__",
+))  # fmt: skip
 MAX_TEXT_CHARS = 40  # of the source of a point, in the timeline
 
 
 def tests_locks(source: str) -> bool:
     """Return whether a program may observe that a lock is held: by locked(), or by an acquire() with arguments.
 
-    Raises SyntaxError.
+    Also if it stores such a method, since it may call it later. Raises SyntaxError.
     """
+    tree = ast.parse(source)
+    simple_calls = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and not node.args and not node.keywords
+    }
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and (node.func.attr == "locked" or (node.func.attr == "acquire" and bool(node.args or node.keywords)))
-        for node in ast.walk(ast.parse(source))
+        isinstance(node, ast.Attribute)
+        and (node.attr == "locked" or (node.attr == "acquire" and id(node) not in simple_calls))
+        for node in ast.walk(tree)
+    )
+
+
+def tests_ends(source: str) -> bool:
+    """Return whether a program may observe that a thread has not ended: by is_alive(). Raises SyntaxError."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "is_alive" for node in ast.walk(ast.parse(source))
     )
 
 
 def compiled(source: str, file: str) -> CodeType:
     """Return the code of a module with its points. Raises SyntaxError."""
     tree = ast.parse(source, file)
-    Points(file, shared_names(tree)).visit(tree)
+    points = Points(file, shared_names(tree), captured_names(tree))
+    MODULE_NAMES[file] = ModuleNames(points.variables, used_inside(tree))
+    points.visit(tree)
     ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, file, "exec", dont_inherit=True)
     return code
@@ -126,18 +167,36 @@ def shared_names(tree: ast.AST) -> set[str]:
 def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
     """Return the variables that a function assigns more than once, without its nested functions.
 
-    An assignment in a loop counts as several, and so does the variable of a `for`.
+    An assignment in a loop counts as several, and so does the variable of a `for`. One after the start of a thread
+    is enough: the thread may run before it.
     """
     counts: Counter[str] = Counter()
     nodes = list(own_nodes(function))
     loops = [node for node in nodes if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    starts = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in STARTING_METHODS
+    ]
     for node in [*nodes, *(inner for loop in loops for inner in own_nodes(loop))]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] += 1
+            counts[node.id] += 2 if starts and node.lineno > min(starts) else 1
     return {name for name, count in counts.items() if count > 1}
 
 
-def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+def captured_names(tree: ast.AST) -> set[str]:
+    """Return the local variables of functions that nested functions read."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            stored = {each.id for each in own_nodes(node) if isinstance(each, ast.Name)}
+            found |= stored & used_inside(node)
+    return found
+
+
+def used_inside(function: ast.AST) -> set[str]:
     """Return the names that nested functions of a function read."""
     found: set[str] = set()
     for node in ast.walk(function):
@@ -156,13 +215,43 @@ def own_nodes(function: ast.AST) -> Iterable[ast.AST]:
             yield from own_nodes(child)
 
 
-class Points(ast.NodeTransformer):
-    """Adds the points of one file. names: its shared variables (shared_names())."""
+def may_be_shared(node: ast.expr) -> bool:
+    """Return whether the value of an expression may be an object that other lanes know, too."""
+    if isinstance(node, ast.Call):
+        return not (isinstance(node.func, ast.Name) and node.func.id in RETURNS_NEW_OBJECT)
+    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.IfExp | ast.NamedExpr | ast.Await)
 
-    def __init__(self, file: str, names: set[str]) -> None:
+
+def is_display(node: ast.expr) -> bool:
+    """Return whether an expression is a tuple or a list with values that may be shared, such as `(a, b)`."""
+    return isinstance(node, ast.Tuple | ast.List) and any(
+        may_be_shared(each) or is_display(each) or isinstance(each, ast.Starred) for each in node.elts
+    )
+
+
+def has_key(node: ast.Call) -> bool:
+    """Return whether a call has an argument `key`, or may have one (`**more`)."""
+    return any(each.arg in ("key", None) for each in node.keywords)
+
+
+def is_simple_pattern(pattern: ast.pattern) -> bool:
+    """Return whether a pattern of `match` reads the object once at most: a constant, a name, `_`, `1 | 2`."""
+    if isinstance(pattern, ast.MatchOr):
+        return all(is_simple_pattern(each) for each in pattern.patterns)
+    if isinstance(pattern, ast.MatchAs):
+        return pattern.pattern is None or is_simple_pattern(pattern.pattern)
+    return isinstance(pattern, ast.MatchValue | ast.MatchSingleton)
+
+
+class Points(ast.NodeTransformer):
+    """Adds the points of one file. names: its shared variables (shared_names()). captured: see captured_names()."""
+
+    def __init__(self, file: str, names: set[str], captured: set[str]) -> None:
         self.file = file
         self.names = names
+        self.captured = captured - names
         self.variables = {name: Variable(name) for name in names}
+        self.in_comparison = False  # within one of COMPARING_METHODS
 
     def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
@@ -174,7 +263,10 @@ class Points(ast.NodeTransformer):
         """
         text = more.pop("text", "") or ast.unparse(node)
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-        SOURCE_POINTS.append(SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more))
+        more.setdefault("is_deep", verb not in SHALLOW_VERBS)
+        point = SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more)
+        point.in_comparison = self.in_comparison
+        SOURCE_POINTS.append(point)
         return len(SOURCE_POINTS) - 1
 
     def wrap(self, function: str, number: int, value: ast.expr | None, like: ast.AST) -> ast.expr:
@@ -263,7 +355,15 @@ class Points(ast.NodeTransformer):
             return self.method_call(node, node.func)
         if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
             return self.reading_call(node)
+        text = ast.unparse(node.func)
         self.generic_visit(node)
+        return self.called(node, text)
+
+    def called(self, node: ast.Call, text: str) -> ast.expr:
+        """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`."""
+        text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+        number = self.add_point(node, "function", text, "calls", True, text=f"{text}(…)")
+        node.func = self.wrap(CALL_NAME, number, node.func, node.func)
         return node
 
     def reading_call(self, node: ast.Call) -> ast.expr:
@@ -280,7 +380,11 @@ class Points(ast.NodeTransformer):
             for number in reversed(self.held_arguments(node, text, writes)):
                 self.wrap_last_argument(node, number)
             return node
-        node.args = [self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args]
+        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+        node.args = [
+            self.with_content_point(each, "calls", text=text, writes=writes, unseen=unseen)
+            for each in node.args
+        ]
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
@@ -289,11 +393,13 @@ class Points(ast.NodeTransformer):
         numbers: list[int] = []
         arguments: list[ast.expr] = []
         for each in node.args:
-            if not isinstance(each, ast.Name | ast.Attribute | ast.Subscript):
+            if not (may_be_shared(each) or is_display(each)):
                 arguments.append(self.visit(each))
                 continue
-            number = self.add_point(each, "content", "[]", "calls", writes, text=text)
-            self.add_point(each, "content", "[]", "calls", writes, text=text, is_second=True)
+            kind = "display" if is_display(each) else "content"
+            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+            number = self.add_point(each, kind, "[]", "calls", writes, text=text)
+            self.add_point(each, kind, "[]", "calls", writes, text=text, is_second=True, unseen=unseen)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments
@@ -358,8 +464,12 @@ class Points(ast.NodeTransformer):
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = not has_simple_arguments
         number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
+        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
         if records_after_arguments:
-            self.add_point(node, "call", function.attr, "calls", writes, text=text, is_second=True)
+            self.add_point(
+                node, "call", function.attr, "calls", writes, text=text, is_second=True, unseen=unseen
+            )
+        name = ast.unparse(function)
         value = self.visit(function.value)
         function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
         node.args = [
@@ -369,30 +479,51 @@ class Points(ast.NodeTransformer):
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
             self.wrap_last_argument(node, number + 1)
-        return node
+        return self.called(node, name)
 
     # Tests, loops and operators: they read the contents of containers
 
     def with_content_point(
-        self, node: ast.expr, verb: str = "tests", *, text: str = "", writes: bool = False
+        self,
+        node: ast.expr,
+        verb: str = "tests",
+        *,
+        text: str = "",
+        writes: bool = False,
+        unseen: str = "",
+        is_deep: bool | None = None,
     ) -> ast.expr:
         """Return an expression with a point. The point takes effect only if the value is a container.
 
-        text: of the step; the expression without one. writes: the step changes the container.
+        text: of the step; the expression without one. writes: the step changes the container. unseen: what the
+        explorer cannot see of it. is_deep: whether it reads the containers within, too; None: the verb says it.
         """
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        deep = verb not in SHALLOW_VERBS if is_deep is None else is_deep
+        shows_values = deep and is_display(node)
+        is_value_of_test = isinstance(node, ast.BoolOp) and verb != "tests"  # a test has points at its parts
+        if not (may_be_shared(node) or shows_values or is_value_of_test):
             visited: ast.expr = self.visit(node)
             return visited
-        number = self.add_point(node, "content", "[]", verb, writes, text=text)
+        kind = "display" if shows_values else "content"
+        number = self.add_point(node, kind, "[]", verb, writes, text=text, unseen=unseen, is_deep=deep)
         return self.wrap(AT_NAME, number, self.visit(node), node)
 
+    def with_items(self, node: ast.expr, target: ast.expr) -> ast.expr:
+        """Return the container of a loop with a point before it, and one before each further item.
+
+        target: the variables of the loop. `for a, b in pairs` also reads the container that each item is.
+        """
+        is_deep = isinstance(target, ast.Tuple | ast.List)
+        text = ast.unparse(node)
+        first = self.with_content_point(node, "goes through", is_deep=is_deep)
+        if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.ListComp):
+            return first  # a new object, which no other lane knows
+        number = self.add_point(node, "content", "[]", "goes through", False, text=text, is_deep=is_deep)
+        return self.wrap(ITEMS_NAME, number, first, node)
+
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Add a point to `not a`, which reads the container `a`."""
-        node.operand = (
-            self.with_content_point(node.operand)
-            if isinstance(node.op, ast.Not)
-            else self.visit(node.operand)
-        )
+        """Add a point to `not a` and `+a`, which read the container `a`."""
+        node.operand = self.with_content_point(node.operand)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -407,15 +538,16 @@ class Points(ast.NodeTransformer):
 
     def is_read_after(self, left: ast.expr, right: ast.expr) -> bool:
         """Return whether an operator reads the container `left` after other lanes may have run, within `right`."""
-        return isinstance(left, ast.Name | ast.Attribute | ast.Subscript) and self.has_steps(right)
+        return (may_be_shared(left) or is_display(left)) and self.has_steps(right)
 
     def held_operand(self, left: ast.expr, right: ast.expr, verb: str) -> tuple[ast.expr, ast.expr]:
         """Return both operands with the point of the left one around the right one. The right one has its points.
 
         a + b.c            _ewe_hold(1, a) + _ewe_at(2, b.c)            _ewe_at(2) gets `a` from Lane.pending
         """
-        number = self.add_point(left, "content", "[]", verb, False)
-        self.add_point(left, "content", "[]", verb, False, is_second=True)
+        kind = "display" if is_display(left) else "content"
+        number = self.add_point(left, kind, "[]", verb, False)
+        self.add_point(left, kind, "[]", verb, False, is_second=True)
         held = self.wrap(HOLD_NAME, number, self.visit(left), left)
         return held, self.wrap(AT_NAME, number + 1, right, right)
 
@@ -450,20 +582,28 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
-        """Add a point to `yield from a`."""
-        node.value = self.with_content_point(node.value, "goes through")
+        """Add a point to `yield from a`. The reads of the further items have none."""
+        unseen = f"the accesses of yield from {ast.unparse(node.value)} to the further items"
+        node.value = self.with_content_point(node.value, "goes through", unseen=unseen)
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Add points to `for x in a if b`, within brackets."""
+        if node.is_async:
+            node.iter = self.visit(node.iter)
+        else:
+            node.iter = self.with_items(node.iter, node.target)
         node.target = self.visit(node.target)
-        node.iter = self.with_content_point(node.iter, "goes through")
         node.ifs = [self.with_content_point(each) for each in node.ifs]
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.stmt:
-        """Add a point if `match a` reads a container."""
-        node.subject = self.with_content_point(node.subject)
+        """Add a point if `match a` reads a container. The reads within a pattern have none."""
+        if all(is_simple_pattern(each.pattern) for each in node.cases):
+            node.subject = self.with_content_point(node.subject)
+        else:
+            number = self.add_point(node.subject, "match", "[]", "tests", False)
+            node.subject = self.wrap(AT_NAME, number, self.visit(node.subject), node.subject)
         node.cases = [self.visit(each) for each in node.cases]
         return node
 
@@ -503,12 +643,15 @@ class Points(ast.NodeTransformer):
         if not held:
             node.left = self.with_content_point(left, "compares") if of_contents else self.visit(left)
         comparators = []
+        unseen = ""
+        if len(node.ops) > 1 and any(self.has_steps(each) for each in node.comparators[1:]):
+            unseen = f"the second reads of {ast.unparse(node)}"
         for op, each in zip(node.ops, node.comparators, strict=True):
             verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
             comparators.append(
                 self.visit(each)
                 if isinstance(op, ast.Is | ast.IsNot)
-                else self.with_content_point(each, verb)
+                else self.with_content_point(each, verb, unseen=unseen)
             )
         node.comparators = comparators
         if held:
@@ -518,8 +661,8 @@ class Points(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.stmt:
         """Add a point to `for x in a`: the loop reads the container `a`."""
         numbers = self.bound_names(node.target)
+        node.iter = self.with_items(node.iter, node.target)
         node.target = self.visit(node.target)
-        node.iter = self.with_content_point(node.iter, "goes through")
         for number in numbers:
             node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
@@ -551,7 +694,17 @@ class Points(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
         unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        value = self.with_content_point(node.value, "unpacks") if unpacks else self.visit(node.value)
+        is_deep = any(
+            isinstance(each, ast.Tuple | ast.List | ast.Starred)
+            for target in node.targets
+            if isinstance(target, ast.Tuple | ast.List)
+            for each in target.elts
+        )
+        value = (
+            self.with_content_point(node.value, "unpacks", is_deep=is_deep)
+            if unpacks
+            else self.visit(node.value)
+        )
         node.value = self.stored(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
@@ -571,7 +724,12 @@ class Points(ast.NodeTransformer):
         """Return the value of an assignment, with a point for each shared variable that it is stored in."""
         for target in targets:
             for name in ast.walk(target):
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names:
+                if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Store):
+                    continue
+                if name.id in self.captured:
+                    number = self.add_point(name, "late", name.id, "writes", True)
+                    value = self.wrap(AT_NAME, number, value, value)
+                if name.id in self.names:
                     variable = self.variables[name.id]
                     number = self.add_point(name, "name", name.id, "writes", True, variable=variable)
                     value = self.wrap(AT_NAME, number, value, value)
@@ -596,7 +754,9 @@ class Points(ast.NodeTransformer):
             )
             # A name cannot hold a call, as `a` in `a.b` can: the point of the read is a statement before
             point_of_read = ast.Expr(self.wrap(AT_NAME, number, None, node))
-            return [ast.copy_location(point_of_read, node), node]
+            changed = self.changed_container(node, target)
+            statements = changed if isinstance(changed, list) else [changed]
+            return [ast.copy_location(point_of_read, node), *statements]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
         reads_after_index = isinstance(target, ast.Subscript) and self.is_index_with_steps(target.slice)
@@ -639,6 +799,24 @@ class Points(ast.NodeTransformer):
             found.extend(visited if isinstance(visited, list) else [visited])
         return found
 
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        """Add the points of `except`. The name of `except ... as name` is assigned without one: note that."""
+        node.type = self.visit(node.type) if node.type is not None else None
+        name = node.name or ""
+        node.body = [*self.late_names([name], node.body[0]), *self.block(node.body)]
+        return node
+
+    def late_names(self, names: Iterable[str], like: ast.stmt) -> list[ast.stmt]:
+        """Return statements that note the names, among the given ones, which other functions may use."""
+        numbers = [
+            self.add_point(like, "late", name, "writes", True, text=name)
+            for name in names
+            if name in self.names or name in self.captured
+        ]
+        return [
+            ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, like)), like) for number in numbers
+        ]
+
     # Without points: annotations, patterns, types
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -680,7 +858,9 @@ class Points(ast.NodeTransformer):
         points = self.bindings([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
+        before, self.in_comparison = self.in_comparison, node.name in COMPARING_METHODS
         node.body = self.block(node.body)
+        self.in_comparison = before
         return [*points, node]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
@@ -690,9 +870,15 @@ class Points(ast.NodeTransformer):
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
         """Add the points of a case, but none to its pattern."""
+        names = [
+            name
+            for each in ast.walk(node.pattern)
+            for name in (getattr(each, "name", None), getattr(each, "rest", None))
+            if name is not None
+        ]
         if node.guard is not None:
-            node.guard = self.visit(node.guard)
-        node.body = self.block(node.body)
+            node.guard = self.with_content_point(node.guard)
+        node.body = [*self.late_names(names, node.body[0]), *self.block(node.body)]
         return node
 
     def visit_TypeAlias(self, node: ast.stmt) -> ast.stmt:

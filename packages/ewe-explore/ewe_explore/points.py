@@ -1,41 +1,60 @@
 """The points of a running program: what a changed source calls before an access (instrument.py).
 
-Read next: scheduler.py, which records the steps.
+at() gets the object of an access, and finds out which parts of which objects the access uses. Most accesses use
+one part: `self.n` uses the attribute `n` of one object. Some use more. A class variable that is read through an
+instance is a variable of the class, too; `a == b` also reads the lists within `a` and `b` (reach.py). The step has
+all of them, because the search switches lanes only where two lanes use the same part (search.py).
+
+An access whose parts are unknown is noted in Run.unseen: the report then does not claim that it saw all schedules.
+
+Read next: calls.py, which finds out what a call uses; scheduler.py, which records the steps.
 """
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from inspect import getattr_static
-from types import FrameType, FunctionType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step
+from ewe_explore.reach import (
+    CONTAINERS,
+    IMMUTABLE_TYPES,
+    attributes,
+    has_library_part,
+    is_own_class,
+    is_stand_in,
+    reached,
+)
+from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step, base_name
 
-AT_NAME = "_ewe_at"
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
-CONTAINERS = (list, dict, set, deque, bytearray, OrderedDict, defaultdict, Counter)
-IMMUTABLE_TYPES = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bool,
-    tuple,
-    frozenset,
-    range,
-    slice,
-    type(None),
-    ModuleType,
-    type,
-)
+ITEMS_NAME = "_ewe_items"
+SHALLOW_VERBS = ("tests", "goes through", "unpacks")  # they read a container, but nothing within its elements
+COMPARING_METHODS = frozenset(("count", "index", "remove", "sort"))  # of containers: they read the elements
+# Attributes that change the meaning of other accesses
+UNSEEN_ATTRIBUTES = frozenset(("__class__", "__bases__", "__code__", "__defaults__", "__kwdefaults__"))
+# Values of a class or a module that are called without a step: replaces_method() notes a change of them
+FUNCTION_TYPES = (
+    FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, staticmethod, classmethod, type,
+)  # fmt: skip
+HEAP_TYPE = 1 << 9  # in the flags of a class: attributes can be added to it
+More = list[tuple[Any, str | None, bool]]  # Step.more
 
 
 class Variable:
@@ -48,11 +67,14 @@ class Variable:
 
 @dataclass(slots=True)
 class SourcePoint:
-    """A place in the source with a point. kind: attribute, item, content, call, name.
+    """A place in the source with a point.
 
+    kind: attribute, item, content, display (a tuple or a list with its values), call, function (any callable),
+    match, name, late (a variable that is assigned once, while other functions may read it).
     name: of the attribute, the method or the variable; "[]" for the contents of a container.
     is_second: this is the second point of an access; HOLD_NAME or the first point has stored the object.
-    stores_object: store the object for the second point.
+    stores_object: store the object for the second point. unseen: what the explorer cannot see of this access if
+    lanes share its object.
     """
 
     file: str
@@ -65,9 +87,35 @@ class SourcePoint:
     variable: Variable | None = None
     is_second: bool = False
     stores_object: bool = False
+    unseen: str = ""
+    is_deep: bool = False  # the access also reads the containers within the container
+    in_comparison: bool = False  # within a method such as __eq__(), which an access to a container may call
+
+
+@dataclass
+class ModuleNames:
+    """The variables of a file that have points, by their names; and all names that its functions read."""
+
+    variables: dict[str, Variable]
+    read_inside: set[str]
+
+
+@dataclass
+class Access:
+    """The parts that an access uses.
+
+    attribute: None for the whole object. writes: None if the SourcePoint says whether it changes the object.
+    """
+
+    target: Any
+    attribute: str | None
+    more: More = field(default_factory=list)
+    unseen: str = ""
+    writes: bool | None = None
 
 
 SOURCE_POINTS: list[SourcePoint] = []  # by the number that each call of _ewe_at() has
+MODULE_NAMES: dict[str, ModuleNames] = {}  # by file
 
 
 def at(number: int, value: Any = None) -> Any:
@@ -78,52 +126,253 @@ def at(number: int, value: Any = None) -> Any:
     if not ACTIVE_RUNS:
         return value
     run = ACTIVE_RUNS[-1]
-    if run.inside_invariant or not run.current.has_points:
+    if run.inside_invariant:
         return value
     source_point = SOURCE_POINTS[number]
-    kind = source_point.kind
     target = value
-    attribute: str | None = None
+    inner: Any = None
     if source_point.is_second:  # the first point has put the object on the stack `pending`
         pending = run.current.pending
-        if all(second != number for second, _ in pending):
+        if all(second != number for second, _, _ in pending):
             return value  # the first point stored no object; the others on the stack belong to other accesses
         while pending[-1][0] != number:
             pending.pop()  # of an access that an exception has ended before its second point
-        target = pending.pop()[1]
-    if kind == "name":
-        target = source_point.variable
-        attribute = source_point.name
-        if run.detailed and source_point.variable is not None:
-            # The caller is the changed program, or stepped() in place of it
-            frame = sys._getframe(1)
-            source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
-    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "is_stand_in", False) is True:
-        if kind != "attribute" or not is_attribute_of_program(target, source_point.name, run):
-            return value  # the object cannot change, or its own methods have points
-        attribute = source_point.name
-    elif kind == "attribute":
-        attribute = source_point.name
-    else:
-        if kind != "item" and not isinstance(target, CONTAINERS):  # any object may have items: __getitem__()
-            return value  # no container, so its contents cannot change
-        attribute = "[]"
-    run.point(
-        Step(
-            run.current.number,
-            "write" if source_point.writes else "read",
-            source_point.verb,
-            source_point.text,
-            target=target,
-            attribute=attribute,
-            writes=source_point.writes,
-            file=source_point.file,
-            line=source_point.line,
-        )
-    )
-    if source_point.stores_object:
-        run.current.pending.append((number + 1, target))
+        _, target, inner = pending.pop()
+    elif source_point.kind == "call":
+        run.current.receiver = value
+    if source_point.kind == "name" and run.detailed and source_point.variable is not None:
+        # The caller is the changed program, or stepped() in place of it
+        frame = sys._getframe(1)
+        source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
+    access = access_of(run, source_point, target)
+    if source_point.in_comparison:
+        note_comparison(run, sys._getframe(1))
+    if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
+        access.more += [(each, part, True) for each, part, _ in reached([inner], run).parts]
+    if access is not None and record(run, source_point, access) and source_point.stores_object:
+        inner = target if source_point.kind == "item" else stored_value(target, source_point.name)
+        run.current.pending.append((number + 1, target, inner))
     return value
+
+
+def record(run: Run, source_point: SourcePoint, access: Access) -> bool:
+    """Record an access as the next step; return whether it is one. Other lanes may run before it."""
+    where = f"({base_name(source_point.file)}:{source_point.line})"
+    if run.aliases:
+        for each in (access.target, *(each for each, _, _ in access.more)):
+            if id(each) in run.aliases:
+                run.note_unseen(run.aliases[id(each)][1], source_point.file, source_point.line)
+    writes = source_point.writes if access.writes is None else access.writes
+    unseen = access.unseen or source_point.unseen
+    step = Step(
+        run.current.number,
+        "write" if writes else "read",
+        source_point.verb,
+        source_point.text,
+        target=access.target,
+        attribute=access.attribute,
+        writes=writes,
+        file=source_point.file,
+        line=source_point.line,
+        more=tuple(access.more),
+        unseen=f"{unseen} {where}" if unseen else "",
+    )
+    if not run.current.has_points:
+        run.under_lock.setdefault((step.key(), step.lane, step.writes), step)
+        return False
+    run.point(step)
+    return True
+
+
+def note_comparison(run: Run, frame: FrameType) -> None:
+    """Note that an access to a container has called a method of the program, such as __eq__(), which makes steps.
+
+    The container is used again after these steps, without a point. frame: of the method.
+    """
+    last, caller = run.current.last, frame.f_back
+    if caller is not None and caller.f_code.co_qualname == "SeenCall.__call__":
+        caller = caller.f_back
+    if last is None or caller is None or last.attribute != "[]" or last.unseen:
+        return
+    if (caller.f_code.co_filename, caller.f_lineno) == (last.file, last.line):
+        last.unseen = (
+            f"the accesses of {last.name} after {frame.f_code.co_name}() ({base_name(last.file)}:{last.line})"
+        )
+
+
+def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
+    """Return what an access uses; None if it is no step, because no other lane can observe it."""
+    if point.kind == "name":
+        return Access(point.variable, point.name)
+    if point.kind == "late":
+        run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
+        return None
+    if point.kind == "attribute":
+        return attribute_access(run, point, target, point.name, point.writes)
+    if point.kind == "call" and not isinstance(target, CONTAINERS):
+        return callable_access(run, point, target)
+    if is_stand_in(target):
+        return None  # its own methods have points
+    if point.kind == "item":  # any object may have items: __getitem__()
+        is_plain = isinstance(target, CONTAINERS) or is_own_class(type(target), run)
+        if isinstance(target, IMMUTABLE_TYPES) or is_plain:
+            return None if isinstance(target, IMMUTABLE_TYPES) else Access(target, "[]")
+        return contents(run, point, target, deep=True)  # a view has the items of another object
+    if point.kind == "call":
+        return contents(run, point, target, deep=point.name in COMPARING_METHODS)
+    if point.kind == "match":
+        found = contents(run, point, target, deep=True, with_attributes=True)
+        if found is not None:
+            found.unseen = "the tests within the patterns of match"
+        return found
+    return contents(run, point, target, deep=point.is_deep)
+
+
+def contents(
+    run: Run, point: SourcePoint, target: Any, deep: bool, with_attributes: bool = False
+) -> Access | None:
+    """Return the access to the contents of an object; None if they cannot change.
+
+    deep: the access also reads the contents of its elements.
+    """
+    if type(target) in (int, str, float, bool, bytes, type(None)) or (
+        isinstance(target, IMMUTABLE_TYPES) and not deep
+    ):
+        return None
+    if not isinstance(target, CONTAINERS):
+        if not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
+            return None  # its own methods have points
+    elif not deep:
+        return Access(target, "[]")
+    found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
+    parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
+    if not parts:
+        return None
+    (first, attribute, changes), *others = parts
+    access = Access(first, attribute, writes=point.writes or changes)
+    access.more = [(each, part, point.writes or changes) for each, part, changes in others]
+    if found.is_cut:
+        access.unseen = f"all that {point.text} contains"
+    elif found.calls_program and not isinstance(target, GeneratorType):
+        access.unseen = f"the accesses of {point.text} between two calls of a function"
+    return access
+
+
+def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> Access | None:
+    """Return what an access to an attribute uses; None if no other lane can observe it."""
+    if isinstance(target, IMMUTABLE_TYPES) or is_stand_in(target):
+        if not is_attribute_of_program(target, name, run):
+            return inner_access(run, point, target, name, writes)
+        if isinstance(target, ModuleType):
+            return module_access(run, point, target, name, writes)
+    if name == "__dict__":
+        note_dict(run, point, target)
+    if writes and (name in UNSEEN_ATTRIBUTES or replaces_method(target, name)):
+        run.note_unseen(f"the use of {point.text} by other threads", point.file, point.line)
+    read = [(each, name, False) for each in classes_of(target) if each is not target]
+    access = Access(target, name, [*read], writes=writes)
+    if not isinstance(target, type) and has_library_part(type(target), run):
+        access.more.append((target, "[]", writes))  # its methods without points use it
+    if not writes and any(isinstance(vars(each).get(name), cached_property) for each in type(target).__mro__):
+        access.writes = True
+        access.unseen = f"that {point.text} stores its value"
+    return access
+
+
+def stored_value(target: Any, name: str) -> Any:
+    """Return the value of an attribute, without code of the program; None if it has none, or a property has it."""
+    found = getattr_static(target, name, None)
+    if isinstance(found, MemberDescriptorType):  # of __slots__
+        with suppress(AttributeError):
+            return found.__get__(target, type(target))
+    return None if hasattr(type(found), "__get__") else found
+
+
+def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
+    """Note that the program gets the dictionary with the attributes of an object: its items are the attributes."""
+    found = attributes(target)
+    text = f"the accesses through {point.text}"
+    if isinstance(target, type):  # a view, a new object each time
+        run.note_unseen(text, point.file, point.line)
+    else:
+        run.aliases[id(found)] = found, text
+
+
+def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> Access | None:
+    """Return the access to an attribute that is not of the program: of a stand-in, or of another module."""
+    if isinstance(target, IMMUTABLE_TYPES):
+        if writes and isinstance(target, ModuleType):
+            run.note_unseen(f"the use of {point.text}", point.file, point.line)
+        return None
+    if name not in attributes(target):  # a method or a property, which has its own points
+        has_started = getattr(target, "explored_lane", None) is not None
+        if writes and has_started:
+            run.note_unseen(f"the use of {point.text}", point.file, point.line)
+        return None
+    if writes:
+        run.note_unseen(f"the use of {point.text}", point.file, point.line)
+    value = attributes(target)[name]
+    if isinstance(value, CONTAINERS):
+        run.aliases[id(value)] = value, f"the accesses through {point.text}"
+    return None if callable(value) else Access(target, None, writes=writes)
+
+
+def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> Access:
+    """Return the access to a variable of a module of the student, as `module.name`."""
+    names = MODULE_NAMES.get(str(vars(target).get("__file__")))
+    if names is not None and name in names.variables:
+        return Access(names.variables[name], name, writes=writes)
+    if writes and ((names is not None and name in names.read_inside) or replaces_method(target, name)):
+        run.note_unseen(f"the use of {point.text} within its module", point.file, point.line)
+    return Access(target, name, writes=writes)
+
+
+def callable_access(run: Run, point: SourcePoint, target: Any) -> Access | None:
+    """Return the read of an attribute that is called, as `self.callback()`; None for a method of its class.
+
+    A method of a class is no step: replaces_method() notes a change of it.
+    """
+    if isinstance(target, type | ModuleType):
+        found = getattr_static(target, point.name, None)
+        is_function = isinstance(found, FUNCTION_TYPES)
+        if isinstance(target, ModuleType) and is_own_module(target, run):
+            names = MODULE_NAMES.get(str(vars(target)["__file__"]))
+            is_variable = names is not None and point.name in names.variables
+            return (
+                module_access(run, point, target, point.name, False)
+                if is_variable or not is_function
+                else None
+            )
+        is_own = isinstance(target, type) and is_own_class(target, run)
+        return attribute_access(run, point, target, point.name, False) if is_own and not is_function else None
+    if isinstance(target, IMMUTABLE_TYPES):
+        return None
+    if point.name not in attributes(target):
+        found = getattr_static(type(target), point.name, None)
+        is_variable = found is None or isinstance(
+            found, MemberDescriptorType
+        )  # none yet, or one in __slots__
+        if not (is_variable and is_own_class(type(target), run)):
+            return None
+    return attribute_access(run, point, target, point.name, False)
+
+
+def replaces_method(target: Any, name: str) -> bool:
+    """Return whether a write of an attribute replaces a method of the program: its calls are no steps."""
+    is_holder = isinstance(target, type | ModuleType)
+    found = getattr_static(target if is_holder else type(target), name, None)
+    if is_holder and isinstance(found, property):
+        return True
+    function = getattr(found, "__func__", found)  # of a staticmethod or a classmethod
+    is_function = isinstance(function, FunctionType) or (is_holder and isinstance(function, type))
+    return is_function and not str(function.__module__).startswith(f"{__package__}.")
+
+
+def classes_of(target: Any) -> Iterator[type]:
+    """Yield the classes whose variables an access to an attribute of an object may read."""
+    if isinstance(target, type):
+        yield from (each for each in target.__mro__ if each.__flags__ & HEAP_TYPE)
+    yield from (each for each in type(target).__mro__ if each.__flags__ & HEAP_TYPE)
 
 
 def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
@@ -162,8 +411,9 @@ def hold(number: int, value: Any) -> Any:
     """Store the object of a call until its arguments are known; return the object."""
     run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
     # Elsewhere at() makes no point, so it would not take the object from the stack again
-    if run is not None and not run.inside_invariant and run.current.has_points:
-        run.current.pending.append((number + 1, value))
+    if run is not None and not run.inside_invariant:
+        run.current.pending.append((number + 1, value, None))
+        run.current.receiver = value
     return value
 
 
@@ -174,5 +424,34 @@ def stepped(number: int, values: Iterable[Any]) -> Iterator[Any]:
         yield value
 
 
-# The functions that the changed source calls, by their names there
-CALLED = {AT_NAME: at, HOLD_NAME: hold, EACH_NAME: stepped}
+class Items:
+    """The items of a container in a loop, each after a point: another lane may change the container between two.
+
+    The point before the loop stands for the first item.
+    """
+
+    def __init__(self, number: int, values: Iterable[Any]) -> None:
+        self.number = number
+        self.values = values
+        self.iterator = iter(values)
+        self.is_first = True
+
+    def __iter__(self) -> Items:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.is_first:
+            at(self.number, self.values)
+        self.is_first = False
+        return next(self.iterator)
+
+
+def items(number: int, values: Iterable[Any]) -> Iterable[Any]:
+    """Return the values of a loop, each after a point if the object that has them can change."""
+    if not ACTIVE_RUNS or is_stand_in(values):
+        return values
+    if isinstance(values, IMMUTABLE_TYPES) and not SOURCE_POINTS[number].is_deep:
+        return values
+    # An object of the program has points in its own methods
+    is_own = is_own_class(type(values), ACTIVE_RUNS[-1])
+    return values if is_own and not isinstance(values, CONTAINERS) else Items(number, values)

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ewe_explore.calls import seen
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, synchronization_step
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, line_of_program, synchronization_step
 
 
 def lane_name(run: Run, target: Any) -> str:
@@ -63,7 +64,7 @@ class Thread(Primitive):
     def run(self) -> None:
         """Call the target. A subclass may override this."""
         if self._target is not None:
-            self._target(*self._args, **self._kwargs)
+            seen(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
 
     def start(self) -> None:
         """Start the real thread of a new lane. The point after that decides whether the lane runs at once."""
@@ -91,6 +92,8 @@ class Thread(Primitive):
         run = Primitive.point(self, "joins")
         if run is not None and not lane.done:
             Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
+        if run is not None and lane.done and run.current.number == 0:
+            lane.is_joined = True
 
     def is_alive(self) -> bool:
         """Return whether the thread has begun and not ended. It is a step that reads what the end changes."""
@@ -168,7 +171,7 @@ class Timer(Thread):
     def run(self) -> None:
         self.finished.wait(self.interval)
         if not self.finished.is_set():
-            self.function(*self.args, **self.kwargs)
+            seen(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
         self.finished.set()
 
 
@@ -197,11 +200,12 @@ def main_thread() -> Any:
 
 def enumerate_threads() -> list[Any]:
     """Return the threads that have not ended."""
-    return (
-        [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
-        if ACTIVE_RUNS
-        else []
+    if not ACTIVE_RUNS:
+        return []
+    ACTIVE_RUNS[-1].note_unseen(
+        "the ends of threads that threading.enumerate() leaves out", *line_of_program()
     )
+    return [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
 
 
 def get_ident() -> int:
@@ -214,7 +218,9 @@ def start_new_thread(
 ) -> int:
     """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
     run = ACTIVE_RUNS[-1]
-    lane = run.add_lane(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
+    line = line_of_program()
+    target = lambda: seen(function, *line)(*args, **(kwargs or {}))  # noqa: E731
+    lane = run.add_lane(lane_name(run, function), target, daemon=True)
     run.start_thread(lane)
     run.point(synchronization_step(run, "starts", lane, lane.name))
     return lane.number + 1
