@@ -22,6 +22,7 @@ Read next: points.py; reach.py.
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from collections.abc import Callable
 from inspect import getattr_static
@@ -74,8 +75,8 @@ PURE_MODULES = READING_MODULES | frozenset((
     "_abc", "_bisect", "_collections", "_collections_abc", "_datetime", "_decimal", "_hashlib", "_heapq", "_io",
     "_random", "_sre", "_string", "_thread", "abc", "array", "base64", "binascii", "bisect", "collections",
     "collections.abc", "contextlib", "datetime", "decimal", "difflib", "enum", "fractions", "hashlib", "heapq",
-    "html", "io", "numbers", "random", "re", "sys", "threading", "time", "types", "typing", "unicodedata",
-    "urllib.parse", "zlib",
+    "html", "io", "numbers", "random", "re", "secrets", "sys", "threading", "time", "types", "typing",
+    "unicodedata", "urllib.parse", "uuid", "zlib",
 ))  # fmt: skip
 # Modules whose classes do nothing else than to make an object
 CLASS_MODULES = PURE_MODULES | frozenset(
@@ -240,13 +241,22 @@ def note_call(
         text = f"{point.name}()"
         if found.is_cut:
             access.unseen = f"all that {text} uses"
-        elif is_cache or isinstance(function, FunctionType | MethodType):
+        elif is_cache or has_inner_steps(function, owner, [*args, *named.values()], run):
             access.unseen = f"the steps within {text}"
         elif found.calls_program:
             access.unseen = f"the accesses of {text} between two calls of a function"
         record(run, point, access)
     if not is_cache and not is_pure(function, name, owner, run):
         run.note_unseen(f"the effects of {point.name}()", point.file, point.line)
+
+
+def has_inner_steps(function: Any, owner: Any, arguments: list[Any], run: Run) -> bool:
+    """Return whether a call is a function in Python, which may lose its turn between two accesses.
+
+    Numbers of a random generator are not exact anyway: the explorer starts each run with the same seed.
+    """
+    is_python = isinstance(function, FunctionType | MethodType)
+    return is_python and (not isinstance(owner, random.Random) or bool(reached(arguments, run).parts))
 
 
 def is_constructor_of_object(function: Any, name: str) -> bool:

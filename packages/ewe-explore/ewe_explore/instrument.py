@@ -133,7 +133,7 @@ def tests_ends(source: str) -> bool:
 def compiled(source: str, file: str) -> CodeType:
     """Return the code of a module with its points. Raises SyntaxError."""
     tree = ast.parse(source, file)
-    points = Points(file, shared_names(tree), captured_names(tree))
+    points = Points(file, tree)
     MODULE_NAMES[file] = ModuleNames(points.variables, used_inside(tree))
     points.visit(tree)
     ast.fix_missing_locations(tree)
@@ -186,14 +186,17 @@ def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) ->
     return {name for name, count in counts.items() if count > 1}
 
 
-def captured_names(tree: ast.AST) -> set[str]:
-    """Return the local variables of functions that nested functions read."""
+def captured_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+    """Return the variables of a function, or of a module, that nested functions read."""
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            stored = {each.id for each in own_nodes(node) if isinstance(each, ast.Name)}
-            found |= stored & used_inside(node)
-    return found
+    for node in (function, *own_nodes(function)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(each.asname or each.name.partition(".")[0] for each in node.names)
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        found.update(each.name for each in ast.iter_child_nodes(node) if isinstance(each, definitions))
+    return found & used_inside(function)
 
 
 def used_inside(function: ast.AST) -> set[str]:
@@ -244,13 +247,17 @@ def is_simple_pattern(pattern: ast.pattern) -> bool:
 
 
 class Points(ast.NodeTransformer):
-    """Adds the points of one file. names: its shared variables (shared_names()). captured: see captured_names()."""
+    """Adds the points of one file. tree: of its source.
 
-    def __init__(self, file: str, names: set[str], captured: set[str]) -> None:
+    names: the variables that get points (shared_names()). captured: other variables of the function around the
+    visited node that nested functions read (captured_names()).
+    """
+
+    def __init__(self, file: str, tree: ast.Module) -> None:
         self.file = file
-        self.names = names
-        self.captured = captured - names
-        self.variables = {name: Variable(name) for name in names}
+        self.names = shared_names(tree)
+        self.captured = captured_names(tree) - self.names
+        self.variables = {name: Variable(name) for name in self.names}
         self.in_comparison = False  # within one of COMPARING_METHODS
 
     def add_point(
@@ -436,7 +443,8 @@ class Points(ast.NodeTransformer):
         number = self.add_point(node, "content", "[]", "calls", writes=True, text=text)
         # The second point needs the number after that of the first: by it, at() finds the stored container
         if others or node.keywords:
-            self.add_point(node, "content", "[]", "calls", writes=True, text=text, is_second=True)
+            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True, unseen=unseen)
         node.func = self.visit(node.func)
         function = HOLD_NAME if others or node.keywords else AT_NAME
         node.args = [self.wrap(function, number, self.visit(container), container)]
@@ -822,26 +830,27 @@ class Points(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
-    def bindings(self, names: Iterable[str], node: ast.stmt) -> list[ast.stmt]:
+    def bindings(self, names: list[str], node: ast.stmt) -> list[ast.stmt]:
         """Return a statement with a point for each shared variable that `node` binds or removes."""
         numbers = [
             self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
             for name in names
             if name in self.names
         ]
-        return [
+        points: list[ast.stmt] = [
             ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, node)), node) for number in numbers
         ]
+        return [*points, *self.late_names((name for name in names if name not in self.names), node)]
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
         """Add the points of `del`: a statement before it for each shared variable."""
-        points = self.bindings((each.id for each in node.targets if isinstance(each, ast.Name)), node)
+        points = self.bindings([each.id for each in node.targets if isinstance(each, ast.Name)], node)
         node.targets = [self.visit(each) for each in node.targets]
         return [*points, node]
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
         """Add a point for each shared variable that an import assigns: a statement before it."""
-        names = (each.asname or each.name.partition(".")[0] for each in node.names)
+        names = [each.asname or each.name.partition(".")[0] for each in node.names]
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         return [node] if is_future else [*self.bindings(names, node), node]
 
@@ -858,9 +867,11 @@ class Points(ast.NodeTransformer):
         points = self.bindings([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
-        before, self.in_comparison = self.in_comparison, node.name in COMPARING_METHODS
+        before = self.in_comparison, self.captured
+        self.in_comparison = node.name in COMPARING_METHODS
+        self.captured = captured_names(node) - self.names
         node.body = self.block(node.body)
-        self.in_comparison = before
+        self.in_comparison, self.captured = before
         return [*points, node]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:

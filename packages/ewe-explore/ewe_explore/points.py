@@ -207,6 +207,8 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
     if point.kind == "late":
         run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
         return None
+    if isinstance(target, super):
+        target = target.__self__
     if point.kind == "attribute":
         return attribute_access(run, point, target, point.name, point.writes)
     if point.kind == "call" and not isinstance(target, CONTAINERS):

@@ -1,13 +1,18 @@
-"""Small random programs, and all outcomes that they have: the oracle for what the explorer calls "all schedules".
+"""Small random programs, and all outcomes that they have: the oracles for what the explorer calls "all schedules".
 
-A program has two threads with a few accesses to shared objects. Interleavings runs it once for each order of the
-instructions of both threads: real threads, the unchanged source, and a switch before any instruction of the
-bytecode. Nothing is reduced, except that no switch is tried before an instruction that uses local variables only.
+A program has two threads with a few accesses to shared objects. There are two oracles:
+
+- For accesses to variables and containers, Interleavings runs the program once for each order of the instructions
+  of both threads: real threads, the unchanged source, and a switch before any instruction of the bytecode. Nothing
+  is reduced, except that no switch is tried before an instruction that uses local variables only.
+- For locks, queues and the like, unreduced_outcomes() runs the explorer's own threads with a deviation at every
+  decision, and makes each release of a lock and each end of a thread a decision. It checks the reduction of the
+  search, not the primitives (test_meaning.py).
 
     python packages/ewe-explore/tests/interleavings.py --seconds 600 --seed 1
 
 compares the outcomes with those of the explorer, program after program, and prints each program of which the
-explorer has lost an outcome without saying so.
+explorer has lost an outcome without saying so. --sync takes the second oracle.
 """
 
 from __future__ import annotations
@@ -27,8 +32,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import Options
-from ewe_explore.search import Search
+from ewe_explore.scheduler import Run, Schedule
+from ewe_explore.search import Replay, Search
 
 # Instructions that use only local variables and constants, by the begin of their names
 LOCAL = (
@@ -61,6 +66,18 @@ STATEMENTS = (
     "R = list(zip(t, pair))", "R = list(map(int, t))", "R = '%s' % (nested,)", "R = any(t)",
     "R = vars(box)['n']", "vars(box)['n'] = C", "globals()['g'] = C", "R = sorted(t, key=key)", "box.l = [C]",
 )  # fmt: skip
+# Statements with locks and the like. Each wait ends, so that no outcome is a deadlock
+SYNC_STATEMENTS = (
+    "with lock: box.n += C", "with lock: R = box.n", "lock.acquire(); box.n = C; lock.release()",
+    "R = lock.locked()", "R = lock.acquire(False) and (lock.release() or 1)", "with rlock, rlock: box.n += C",
+    "with lock: t.append(C)", "with lock: R = list(t)", "q.put(C, timeout=1)", "R = q.qsize()", "R = q.empty()",
+    "R = q.get(timeout=1)", "R = q.get_nowait()", "R = q.full()", "event.set()", "event.clear()",
+    "R = event.is_set()", "R = event.wait(1)", "with cond: box.n = C; cond.notify()", "with cond: R = cond.wait(1)",
+    "with cond: R = box.n or cond.wait(2)", "R = sem.acquire(timeout=1)", "sem.release()", "R = sem.acquire(False)",
+    "time.sleep(1)", "R = time.monotonic()", "R = barrier.wait(1)", "R = barrier.n_waiting", "barrier.abort()",
+    "box.n += C", "R = box.n", "t.append(C)", "R = len(t)", "R = threads[-1].is_alive()",
+    "R = threads[0].is_alive()", "if not event.is_set(): box.m = C", "R = box.m", "if box.n: q.put(C, timeout=1)",
+)  # fmt: skip
 # Objects of a program, each with the words that use it, its source, and an expression for its state
 OBJECTS = (
     ("box Box sub Sub l get key", "class Box: n = 0\nclass Sub(Box): pass\nbox, sub, t = Box(), Sub(), [0]\n"
@@ -79,6 +96,9 @@ OBJECTS = (
     ("kept", "from functools import cached_property\nclass Kept:\n    n = 0\n    @cached_property\n"
      "    def value(self): return self.n\nkept = Kept()\n", "vars(kept)"),
     ("operator", "import operator\n", "0"),
+    ("lock rlock q event cond sem barrier time", "import queue, threading, time\nlock, rlock = threading.Lock(), "
+     "threading.RLock()\nq, event = queue.Queue(1), threading.Event()\ncond, sem = threading.Condition(), "
+     "threading.Semaphore(1)\nbarrier = threading.Barrier(2)\n", "list(q.queue), event.flag, sem._value"),
 )  # fmt: skip
 CAUGHT = """
 def caught(function):
@@ -89,12 +109,15 @@ def caught(function):
 """
 SCENARIO = """
 import threading
+threads = []
 def scenario():
     results = [], []
     def work(function, result):
         result.append(caught(function))
-    threading.Thread(target=work, args=(one, results[0])).start()
-    threading.Thread(target=work, args=(two, results[1])).start()
+    threads.append(threading.Thread(target=work, args=(one, results[0])))
+    threads.append(threading.Thread(target=work, args=(two, results[1])))
+    threads[0].start()
+    threads[1].start()
     return results, state
 """
 
@@ -127,6 +150,13 @@ def random_program(source: random.Random) -> str:
         for _ in range(2)
     ]
     return program_of(bodies[0], bodies[1], numbers)
+
+
+def random_sync_program(source: random.Random) -> str:
+    """Return the source of a program with one or two statements of SYNC_STATEMENTS in each thread."""
+    few = source.sample(SYNC_STATEMENTS, 4)
+    bodies = [[source.choice(few) for _ in range(source.choice((1, 1, 2)))] for _ in range(2)]
+    return program_of(bodies[0], bodies[1], iter(range(1, 100)))
 
 
 def uses(statement: str, words: str) -> bool:
@@ -282,32 +312,67 @@ class Comparison:
         return self.explored - self.real
 
 
+def outcome_of(run: Run) -> str:
+    """Return the outcome of a run of the explorer."""
+    if run.problem is not None:
+        return run.problem.headline
+    results, state = run.result
+    return repr(tuple(result[0] for result in results)) + str(state())
+
+
+def program_at(path: Path, text: str) -> ExploredProgram:
+    """Write a program to a file, and return it."""
+    path.write_text(text + SCENARIO)
+    return ExploredProgram(path, "scenario")
+
+
 def explored_outcomes(path: Path, text: str, most_runs: int) -> tuple[set[str], Search]:
     """Return the outcomes of all schedules that the explorer tries, up to `most_runs`, and its search."""
-    path.write_text(text + SCENARIO)
-    search = Search(ExploredProgram(path, "scenario").start, Options(user=(f"{path.parent}/",)), seed=1)
+    program = program_at(path, text)
+    search = Search(program.start, program.options, seed=1)
     found: set[str] = set()
-    original = search.execute
-
-    def execute(strategy: Any) -> Any:
-        run = original(strategy)
-        if run.problem is None:
-            results, state = run.result
-            found.add(repr(tuple(result[0] for result in results)) + state())
-        else:
-            found.add(run.problem.headline)
-        return run
-
-    search.execute = execute  # type: ignore[method-assign]
     while search.runs < most_runs and (schedule := search.take()) is not None:
-        search.run_level(schedule)
+        found.add(outcome_of(search.run_level(schedule)))
     return found, search
 
 
-def compared(text: str, directory: Path, limit: int) -> Comparison:
-    """Return the comparison of one program. Raises TooMany if it has more than `limit` orders."""
-    real, orders = Interleavings(text, limit).outcomes()
-    explored, search = explored_outcomes(directory / "interleaved.py", text, 20 * limit)
+def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int]:
+    """Return the outcomes with a deviation at every decision of both threads, and the number of runs.
+
+    The main thread only starts them, so it never loses its turn; neither do they in the lines of SCENARIO, where
+    they store their results. Raises TooMany above `limit` runs.
+    """
+    program = program_at(path, text)
+    last_line = text.count("\n") + 1
+    waiting: list[Schedule] = [()]
+    found: set[str] = set()
+    count = 0
+    while waiting:
+        schedule = waiting.pop()
+        run = Run(Replay(schedule), program.options)
+        run.releases_decide = run.ends_decide = True
+        program.start(run)
+        found.add(outcome_of(run))
+        count += 1
+        for index in range(schedule[-1][0] + 1 if schedule else 0, len(run.branches)):
+            branch = run.branches[index]
+            step = run.steps[branch.step]
+            if branch.current == 0 or (branch.current > 0 and step.kind != "life" and step.line > last_line):
+                continue
+            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+        if count + len(waiting) > limit:
+            raise TooMany
+    return found, count
+
+
+def compared(text: str, directory: Path, limit: int, sync: bool = False) -> Comparison:
+    """Return the comparison of one program. Raises TooMany if it has more than `limit` orders.
+
+    sync: with unreduced_outcomes(), not with the orders of the bytecode.
+    """
+    path = directory / "interleaved.py"
+    real, orders = unreduced_outcomes(path, text, limit) if sync else Interleavings(text, limit).outcomes()
+    explored, search = explored_outcomes(path, text, 20 * limit)
     return Comparison(text, real, explored, orders, search.runs, tuple(search.unseen), search.exhausted())
 
 
@@ -324,6 +389,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long to compare programs (60)")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the random programs (1)")
     parser.add_argument("--limit", type=int, default=1500, help="the most orders of a program (1500)")
+    parser.add_argument(
+        "--sync", action="store_true", help="compare programs with locks, queues and the like"
+    )
     options = parser.parse_args()
     source = random.Random(options.seed)
     end = time.monotonic() + options.seconds
@@ -333,7 +401,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="interleavings-") as directory:
         while time.monotonic() < end:
             try:
-                found = compared(random_program(source), Path(directory), options.limit)
+                text = random_sync_program(source) if options.sync else random_program(source)
+                found = compared(text, Path(directory), options.limit, options.sync)
             except TooMany:
                 counts["too large"] += 1
                 continue

@@ -206,7 +206,7 @@ UNSEEN = {
     "a generator": ("items.extend(n + box.n for n in (1, 2))", "items.extend(…) between two items"),
     "the inside of a queue": ("waiting.queue.append(1)", "the accesses through waiting.queue (unseen.py:"),
     "a pattern": ("match items:\n        case [first, *rest]: items.append(1)", "the tests within the patterns"),
-    "random": ("items.append(random.choice([1, 2])); random.random()", "the steps within random.choice()"),
+    "random": ("random.shuffle(items)", "the steps within random.shuffle()"),
     "a function of the library": ("copy.copy(box); box.n = 2", "the steps within copy.copy()"),
     "a method that is replaced": ("box.get = lambda: 1; box.get()", "the use of box.get by other threads"),
     "a release of another thread": ("lock.release(); lock.acquire()", "the moment of the release of lock"),
@@ -274,7 +274,8 @@ SEEN = {
     "objects of the program": "point = Point(1); with_name = f'{point.n}'; items = [point]; items.sort(key=str)",
     "an exception": "with lock:\n        try: table['none']\n        except KeyError as error: str(error)",
     "json of its own": "json.dumps({'n': [1, 2]}); copy.copy([1]); operator.itemgetter(0)([1])",
-    "a time": "import time; time.sleep(0.1); time.monotonic()",
+    "a time": "import time; time.sleep(random.uniform(0, 1)); time.monotonic()",
+    "a local variable with the name of a shared one": "table = {2: 3}; table[2] += 1",
 }  # fmt: skip
 
 

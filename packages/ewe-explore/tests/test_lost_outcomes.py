@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
-from interleavings import Comparison, TooMany, compared, functions, program_of, random_program
+from interleavings import (
+    Comparison,
+    TooMany,
+    compared,
+    functions,
+    program_of,
+    random_program,
+    random_sync_program,
+)
 from support.examples import examples
 
 LIMIT = 300  # the most orders of a program
@@ -15,20 +24,20 @@ PROGRAMS = 100  # of a complete run
 SEED = 20261128
 
 
-def random_comparisons(directory: Path, number: int) -> list[Comparison]:
+def random_comparisons(directory: Path, number: int, sync: bool) -> list[Comparison]:
     """Return the comparisons of `number` random programs with at most LIMIT orders, the same ones each time."""
     source = random.Random(SEED)
     found: list[Comparison] = []
     while len(found) < number:
-        try:
-            found.append(compared(random_program(source), directory, LIMIT))
-        except TooMany:
-            continue
+        text = random_sync_program(source) if sync else random_program(source)
+        with suppress(TooMany):
+            found.append(compared(text, directory, LIMIT, sync))
     return found
 
 
-def test_no_outcome_of_a_random_program_is_lost(tmp_path: Path) -> None:
-    found = random_comparisons(tmp_path, examples(PROGRAMS, 20))
+@pytest.mark.parametrize("sync", [False, True], ids=["bytecode", "sync"])
+def test_no_outcome_of_a_random_program_is_lost(sync: bool, tmp_path: Path) -> None:
+    found = random_comparisons(tmp_path, examples(PROGRAMS, 20), sync)
     for each in found:
         assert not each.lost(), (each.lost(), functions(each.text))
         assert not each.invented(), (each.invented(), functions(each.text))
