@@ -40,7 +40,15 @@ from typing import Any
 
 from ewe_explore import points
 from ewe_explore.points import SOURCE_POINTS, Access, SourcePoint, attribute_access, record
-from ewe_explore.reach import AT_NAME, CONTAINERS, has_points, is_on_replacements, is_own_class, reached
+from ewe_explore.reach import (
+    AT_NAME,
+    CONTAINERS,
+    IMMUTABLE_TYPES,
+    has_points,
+    is_on_replacements,
+    is_own_class,
+    reached,
+)
 from ewe_explore.scheduler import ACTIVE_RUNS, Run, base_name
 
 CALL_NAME = "_ewe_call"
@@ -66,21 +74,23 @@ METHODS_OF_ITEMS = frozenset((
 ))  # fmt: skip
 # Modules whose functions only read their arguments
 READING_MODULES = frozenset((
-    "builtins", "copy", "json", "json.decoder", "json.encoder", "_json", "math", "cmath", "operator", "_operator",
-    "pprint", "reprlib", "statistics", "_statistics", "string", "struct", "_struct", "textwrap", "dataclasses",
-    "itertools", "functools", "_functools",
+    "builtins", "cmath", "copy", "dataclasses", "json", "json.decoder", "json.encoder", "_json", "math", "pprint",
+    "reprlib", "statistics", "_statistics", "string", "struct", "_struct", "textwrap",
 ))  # fmt: skip
+WRITING_NAMES = frozenset(
+    ("dump", "load", "pack_into", "pp", "pprint")
+)  # functions of these modules that change one
 # Modules whose functions use only what they are given, and have no other effect
 PURE_MODULES = READING_MODULES | frozenset((
-    "_abc", "_bisect", "_collections", "_collections_abc", "_datetime", "_decimal", "_hashlib", "_heapq", "_io",
-    "_random", "_sre", "_string", "_thread", "abc", "array", "base64", "binascii", "bisect", "collections",
-    "collections.abc", "contextlib", "datetime", "decimal", "difflib", "enum", "fractions", "hashlib", "heapq",
-    "html", "io", "numbers", "random", "re", "secrets", "sys", "threading", "time", "types", "typing",
-    "unicodedata", "urllib.parse", "uuid", "zlib",
+    "_abc", "_bisect", "_collections", "_collections_abc", "_datetime", "_decimal", "_functools", "_hashlib",
+    "_heapq", "_io", "_operator", "_random", "_sre", "_string", "_thread", "abc", "array", "base64", "binascii",
+    "bisect", "collections", "collections.abc", "contextlib", "datetime", "decimal", "difflib", "enum", "fractions",
+    "functools", "hashlib", "heapq", "html", "io", "itertools", "numbers", "operator", "random", "re", "secrets",
+    "sys", "threading", "time", "types", "typing", "unicodedata", "urllib.parse", "uuid", "zlib",
 ))  # fmt: skip
 # Modules whose classes do nothing else than to make an object
 CLASS_MODULES = PURE_MODULES | frozenset(
-    ("ipaddress", "pathlib", "string.templatelib", "uuid", "weakref", "zoneinfo")
+    ("ipaddress", "pathlib", "string.templatelib", "weakref", "zoneinfo")
 )
 # Functions of these modules that reach files or streams of the process
 IMPURE_NAMES = frozenset((
@@ -129,8 +139,9 @@ def is_seen(function: Any, run: Run) -> bool:
     """Return whether the steps of a function are seen without a step for its call."""
     if isinstance(function, FunctionType):
         module = str(function.__globals__.get("__name__"))
-        if module == "contextlib" and isinstance(getattr(function, "__wrapped__", None), FunctionType):
-            return is_seen(function.__wrapped__, run)  # it makes an object that runs the steps of a generator
+        wrapped = getattr(function, "__wrapped__", None)
+        if module == "contextlib" and isinstance(wrapped, FunctionType):
+            return is_seen(wrapped, run)  # it makes an object that runs the steps of a generator
         # A library on the replacements may call a function that it gets
         return not is_on_replacements(module) and has_points(function, run)
     if isinstance(function, MethodType):
@@ -145,11 +156,12 @@ def is_seen(function: Any, run: Run) -> bool:
 
 def is_seen_class(kind: type, run: Run) -> bool:
     """Return whether to make an object of a class needs no step: no other lane can observe it."""
-    if is_own_class(kind, run):
-        # A class such as Stack(list) goes through its argument. What a dataclass stores is not shared yet
-        return isinstance(kind.__init__, FunctionType) or kind.__init__.__objclass__ is object  # type: ignore[misc]
-    is_stand_in = getattr(kind, "is_stand_in", False) is True
-    return issubclass(kind, BaseException) or is_stand_in or is_on_replacements(kind.__module__)
+    if issubclass(kind, BaseException) or getattr(kind, "is_stand_in", False) is True:
+        return True
+    # A class such as Stack(list) goes through its argument. What a dataclass stores is not shared yet
+    create: Any = kind.__dict__.get("__init__", getattr(kind, "__init__", None))
+    is_simple = isinstance(create, FunctionType) or getattr(create, "__objclass__", None) is object
+    return is_own_class(kind, run) and is_simple
 
 
 def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
@@ -190,24 +202,19 @@ class SeenCall:
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is None or run.inside_invariant:
             return self.function(*args, **named)
+        point, module = self.point, module_of(self.function)
         is_python = isinstance(self.function, FunctionType | MethodType)
-        if is_python:
+        if is_python or is_on_replacements(module):
             args = tuple(self.as_seen(each) for each in args)
             named = {key: self.as_seen(each) for key, each in named.items()}
-        if is_python and module_of(self.function) == "importlib":
-            run.note_unseen(
-                f"the accesses of modules from {self.point.text}",
-                self.point.file,
-                self.point.line,
-                always=True,
-            )
+        if module == "importlib":  # it finds the real module, which has no points
+            run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
         if self.is_recorded:
             note_items(run, self.function, [*args, *named.values()])
-        elif not is_python or not is_on_replacements(module_of(self.function)):
-            if not run.is_alone():
-                note_call(run, self.point, self.function, args, named)
-            elif self.function is getattr and args[1:2] == ("__dict__",):
-                points.note_dict(run, self.point, args[0])
+        elif not is_on_replacements(module) and not run.is_alone():
+            note_call(run, point, self.function, args, named)
+        elif self.function is getattr and args[1:2] == ("__dict__",):
+            points.note_dict(run, point, args[0])
         return self.function(*args, **named)
 
     def as_seen(self, argument: Any) -> Any:
@@ -225,37 +232,46 @@ def note_call(
         return
     name = str(getattr(function, "__name__", type(function).__name__))
     owner = receiver(function, args)
-    access = attribute_call(run, point, function, name, owner, args)
-    if access is not None:
-        record(run, point, access)
+    if attribute_call(run, point, function, name, owner, args) is not None:
+        record(run, point, lambda: attribute_call(run, point, function, name, owner, args))
         return
-    is_cache = isinstance(function, functools._lru_cache_wrapper)
     values = [*args, *named.values()] if owner is None else [owner, *args, *named.values()]
-    found = reached(values, run, with_attributes=True)
-    parts = [(function, "[]", True)] if is_cache else found.parts
-    if parts and not is_constructor_of_object(function, name):
-        changes = changes_arguments(function, name, owner)
-        (first, attribute, is_changed), *others = parts
-        access = Access(first, attribute, writes=changes or is_changed)
-        access.more = [(each, part, changes or is_changed) for each, part, is_changed in others]
-        text = f"{point.name}()"
-        if found.is_cut:
-            access.unseen = f"all that {text} uses"
-        elif is_cache or has_inner_steps(function, owner, [*args, *named.values()], run):
-            access.unseen = f"the steps within {text}"
-        elif found.calls_program:
-            access.unseen = f"the accesses of {text} between two calls of a function"
-        record(run, point, access)
-    if not is_cache and not is_pure(function, name, owner, run):
+    if not is_constructor_of_object(function, name):
+        record(run, point, lambda: call_access(run, point, function, name, owner, values))
+    if not isinstance(function, functools._lru_cache_wrapper) and not is_pure(function, name, run):
         run.note_unseen(f"the effects of {point.name}()", point.file, point.line)
 
 
-def has_inner_steps(function: Any, owner: Any, arguments: list[Any], run: Run) -> bool:
+def call_access(
+    run: Run, point: SourcePoint, function: Any, name: str, owner: Any, values: list[Any]
+) -> Access | None:
+    """Return what a call uses: all within its arguments and the object of the method. values: these objects."""
+    is_cache = isinstance(function, functools._lru_cache_wrapper)
+    found = reached(values, run, with_attributes=True)
+    parts = [(function, "[]", True)] if is_cache else found.parts
+    text = f"{point.name}()"
+    if found.is_cut:
+        run.note_unseen(f"all that {text} uses", point.file, point.line)
+    if not parts:
+        return None
+    changes = changes_arguments(function, name, owner)
+    (first, attribute, is_changed), *others = parts
+    access = Access(first, attribute, writes=changes or is_changed)
+    access.more = [(each, part, changes or is_changed) for each, part, is_changed in others]
+    if is_cache or has_inner_steps(function, owner, values, run):
+        access.unseen = f"the steps within {text}"
+    elif found.calls_program:
+        access.unseen = f"the accesses of {text} between two calls of a function"
+    return access
+
+
+def has_inner_steps(function: Any, owner: Any, values: list[Any], run: Run) -> bool:
     """Return whether a call is a function in Python, which may lose its turn between two accesses.
 
     Numbers of a random generator are not exact anyway: the explorer starts each run with the same seed.
     """
     is_python = isinstance(function, FunctionType | MethodType)
+    arguments = [each for each in values if each is not owner]
     return is_python and (not isinstance(owner, random.Random) or bool(reached(arguments, run).parts))
 
 
@@ -307,9 +323,13 @@ def note_items(run: Run, method: Any, arguments: list[Any]) -> None:
 
 def changes_arguments(function: Any, name: str, owner: Any) -> bool:
     """Return whether a call may change the objects that it uses."""
+    if isinstance(owner, IMMUTABLE_TYPES) and not isinstance(owner, type):
+        return False  # such as str.join()
     if owner is not None and not isinstance(owner, type):
-        return name not in READING_METHODS
-    return module_of(function) not in (PURE_MODULES if isinstance(function, type) else READING_MODULES)
+        return name not in READING_METHODS or not isinstance(owner, CONTAINERS)
+    if isinstance(function, type):
+        return module_of(function) not in PURE_MODULES
+    return module_of(function) not in READING_MODULES or name in WRITING_NAMES
 
 
 def module_of(function: Any) -> str:
@@ -328,7 +348,7 @@ def module_of(function: Any) -> str:
     return str(getattr(kind or function, "__module__", ""))
 
 
-def is_pure(function: Any, name: str, owner: Any, run: Run) -> bool:
+def is_pure(function: Any, name: str, run: Run) -> bool:
     """Return whether a call has no other effect than on the objects that it uses."""
     if isinstance(function, type):
         return function.__module__ in CLASS_MODULES or is_own_class(function, run)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -144,24 +144,32 @@ def at(number: int, value: Any = None) -> Any:
         # The caller is the changed program, or stepped() in place of it
         frame = sys._getframe(1)
         source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
-    access = access_of(run, source_point, target)
     if source_point.in_comparison:
         note_comparison(run, sys._getframe(1))
-    if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
-        access.more += [(each, part, True) for each, part, _ in reached([inner], run).parts]
-    if access is not None and record(run, source_point, access) and source_point.stores_object:
-        inner = target if source_point.kind == "item" else stored_value(target, source_point.name)
-        run.current.pending.append((number + 1, target, inner))
+
+    def find_access() -> Access | None:
+        """Return what the access uses now."""
+        access = access_of(run, source_point, target)
+        if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
+            access.more += [(each, part, True) for each, part, _ in reached([inner], run).parts]
+        return access
+
+    if record(run, source_point, find_access) and source_point.stores_object:
+        changed = target if source_point.kind == "item" else stored_value(target, source_point.name)
+        run.current.pending.append((number + 1, target, changed))
     return value
 
 
-def record(run: Run, source_point: SourcePoint, access: Access) -> bool:
-    """Record an access as the next step; return whether it is one. Other lanes may run before it."""
+def record(run: Run, source_point: SourcePoint, find_access: Callable[[], Access | None]) -> bool:
+    """Record an access as the next step; return whether it is one. Other lanes may run before it.
+
+    find_access: returns what the access uses, None if it is no step. It is called again if other lanes have run,
+    since they may have put other objects into a container.
+    """
+    access = find_access()
+    if access is None:
+        return False
     where = f"({base_name(source_point.file)}:{source_point.line})"
-    if run.aliases:
-        for each in (access.target, *(each for each, _, _ in access.more)):
-            if id(each) in run.aliases:
-                run.note_unseen(run.aliases[id(each)][1], source_point.file, source_point.line)
     writes = source_point.writes if access.writes is None else access.writes
     unseen = access.unseen or source_point.unseen
     step = Step(
@@ -177,11 +185,23 @@ def record(run: Run, source_point: SourcePoint, access: Access) -> bool:
         more=tuple(access.more),
         unseen=f"{unseen} {where}" if unseen else "",
     )
+    note_aliases(run, step)
     if not run.current.has_points:
         run.under_lock.setdefault((step.key(), step.lane, step.writes), step)
         return False
     run.point(step)
+    if step.index < len(run.steps) - 1 and (access := find_access()) is not None:
+        step.more = (*step.more, (access.target, access.attribute, writes), *access.more)
+        note_aliases(run, step)
     return True
+
+
+def note_aliases(run: Run, step: Step) -> None:
+    """Note that a step uses an object that stands for parts of others (Run.aliases)."""
+    if run.aliases:
+        for each in (step.target, *(each for each, _, _ in step.more)):
+            if id(each) in run.aliases:
+                run.note_unseen(run.aliases[id(each)][1], step.file, step.line)
 
 
 def note_comparison(run: Run, frame: FrameType) -> None:
@@ -208,7 +228,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
         run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
         return None
     if isinstance(target, super):
-        target = target.__self__
+        target = getattr(target, "__self__", None)
     if point.kind == "attribute":
         return attribute_access(run, point, target, point.name, point.writes)
     if point.kind == "call" and not isinstance(target, CONTAINERS):
@@ -254,8 +274,8 @@ def contents(
     access = Access(first, attribute, writes=point.writes or changes)
     access.more = [(each, part, point.writes or changes) for each, part, changes in others]
     if found.is_cut:
-        access.unseen = f"all that {point.text} contains"
-    elif found.calls_program and not isinstance(target, GeneratorType):
+        run.note_unseen(f"all that {point.text} contains", point.file, point.line)
+    if found.calls_program and not isinstance(target, GeneratorType):
         access.unseen = f"the accesses of {point.text} between two calls of a function"
     return access
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from ewe_explore.calls import seen
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
     ACTIVE_RUNS,
@@ -543,7 +544,7 @@ class Barrier(Primitive):
         if this_round.count == self.parties:
             try:
                 if self.action is not None:
-                    self.action()
+                    seen(self.action, *self.line_of_creation)()
             except BaseException:
                 self.break_round()
                 raise
