@@ -47,6 +47,7 @@ from ewe_explore.reach import (
     has_points,
     is_on_replacements,
     is_own_class,
+    is_stand_in,
     reached,
 )
 from ewe_explore.scheduler import ACTIVE_RUNS, Run, base_name
@@ -97,6 +98,11 @@ IMPURE_NAMES = frozenset((
     "FileIO", "open", "open_code", "redirect_stderr", "redirect_stdout", "chdir", "setrecursionlimit",
     "setswitchinterval", "settrace", "setprofile", "_getframe", "_current_frames",
 ))  # fmt: skip
+# Methods of a socket without a point, and whether they change the socket
+METHODS_OF_SOCKETS = {
+    "fileno": False, "getblocking": False, "getpeername": False, "getsockname": False, "gettimeout": False,
+    "detach": True, "setblocking": True, "settimeout": True,
+}  # fmt: skip
 PURE_PATH_FUNCTIONS = frozenset((
     "basename", "commonpath", "dirname", "fspath", "isabs", "join", "normpath", "split", "splitext", "cpu_count",
     "getpid", "strerror",
@@ -115,6 +121,11 @@ def callee(number: int, function: Any) -> Any:
     if run.inside_invariant:
         return function
     point = SOURCE_POINTS[number]
+    if isinstance(function, MethodType) and is_stand_in(function.__self__):
+        name = function.__name__
+        if name in METHODS_OF_SOCKETS and function.__module__ == f"{__package__}.network":
+            record(run, point, lambda: Access(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
+        return function
     if isinstance(function, BuiltinFunctionType | type) and function in PURE_BUILTINS:
         return function
     if isinstance(function, BuiltinFunctionType) and function in FRAME_FUNCTIONS:

@@ -328,7 +328,8 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
         return None
     if name not in attributes(target):  # a method or a property, which has its own points
         has_started = getattr(target, "explored_lane", None) is not None
-        if writes and has_started:
+        # The name of a thread that runs, or the number that a thread gets at its start
+        if (writes and has_started) or (name in ("ident", "native_id") and not has_started):
             run.note_unseen(f"the use of {point.text}", point.file, point.line)
         return None
     if writes:

@@ -201,6 +201,7 @@ class Lane:
         self.ended.acquire()
         self.ident = 0  # the identifier of the real thread
         self.done = False
+        self.starter: Lane | None = None  # the lane that has started it
         self.is_joined = False  # the main thread has waited for its end
         # The condition that the lane waits for; None: it may run
         self.ready: Callable[[], bool] | None = None
@@ -480,6 +481,10 @@ class Run:
         """
         others = [lane for lane in self.lanes if lane is not self.current and lane.ident]
         return not others or (self.current.number == 0 and all(lane.is_joined for lane in others))
+
+    def may_precede_start(self, lane: Lane) -> bool:
+        """Return whether the current lane existed before the start of another lane, and did not start it."""
+        return lane.starter is not self.current and self.current.start_index <= lane.start_index
 
     def note_unseen(self, text: str, file: str, line: int, always: bool = False) -> None:
         """Note that the explorer cannot see an action of the current lane.

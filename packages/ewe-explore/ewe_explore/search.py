@@ -192,7 +192,9 @@ class Search:
         self.levels[len(schedule)].tried += 1
         # If the program is not deterministic, the lane of a deviation may be unable to run. The run has then
         # followed a schedule of a lower level, which has the extensions
-        if tuple(run.deviations) == schedule and run.problem is None:
+        if run.problem is None and tuple(run.deviations) != schedule:
+            self.unseen["what makes two runs of one schedule differ, such as a clock or a file"] = None
+        elif run.problem is None:
             last_decision = schedule[-1][0] if schedule else -1
             for deviation in self.deviations(run, last_decision):
                 self.add(schedule, deviation)

@@ -72,39 +72,47 @@ class Thread(Primitive):
             raise RuntimeError("threads of the explorer can start only during a run")
         run = ACTIVE_RUNS[-1]
         if self.explored_lane is not None:
+            # The point of the other start is after it, so this one cannot come first in a schedule
+            run.note_unseen(f"the order of two starts of {self.explorer_label}", *line_of_program())
             raise RuntimeError("threads can only be started once")
         # A thread without a target is of a subclass that overrides run(): the lane then gets the name of the class
         name = self._given or lane_name(run, self._target if self._target is not None else type(self))
+        if run.ends_decide:
+            # Another lane may call is_alive() before the start. Otherwise the point after it is enough
+            Primitive.point(self, "is about to start")
         self.explored_lane = run.add_lane(name, self.run, self._daemonic)
+        self.explored_lane.starter = run.current
         self.explored_lane.thread = self
         run.start_thread(self.explored_lane)
         Primitive.point(self, "starts")
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the lane has ended, at most `timeout` seconds, as threading.Thread.join() does."""
+        run = Primitive.point(self, "joins")
         lane = self.explored_lane
+        if run is not None and (lane is None or run.may_precede_start(lane)):
+            run.note_unseen(f"a call of join() before the start of {self.explorer_label}", *line_of_program())
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")
         if not ACTIVE_RUNS:
             return
         if lane is ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot join current thread")
-        run = Primitive.point(self, "joins")
         if run is not None and not lane.done:
             Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
         if run is not None and lane.done and run.current.number == 0:
             lane.is_joined = True
 
     def is_alive(self) -> bool:
-        """Return whether the thread has begun and not ended. It is a step that reads what the end changes."""
-        if self.explored_lane is None:
-            return False
+        """Return whether the thread has begun and not ended. It is a step that reads what start and end change."""
         if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
-            # The lane is the target of the step "ends", too, so the search knows that the order of both matters
-            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", self.explored_lane, self.explorer_label)
-            step.writes = False
+            # The lane is the target of the step "ends", too, so the search knows that the order of both matters.
+            # The thread is that of the step "starts"
+            target = self if self.explored_lane is None else self.explored_lane
+            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", target, self.explorer_label)
+            step.writes, step.more = False, ((self, None, False),)
             ACTIVE_RUNS[-1].point(step)
-        return not self.explored_lane.done
+        return self.explored_lane is not None and not self.explored_lane.done
 
     @property
     def name(self) -> str:

@@ -143,6 +143,17 @@ MOMENTS = {
         "box = []\ndef scenario():\n    thread = threading.Thread(target=lambda: box.append(1))\n"
         "    thread.start()\n    if box: assert not thread.is_alive()\n"
     ),
+    "a thread that has not started": (
+        "def scenario():\n    late = threading.Thread(target=int)\n"
+        "    def look():\n        first = late.is_alive()\n        second = late.is_alive()\n"
+        "        assert first or not second\n"
+        "    threading.Thread(target=look).start()\n    late.start()\n"
+    ),
+    "the file descriptor of a socket": (
+        "import socket\none, other = socket.socketpair()\n"
+        "def look():\n    first = one.fileno()\n    assert first == one.fileno()\n"
+        "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
+    ),
     "a daemon": "def scenario(): threading.Thread(target=lambda: 1 / 0, daemon=True).start()\n",
     "a daemon that waits": (
         "items = queue.Queue()\ndef work():\n    items.get()\n    1 / 0\n"
@@ -210,6 +221,7 @@ UNSEEN = {
     "a function of the library": ("copy.copy(box); box.n = 2", "the steps within copy.copy()"),
     "a method that is replaced": ("box.get = lambda: 1; box.get()", "the use of box.get by other threads"),
     "a release of another thread": ("lock.release(); lock.acquire()", "the moment of the release of lock"),
+    "join": ("if threading.current_thread() is not last: last.join()", "a call of join() before the start"),
     "the name of except": ("try: 1 / 0\n    except ZeroDivisionError as number: pass", "the accesses to number"),
 }  # fmt: skip
 CHANGED_TWICE = """
@@ -231,7 +243,9 @@ def work():
     global number
     CHANGE
 def scenario():
-    for _ in range(2): threading.Thread(target=work).start()
+    global last
+    last = threading.Thread(target=work)
+    for thread in (threading.Thread(target=work), last): thread.start()
 """
 
 
@@ -245,6 +259,18 @@ def test_what_the_explorer_does_not_see_is_said(name: str, tmp_path: Path) -> No
         assert "not all schedules, because the explorer does not see" in result.verdict()
     else:
         assert not result.failure.complete and "perhaps not the smallest" in result.verdict()
+
+
+def test_a_program_whose_runs_differ_gets_no_claim(tmp_path: Path) -> None:
+    """The module json keeps a count of the runs: every second run makes one step more."""
+    text = (
+        "box = SimpleNamespace(n=0)\ndef work():\n    if json.runs % 2: box.n += 1\n    box.n += 1\n"
+        "def scenario():\n    json.runs = getattr(json, 'runs', 0) + 1\n"
+        "    for _ in range(2): threading.Thread(target=work).start()\n"
+    )
+    result = explored(tmp_path / "differs.py", text)
+    assert any("two runs of one schedule differ" in each for each in result.unseen), result.text()
+    assert not result.exhaustive
 
 
 METHOD_OF_QUEUE = """
