@@ -39,7 +39,7 @@ from types import (
 from typing import Any
 
 from ewe_explore import points
-from ewe_explore.points import SOURCE_POINTS, Access, SourcePoint, attribute_access, record
+from ewe_explore.points import SOURCE_POINTS, SourcePoint, UsedParts, attribute_access, record
 from ewe_explore.reach import (
     AT_NAME,
     CONTAINERS,
@@ -124,7 +124,7 @@ def callee(number: int, function: Any) -> Any:
     if isinstance(function, MethodType) and is_stand_in(function.__self__):
         name = function.__name__
         if name in METHODS_OF_SOCKETS and function.__module__ == f"{__package__}.network":
-            record(run, point, lambda: Access(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
+            record(run, point, lambda: UsedParts(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
         return function
     if isinstance(function, BuiltinFunctionType | type) and function in PURE_BUILTINS:
         return function
@@ -209,7 +209,7 @@ class SeenCall:
         self.function = function
         self.is_recorded = is_recorded
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, **named: Any) -> Any:
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
         if run is None or run.inside_invariant:
             return self.function(*args, **named)
@@ -255,7 +255,7 @@ def note_call(
 
 def call_access(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, values: list[Any]
-) -> Access | None:
+) -> UsedParts | None:
     """Return what a call uses: all within its arguments and the object of the method. values: these objects."""
     is_cache = isinstance(function, functools._lru_cache_wrapper)
     found = reached(values, run, with_attributes=True)
@@ -267,7 +267,7 @@ def call_access(
         return None
     changes = changes_arguments(function, name, owner)
     (first, attribute, is_changed), *others = parts
-    access = Access(first, attribute, writes=changes or is_changed)
+    access = UsedParts(first, attribute, writes=changes or is_changed)
     access.more = [(each, part, changes or is_changed) for each, part, is_changed in others]
     if is_cache or has_inner_steps(function, owner, values, run):
         access.unseen = f"the steps within {text}"
@@ -304,7 +304,7 @@ def receiver(function: Any, args: tuple[Any, ...]) -> Any:
 
 def attribute_call(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, args: tuple[Any, ...]
-) -> Access | None:
+) -> UsedParts | None:
     """Return the access of setattr(), getattr() and the like; None for other calls, and with wrong arguments."""
     by_method = {"__setattr__": True, "__delattr__": True, "__getattribute__": False}
     by_function = {setattr: True, delattr: True, getattr: False, hasattr: False}

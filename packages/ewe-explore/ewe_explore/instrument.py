@@ -199,6 +199,19 @@ def captured_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     return found & used_inside(function)
 
 
+def own_names(tree: ast.Module) -> set[str]:
+    """Return the names that a program gives to variables, parameters and functions; not those that it imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found
+
+
 def used_inside(function: ast.AST) -> set[str]:
     """Return the names that nested functions of a function read."""
     found: set[str] = set()
@@ -250,13 +263,15 @@ class Points(ast.NodeTransformer):
     """Adds the points of one file. tree: of its source.
 
     names: the variables that get points (shared_names()). captured: other variables of the function around the
-    visited node that nested functions read (captured_names()).
+    visited node that nested functions read (captured_names()). own_names: a function of this name may be the
+    program's, and no builtin one.
     """
 
     def __init__(self, file: str, tree: ast.Module) -> None:
         self.file = file
         self.names = shared_names(tree)
         self.captured = captured_names(tree) - self.names
+        self.own_names = own_names(tree)
         self.variables = {name: Variable(name) for name in self.names}
         self.in_comparison = False  # within one of COMPARING_METHODS
 
@@ -356,11 +371,11 @@ class Points(ast.NodeTransformer):
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         is_starred = any(isinstance(each, ast.Starred) for each in node.args)
-        if name in CHANGING_FUNCTIONS and node.args and not is_starred:
+        if name in CHANGING_FUNCTIONS - self.own_names and node.args and not is_starred:
             return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
+        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names:
             return self.reading_call(node)
         text = ast.unparse(node.func)
         self.generic_visit(node)

@@ -101,7 +101,7 @@ class ModuleNames:
 
 
 @dataclass
-class Access:
+class UsedParts:
     """The parts that an access uses.
 
     attribute: None for the whole object. writes: None if the SourcePoint says whether it changes the object.
@@ -147,7 +147,7 @@ def at(number: int, value: Any = None) -> Any:
     if source_point.in_comparison:
         note_comparison(run, sys._getframe(1))
 
-    def find_access() -> Access | None:
+    def find_access() -> UsedParts | None:
         """Return what the access uses now."""
         access = access_of(run, source_point, target)
         if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
@@ -160,7 +160,7 @@ def at(number: int, value: Any = None) -> Any:
     return value
 
 
-def record(run: Run, source_point: SourcePoint, find_access: Callable[[], Access | None]) -> bool:
+def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedParts | None]) -> bool:
     """Record an access as the next step; return whether it is one. Other lanes may run before it.
 
     find_access: returns what the access uses, None if it is no step. It is called again if other lanes have run,
@@ -220,10 +220,10 @@ def note_comparison(run: Run, frame: FrameType) -> None:
         )
 
 
-def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
+def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
     """Return what an access uses; None if it is no step, because no other lane can observe it."""
     if point.kind == "name":
-        return Access(point.variable, point.name)
+        return UsedParts(point.variable, point.name)
     if point.kind == "late":
         run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
         return None
@@ -238,7 +238,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
     if point.kind == "item":  # any object may have items: __getitem__()
         is_plain = isinstance(target, CONTAINERS) or is_own_class(type(target), run)
         if isinstance(target, IMMUTABLE_TYPES) or is_plain:
-            return None if isinstance(target, IMMUTABLE_TYPES) else Access(target, "[]")
+            return None if isinstance(target, IMMUTABLE_TYPES) else UsedParts(target, "[]")
         return contents(run, point, target, deep=True)  # a view has the items of another object
     if point.kind == "call":
         return contents(run, point, target, deep=point.name in COMPARING_METHODS)
@@ -252,7 +252,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> Access | None:
 
 def contents(
     run: Run, point: SourcePoint, target: Any, deep: bool, with_attributes: bool = False
-) -> Access | None:
+) -> UsedParts | None:
     """Return the access to the contents of an object; None if they cannot change.
 
     deep: the access also reads the contents of its elements.
@@ -265,13 +265,13 @@ def contents(
         if not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
             return None  # its own methods have points
     elif not deep:
-        return Access(target, "[]")
+        return UsedParts(target, "[]")
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
     parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
     if not parts:
         return None
     (first, attribute, changes), *others = parts
-    access = Access(first, attribute, writes=point.writes or changes)
+    access = UsedParts(first, attribute, writes=point.writes or changes)
     access.more = [(each, part, point.writes or changes) for each, part, changes in others]
     if found.is_cut:
         run.note_unseen(f"all that {point.text} contains", point.file, point.line)
@@ -280,7 +280,7 @@ def contents(
     return access
 
 
-def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> Access | None:
+def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
     """Return what an access to an attribute uses; None if no other lane can observe it."""
     if isinstance(target, IMMUTABLE_TYPES) or is_stand_in(target):
         if not is_attribute_of_program(target, name, run):
@@ -292,7 +292,7 @@ def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, write
     if writes and (name in UNSEEN_ATTRIBUTES or replaces_method(target, name)):
         run.note_unseen(f"the use of {point.text} by other threads", point.file, point.line)
     read = [(each, name, False) for each in classes_of(target) if each is not target]
-    access = Access(target, name, [*read], writes=writes)
+    access = UsedParts(target, name, [*read], writes=writes)
     if not isinstance(target, type) and has_library_part(type(target), run):
         access.more.append((target, "[]", writes))  # its methods without points use it
     if not writes and any(isinstance(vars(each).get(name), cached_property) for each in type(target).__mro__):
@@ -320,7 +320,7 @@ def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
         run.aliases[id(found)] = found, text
 
 
-def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> Access | None:
+def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
     """Return the access to an attribute that is not of the program: of a stand-in, or of another module."""
     if isinstance(target, IMMUTABLE_TYPES):
         if writes and isinstance(target, ModuleType):
@@ -337,20 +337,20 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
     value = attributes(target)[name]
     if isinstance(value, CONTAINERS):
         run.aliases[id(value)] = value, f"the accesses through {point.text}"
-    return None if callable(value) else Access(target, None, writes=writes)
+    return None if callable(value) else UsedParts(target, None, writes=writes)
 
 
-def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> Access:
+def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> UsedParts:
     """Return the access to a variable of a module of the student, as `module.name`."""
     names = MODULE_NAMES.get(str(vars(target).get("__file__")))
     if names is not None and name in names.variables:
-        return Access(names.variables[name], name, writes=writes)
+        return UsedParts(names.variables[name], name, writes=writes)
     if writes and ((names is not None and name in names.read_inside) or replaces_method(target, name)):
         run.note_unseen(f"the use of {point.text} within its module", point.file, point.line)
-    return Access(target, name, writes=writes)
+    return UsedParts(target, name, writes=writes)
 
 
-def callable_access(run: Run, point: SourcePoint, target: Any) -> Access | None:
+def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
     """Return the read of an attribute that is called, as `self.callback()`; None for a method of its class.
 
     A method of a class is no step: replaces_method() notes a change of it.

@@ -275,10 +275,10 @@ class Run:
         self.releases_decide = False
         # Whether the end of each lane is a decision: the program tests whether a thread has ended
         self.ends_decide = False
-        self.unseen: dict[str, None] = {}  # what the explorer could not see, each once: "vars(a) (mine.py:3)"
+        self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
         # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
         self.under_lock: dict[tuple[tuple[int, str | None], int, bool], Step] = {}
-        # By id(): objects that stand for parts of others, such as what vars() returns; and where each came from
+        # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
         self.aliases: dict[int, tuple[Any, str]] = {}
         self.own_modules: set[str] = set()  # names of the modules that have points
         # Source line -> number of objects that it has made

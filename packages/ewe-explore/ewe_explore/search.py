@@ -158,7 +158,9 @@ class Search:
         self.skipped_count = 0
         # The fewest deviations of a schedule whose skipped decisions were not kept; None: all were kept
         self.lost_depth: int | None = None
-        self.unseen: dict[str, None] = {}  # what runs could not see, each once, in the order of the runs
+        self.unseen: dict[
+            str, None
+        ] = {}  # accesses that runs could not see, each once, in the order of the runs
         self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
         self.priority_runs = 0  # runs with random priorities

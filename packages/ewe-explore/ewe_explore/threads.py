@@ -104,7 +104,7 @@ class Thread(Primitive):
             lane.is_joined = True
 
     def is_alive(self) -> bool:
-        """Return whether the thread has begun and not ended. It is a step that reads what start and end change."""
+        """Return whether the thread has begun and not ended. It is a step: start and end change the answer."""
         if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
             # The lane is the target of the step "ends", too, so the search knows that the order of both matters.
             # The thread is that of the step "starts"
