@@ -219,7 +219,7 @@ class World:
                 ACTIVE_RUNS[-1].ends_decide |= file.tests_ends
             if points:
                 self.own_modules.add(name)
-            with without_points():
+            with as_one_step(name):
                 exec(file.code, module.__dict__)
         except BaseException:
             modules.pop(name, None)
@@ -343,17 +343,19 @@ class World:
 
 
 @contextmanager
-def without_points() -> Iterator[None]:
+def as_one_step(name: str) -> Iterator[None]:
     """Make the code of a module one step if other lanes may run: an import keeps them away until its end."""
     if not ACTIVE_RUNS or ACTIVE_RUNS[-1].is_alone():
         yield
         return
-    lane = ACTIVE_RUNS[-1].current
-    before, lane.has_points = lane.has_points, False
+    run = ACTIVE_RUNS[-1]
+    run.note_unseen(f"the accesses within the import of {name}", *line_of_program())
+    lane = run.current
+    before, lane.is_importing = lane.is_importing, True
     try:
         yield
     finally:
-        lane.has_points = before
+        lane.is_importing = before
 
 
 def record_print(

@@ -166,7 +166,7 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedPa
     find_access: returns what the access uses, None if it is no step. It is called again if other lanes have run,
     since they may have put other objects into a container.
     """
-    access = find_access()
+    access = None if run.current.is_importing else find_access()
     if access is None:
         return False
     where = f"({base_name(source_point.file)}:{source_point.line})"

@@ -221,6 +221,7 @@ class Lane:
         self.receiver: Any = None  # the object of its last method call (calls.py)
         # False while the lane is in a method of a queue that a subclass may override (queues.py)
         self.has_points = True
+        self.is_importing = False  # it executes the code of a module, which has no points then (modules.py)
         self.thread: Any = None  # its threads.Thread
 
 
