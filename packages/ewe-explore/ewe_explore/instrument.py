@@ -37,6 +37,7 @@ Read next: points.py; modules.py, which imports the changed program.
 from __future__ import annotations
 
 import ast
+import copy
 from collections import Counter
 from collections.abc import Iterable
 from types import CodeType
@@ -627,8 +628,35 @@ class Points(ast.NodeTransformer):
         else:
             number = self.add_point(node.subject, "match", "[]", "tests", False)
             node.subject = self.wrap(AT_NAME, number, self.visit(node.subject), node.subject)
+        node.subject = self.with_points_of_patterns(node)
         node.cases = [self.visit(each) for each in node.cases]
         return node
+
+    def with_points_of_patterns(self, node: ast.Match) -> ast.expr:
+        """Return the subject of `match`, with the points of the attributes that its patterns read.
+
+        match a: case b.c: ...          match (a, _ewe_at(1, b))[0]: case b.c: ...
+        """
+        values = (
+            each.value
+            for case in node.cases
+            for each in ast.walk(case.pattern)
+            if isinstance(each, ast.MatchValue)
+        )
+        reads: list[ast.expr] = [
+            self.wrap(
+                AT_NAME,
+                self.add_point(each, "attribute", each.attr, "reads", False),
+                self.visit(copy.deepcopy(each.value)),
+                each,
+            )
+            for each in values
+            if isinstance(each, ast.Attribute)
+        ]
+        if not reads:
+            return node.subject
+        both = ast.Tuple([node.subject, *reads], ast.Load())
+        return ast.copy_location(ast.Subscript(both, ast.Constant(0), ast.Load()), node.subject)
 
     def visit_If(self, node: ast.If | ast.While) -> ast.stmt:
         """Add a point if the test reads a container, and the points of both branches, or of the loop."""

@@ -123,6 +123,10 @@ FAILS = {
     "a variable of a module": (
         "n = 0\ndef get(): return n", "global n; n = 1", "first = get(); assert get() == first",
     ),
+    "an attribute in a pattern": (
+        "box = SimpleNamespace(n=0)", "box.n = 1",
+        "first = box.n\n    match first:\n        case box.n: return\n    assert False",
+    ),
     "abort": (
         "a, b = threading.Barrier(2), threading.Barrier(2)", "a.abort(); b.abort()",
         "first = a.broken; second = b.broken; assert first == second",
