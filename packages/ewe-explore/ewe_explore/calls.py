@@ -135,6 +135,8 @@ def callee(number: int, function: Any) -> Any:
     is_recorded = isinstance(owner, CONTAINERS) and owner is run.current.receiver
     if (is_recorded and function.__name__ not in METHODS_OF_ITEMS) or is_seen(function, run):
         return function
+    if not callable(function):  # the call fails
+        return function
     return SeenCall(point, function, is_recorded)
 
 

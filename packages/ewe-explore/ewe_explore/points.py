@@ -36,6 +36,7 @@ from ewe_explore.reach import (
     IMMUTABLE_TYPES,
     attributes,
     has_library_part,
+    is_on_replacements,
     is_own_class,
     is_stand_in,
     reached,
@@ -388,7 +389,8 @@ def replaces_method(target: Any, name: str) -> bool:
         return True
     function = getattr(found, "__func__", found)  # of a staticmethod or a classmethod
     is_function = isinstance(function, FunctionType) or (is_holder and isinstance(function, type))
-    return is_function and not str(function.__module__).startswith(f"{__package__}.")
+    module = str(getattr(function, "__module__", ""))
+    return is_function and not module.startswith(f"{__package__}.") and not is_on_replacements(module)
 
 
 def classes_of(target: Any) -> Iterator[type]:

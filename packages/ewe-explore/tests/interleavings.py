@@ -154,7 +154,11 @@ def random_program(source: random.Random) -> str:
 
 def random_sync_program(source: random.Random) -> str:
     """Return the source of a program with one or two statements of SYNC_STATEMENTS in each thread."""
-    few = source.sample(SYNC_STATEMENTS, 4)
+    words = source.choice(
+        ("box lock rlock", "q", "event box", "cond box", "sem", "barrier", "t lock", "threads box")
+    )
+    near = [each for each in SYNC_STATEMENTS if uses(each, words)]
+    few = [*source.sample(near, min(3, len(near))), source.choice(SYNC_STATEMENTS)]
     bodies = [[source.choice(few) for _ in range(source.choice((1, 1, 2)))] for _ in range(2)]
     return program_of(bodies[0], bodies[1], iter(range(1, 100)))
 
