@@ -309,7 +309,7 @@ def attribute_call(
 ) -> UsedParts | None:
     """Return the access of setattr(), getattr() and the like; None for other calls, and with wrong arguments."""
     by_method = {"__setattr__": True, "__delattr__": True, "__getattribute__": False}
-    by_function = {setattr: True, delattr: True, getattr: False, hasattr: False}
+    by_function: dict[Any, bool] = {setattr: True, delattr: True, getattr: False, hasattr: False}
     is_method = isinstance(function, MethodWrapperType | WrapperDescriptorType) and name in by_method
     if is_method:
         writes = by_method[name]

@@ -62,7 +62,7 @@ STATEMENTS = (
     "if g: g = C", "box.call = None", "if box.call: R = box.call()", "R = space.n", "space.n = C",
     "R = str(space)", "space.n += C", "R = next(numbers)", "R = point == Point(0)", "point.x = C",
     "R = repr(point)", "R = reader()", "R = view[0]", "raw[0] = C", "view[0] = C", "R = bytes(raw)",
-    "R = kept.value", "kept.n = C", "R = operator.attrgetter('n')(box)", "R = min(t, default=0)",
+    "R = operator.attrgetter('n')(box)", "R = min(t, default=0)",
     "R = list(zip(t, pair))", "R = list(map(int, t))", "R = '%s' % (nested,)", "R = any(t)",
     "R = vars(box)['n']", "vars(box)['n'] = C", "globals()['g'] = C", "R = sorted(t, key=key)", "box.l = [C]",
 )  # fmt: skip
@@ -93,8 +93,6 @@ OBJECTS = (
     ("point Point", "from dataclasses import dataclass\n@dataclass\nclass Point: x: int\npoint = Point(0)\n",
      "point.x"),
     ("view raw", "raw = bytearray(b'0')\nview = memoryview(raw)\n", "bytes(raw)"),
-    ("kept", "from functools import cached_property\nclass Kept:\n    n = 0\n    @cached_property\n"
-     "    def value(self): return self.n\nkept = Kept()\n", "vars(kept)"),
     ("operator", "import operator\n", "0"),
     ("lock rlock q event cond sem barrier time", "import queue, threading, time\nlock, rlock = threading.Lock(), "
      "threading.RLock()\nq, event = queue.Queue(1), threading.Event()\ncond, sem = threading.Condition(), "
@@ -343,8 +341,8 @@ def explored_outcomes(path: Path, text: str, most_runs: int) -> tuple[set[str], 
 def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int]:
     """Return the outcomes with a deviation at every decision of both threads, and the number of runs.
 
-    The main thread only starts them, so it never loses its turn; neither do they in the lines of SCENARIO, where
-    they store their results. Raises TooMany above `limit` runs.
+    The main thread only starts them, so it loses its turn only if they can tell, by is_alive(). They never do in the
+    lines of SCENARIO, where they store their results. Raises TooMany above `limit` runs.
     """
     program = program_at(path, text)
     last_line = text.count("\n") + 1
@@ -361,7 +359,8 @@ def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int
         for index in range(schedule[-1][0] + 1 if schedule else 0, len(run.branches)):
             branch = run.branches[index]
             step = run.steps[branch.step]
-            if branch.current == 0 or (branch.current > 0 and step.kind != "life" and step.line > last_line):
+            is_seen = step.line <= last_line or step.kind == "life" or step.verb == "is about to start"
+            if branch.current >= 0 and not is_seen:
                 continue
             waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
         if count + len(waiting) > limit:
@@ -376,7 +375,7 @@ def compared(text: str, directory: Path, limit: int, sync: bool = False) -> Comp
     """
     path = directory / "interleaved.py"
     real, orders = unreduced_outcomes(path, text, limit) if sync else Interleavings(text, limit).outcomes()
-    explored, search = explored_outcomes(path, text, 20 * limit)
+    explored, search = explored_outcomes(path, text, 4 * limit)
     return Comparison(text, real, explored, orders, search.runs, tuple(search.unseen), search.exhausted())
 
 
