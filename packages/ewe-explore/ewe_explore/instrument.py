@@ -274,6 +274,7 @@ class Points(ast.NodeTransformer):
         self.captured = captured_names(tree) - self.names
         self.own_names = own_names(tree)
         self.variables = {name: Variable(name) for name in self.names}
+        self.is_lazy = False  # within a generator expression
         self.in_comparison = False  # within one of COMPARING_METHODS
 
     def add_point(
@@ -542,7 +543,9 @@ class Points(ast.NodeTransformer):
         first = self.with_content_point(node, "goes through", is_deep=is_deep)
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.ListComp):
             return first  # a new object, which no other lane knows
-        number = self.add_point(node, "content", "[]", "goes through", False, text=text, is_deep=is_deep)
+        number = self.add_point(
+            node, "content", "[]", "goes through", False, text=text, is_deep=is_deep, is_lazy=self.is_lazy
+        )
         return self.wrap(ITEMS_NAME, number, first, node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
@@ -609,6 +612,14 @@ class Points(ast.NodeTransformer):
         """Add a point to `yield from a`. The reads of the further items have none."""
         unseen = f"the accesses of yield from {ast.unparse(node.value)} to the further items"
         node.value = self.with_content_point(node.value, "goes through", unseen=unseen)
+        return node
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
+        """Add the points of `(f(a) for a in b)`, whose items are read when they are needed."""
+        before, self.is_lazy = self.is_lazy, True
+        node.generators = [self.visit(each) for each in node.generators]
+        self.is_lazy = before
+        node.elt = self.visit(node.elt)
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MappingView
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -89,6 +90,7 @@ class SourcePoint:
     is_second: bool = False
     stores_object: bool = False
     unseen: str = ""
+    is_lazy: bool = False  # the items are read later, as those of a generator expression
     is_deep: bool = False  # the access also reads the containers within the container
     in_comparison: bool = False  # within a method such as __eq__(), which an access to a container may call
 
@@ -452,14 +454,16 @@ def stepped(number: int, values: Iterable[Any]) -> Iterator[Any]:
 class Items:
     """The items of a container in a loop, each after a point: another lane may change the container between two.
 
-    The point before the loop stands for the first item.
+    The point before the loop stands for the first item of a list. The iterator of a dict or a set reads the size
+    of its container first, and another lane may change it before the first item.
     """
 
     def __init__(self, number: int, values: Iterable[Any]) -> None:
         self.number = number
         self.values = values
         self.iterator = iter(values)
-        self.is_first = True
+        reads_size = isinstance(values, (dict, set, deque, MappingView))
+        self.is_first = not reads_size and not SOURCE_POINTS[number].is_lazy
 
     def __iter__(self) -> Items:
         return self

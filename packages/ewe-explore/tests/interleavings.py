@@ -37,7 +37,7 @@ from ewe_explore.search import Replay, Search
 
 # Instructions that use only local variables and constants, by the begin of their names
 LOCAL = (
-    "BUILD_", "CACHE", "COPY", "END_FOR", "EXTENDED_ARG", "GET_ITER", "IS_OP", "JUMP_", "KW_NAMES", "LIST_APPEND",
+    "BUILD_", "CACHE", "COPY", "END_FOR", "EXTENDED_ARG", "IS_OP", "JUMP_", "KW_NAMES", "LIST_APPEND",
     "LOAD_CLOSURE", "LOAD_CONST", "LOAD_FAST", "MAKE_", "NOP", "POP_", "PRECALL", "PUSH_", "RERAISE", "RESUME",
     "RETURN_", "STORE_FAST", "SWAP",
 )  # fmt: skip
@@ -56,7 +56,8 @@ STATEMENTS = (
     "R = t + [box.n]", "R = sorted(t)", "t.clear()", "R, _ = pair", "pair[0] = C", "pair[:] = [C, C]",
     "R = tuple(pair)", "box.l += [C]", "R = str(box.l)", "R = len(l)", "R = d.get('k')", "d['k'] = C",
     "d['k'] += C", "R = dict(d)", "d.setdefault('x', C)", "R = [*d]", "d.pop('k', 0)", "for R in d: pass",
-    "R = 'x' in d", "nested[0].append(C)", "R = str(nested)", "R = nested == [[0]]", "R = f'{nested}'",
+    "R = 'x' in d", "R = list((each for each in d))", "lazy = (each for each in t); t[0] += C; R = list(lazy)",
+    "nested[0].append(C)", "R = str(nested)", "R = nested == [[0]]", "R = f'{nested}'",
     "R = copy.copy(t)", "R = copy.deepcopy(nested)", "R = json.dumps(nested)", "nested[0] = [C]",
     "R = sum(map(len, nested))", "R = [len(each) for each in nested]", "R = g", "g = C", "g += C",
     "if g: g = C", "box.call = None", "if box.call: R = box.call()", "R = space.n", "space.n = C",
@@ -341,8 +342,8 @@ def explored_outcomes(path: Path, text: str, most_runs: int) -> tuple[set[str], 
 def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int]:
     """Return the outcomes with a deviation at every decision of both threads, and the number of runs.
 
-    The main thread only starts them, so it loses its turn only if they can tell, by is_alive(). They never do in the
-    lines of SCENARIO, where they store their results. Raises TooMany above `limit` runs.
+    The main thread only starts them, so it loses its turn only if they can tell, by is_alive(). They never do
+    in the lines of SCENARIO, where they store their results. Raises TooMany above `limit` runs.
     """
     program = program_at(path, text)
     last_line = text.count("\n") + 1
