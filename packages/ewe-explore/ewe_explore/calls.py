@@ -131,8 +131,8 @@ def callee(number: int, function: Any) -> Any:
     if isinstance(function, BuiltinFunctionType) and function in FRAME_FUNCTIONS:
         return frame_function(run, point, function)
     owner = function.__self__ if isinstance(function, BuiltinFunctionType) else None
-    # The point of the method call has recorded the step
-    is_recorded = isinstance(owner, CONTAINERS) and owner is run.current.receiver
+    # The point of `items.append(1)` has recorded the step, but not that of `box.add(1)`, which calls items.append
+    is_recorded = point.kind == "method" and isinstance(owner, CONTAINERS) and owner is run.current.receiver
     if (is_recorded and function.__name__ not in METHODS_OF_ITEMS) or is_seen(function, run):
         return function
     if not callable(function):  # the call fails

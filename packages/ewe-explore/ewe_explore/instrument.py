@@ -383,10 +383,10 @@ class Points(ast.NodeTransformer):
         self.generic_visit(node)
         return self.called(node, text)
 
-    def called(self, node: ast.Call, text: str) -> ast.expr:
-        """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`."""
+    def called(self, node: ast.Call, text: str, kind: str = "function") -> ast.expr:
+        """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`. kind: "method" for `a.f`."""
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-        number = self.add_point(node, "function", text, "calls", True, text=f"{text}(…)")
+        number = self.add_point(node, kind, text, "calls", True, text=f"{text}(…)")
         node.func = self.wrap(CALL_NAME, number, node.func, node.func)
         return node
 
@@ -504,7 +504,7 @@ class Points(ast.NodeTransformer):
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
             self.wrap_last_argument(node, number + 1)
-        return self.called(node, name)
+        return self.called(node, name, "method")
 
     # Tests, loops and operators: they read the contents of containers
 

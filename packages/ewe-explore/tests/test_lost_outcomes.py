@@ -57,6 +57,7 @@ PAIRS = [
     (["point.x = C"], ["R = repr(point)", "R = point == Point(0)"]),
     (["box.call = None"], ["if box.call: R = box.call()"]),
     (["d['x'] = C"], ["for R in d: pass"]),
+    (["d.pop('k', 0)", "R = reader()"], ["d['k'] = C"]),
 ]
 
 
