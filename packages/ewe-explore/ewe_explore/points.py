@@ -71,8 +71,9 @@ class Variable:
 class SourcePoint:
     """A place in the source with a point.
 
-    kind: attribute, item, content, display (a tuple or a list with its values), call (of a method), method or function (as calls.py sees it),
-    match, name, late (a variable that is assigned once, while other functions may read it).
+    kind: attribute, item, content, display (a tuple or a list with its values), call (the object of a method call),
+    method or function (a call, for calls.py), match, name, late (a variable that is assigned once, while other
+    functions may read it).
     name: of the attribute, the method or the variable; "[]" for the contents of a container.
     is_second: this is the second point of an access; HOLD_NAME or the first point has stored the object.
     stores_object: store the object for the second point. unseen: what the explorer cannot see of this access if
