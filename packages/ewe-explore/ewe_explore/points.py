@@ -30,12 +30,14 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe_explore.reach import (
     CONTAINERS,
     IMMUTABLE_TYPES,
+    PLAIN_TYPES,
     attributes,
+    elements,
     has_library_part,
     is_on_replacements,
     is_own_class,
@@ -102,6 +104,14 @@ class ModuleNames:
 
     variables: dict[str, Variable]
     read_inside: set[str]
+
+
+class ClassFacts(NamedTuple):
+    """Facts about a class. classes: those that have variables which an access to an attribute may read."""
+
+    classes: tuple[type, ...]
+    has_library_part: bool
+    cached_properties: frozenset[str]
 
 
 @dataclass
@@ -261,14 +271,14 @@ def contents(
 
     deep: the access also reads the contents of its elements.
     """
-    if type(target) in (int, str, float, bool, bytes, type(None)) or (
-        isinstance(target, IMMUTABLE_TYPES) and not deep
-    ):
+    if type(target) in PLAIN_TYPES or (isinstance(target, IMMUTABLE_TYPES) and not deep):
         return None
     if not isinstance(target, CONTAINERS):
         if not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
             return None  # its own methods have points
-    elif not deep:
+    elif point.kind != "display" and (
+        not deep or all(type(each) in PLAIN_TYPES for each in elements(target))
+    ):
         return UsedParts(target, "[]")
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
     parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
@@ -295,19 +305,46 @@ def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, write
         note_dict(run, point, target)
     if writes and (name in UNSEEN_ATTRIBUTES or replaces_method(target, name)):
         run.note_unseen(f"the use of {point.text} by other threads", point.file, point.line)
-    read = [(each, name, False) for each in classes_of(target) if each is not target]
-    access = UsedParts(target, name, [*read], writes=writes)
-    if not isinstance(target, type) and has_library_part(type(target), run):
+    facts = facts_of(type(target), run)
+    own_classes = facts_of(target, run).classes if isinstance(target, type) else ()
+    more: More = [(each, name, False) for each in (*own_classes, *facts.classes) if each is not target]
+    access = UsedParts(target, name, more, writes=writes)
+    if not isinstance(target, type) and facts.has_library_part:
         access.more.append((target, "[]", writes))  # its methods without points use it
-    if not writes and any(isinstance(vars(each).get(name), cached_property) for each in type(target).__mro__):
+    if not writes and name in facts.cached_properties:
         access.writes = True
         access.unseen = f"that {point.text} stores its value"
     return access
 
 
+def facts_of(kind: type, run: Run) -> ClassFacts:
+    """Return the facts about a class, which are the same in the whole run."""
+    found: ClassFacts | None = run.class_facts.get(kind)
+    if found is None:
+        found = run.class_facts[kind] = ClassFacts(
+            tuple(each for each in kind.__mro__ if each.__flags__ & HEAP_TYPE),
+            has_library_part(kind, run),
+            frozenset(
+                name
+                for each in kind.__mro__
+                for name, value in vars(each).items()
+                if isinstance(value, cached_property)
+            ),
+        )
+    return found
+
+
+def class_value(kind: type, name: str) -> Any:
+    """Return the variable of a class, as Python finds it for an object of the class; None if there is none."""
+    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+
+
 def stored_value(target: Any, name: str) -> Any:
     """Return the value of an attribute, without code of the program; None if it has none, or a property has it."""
-    found = getattr_static(target, name, None)
+    inside = attributes(target)
+    found = inside[name] if name in inside else class_value(type(target), name)
+    if isinstance(target, type):
+        found = class_value(target, name)
     if isinstance(found, MemberDescriptorType):  # of __slots__
         with suppress(AttributeError):
             return found.__get__(target, type(target))
@@ -360,7 +397,8 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | No
     A method of a class is no step: replaces_method() notes a change of it.
     """
     if isinstance(target, type | ModuleType):
-        found = getattr_static(target, point.name, None)
+        holder = vars(target) if isinstance(target, ModuleType) else {}
+        found = class_value(target, point.name) if isinstance(target, type) else holder.get(point.name)
         is_function = isinstance(found, FUNCTION_TYPES)
         if isinstance(target, ModuleType) and is_own_module(target, run):
             names = MODULE_NAMES.get(str(vars(target)["__file__"]))
@@ -375,7 +413,7 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | No
     if isinstance(target, IMMUTABLE_TYPES):
         return None
     if point.name not in attributes(target):
-        found = getattr_static(type(target), point.name, None)
+        found = class_value(type(target), point.name)
         is_variable = found is None or isinstance(
             found, MemberDescriptorType
         )  # none yet, or one in __slots__
@@ -387,20 +425,16 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | No
 def replaces_method(target: Any, name: str) -> bool:
     """Return whether a write of an attribute replaces a method of the program: its calls are no steps."""
     is_holder = isinstance(target, type | ModuleType)
-    found = getattr_static(target if is_holder else type(target), name, None)
+    if isinstance(target, ModuleType):
+        found = vars(target).get(name)
+    else:
+        found = class_value(target if isinstance(target, type) else type(target), name)
     if is_holder and isinstance(found, property):
         return True
     function = getattr(found, "__func__", found)  # of a staticmethod or a classmethod
     is_function = isinstance(function, FunctionType) or (is_holder and isinstance(function, type))
     module = str(getattr(function, "__module__", ""))
     return is_function and not module.startswith(f"{__package__}.") and not is_on_replacements(module)
-
-
-def classes_of(target: Any) -> Iterator[type]:
-    """Yield the classes whose variables an access to an attribute of an object may read."""
-    if isinstance(target, type):
-        yield from (each for each in target.__mro__ if each.__flags__ & HEAP_TYPE)
-    yield from (each for each in type(target).__mro__ if each.__flags__ & HEAP_TYPE)
 
 
 def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:

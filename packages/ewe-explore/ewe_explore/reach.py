@@ -53,6 +53,7 @@ IMMUTABLE_TYPES = (
 )
 # The explorer loads the source of these packages on its replacements: only locks and queues are steps there
 PACKAGES_ON_REPLACEMENTS = ("concurrent.", "sched", "selectors", "socketserver", "ewe.")
+PLAIN_TYPES = frozenset((int, str, float, bool, bytes, type(None)))
 MAX_OBJECTS = 1000  # the most objects to look at for one step
 # Their contents are code, or no state that a program can compare
 SKIPPED_TYPES = (ModuleType, type, CodeType, FrameType, TracebackType, BaseException)
@@ -162,7 +163,7 @@ def reached(
     while waiting:
         each = waiting.pop()
         kind = type(each)
-        if kind in (int, str, float, bool, bytes, type(None)) or id(each) in seen:
+        if kind in PLAIN_TYPES or id(each) in seen:
             continue
         if len(seen) >= MAX_OBJECTS:
             found.is_cut = True

@@ -282,6 +282,7 @@ class Run:
         # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
         self.aliases: dict[int, tuple[Any, str]] = {}
         self.own_modules: set[str] = set()  # names of the modules that have points
+        self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
         # Source line -> number of objects that it has made
         self.objects_per_line: dict[tuple[str, int], int] = {}
         self.result: Any = None
