@@ -14,7 +14,9 @@ is a list of numbers:
 
     scheduler.py    one thread at a time, decisions, virtual time, deadlocks            (begin here)
     primitives.py   locks, conditions, semaphores, events, barriers   threads.py  queues.py  network.py
-    instrument.py   points at shared variables       modules.py   the modules that the program imports
+    instrument.py   points in the source             points.py    the steps of these points
+    calls.py        the calls of libraries           reach.py     the objects that a step may use
+    modules.py      the modules that the program imports
     search.py       delay bounding and PCT           shrink.py    the smallest failing schedule
     explain.py      the failure in words             waits.py  notifies.py  wording.py
     timeline.py     the failure in a terminal        page.py  lanes.py
@@ -22,7 +24,8 @@ is a list of numbers:
     harness.py      a model of ewe with clients in memory             samples/  broken and correct programs
 
 The meaning of a result: a failure is real, and its schedule is the proof. "No failure" is a statement about the
-schedules that the explorer tried, and the report counts them.
+schedules that the explorer tried, and the report counts them. It speaks of all schedules only if no access of the
+program was hidden.
 """
 
 from importlib import import_module

@@ -22,7 +22,7 @@ from ewe_explore.search import shared_keys
 from ewe_explore.waits import has_ended, reasons_of_deadlock, reasons_of_loop
 from ewe_explore.wording import at_line, phrase, whole_name
 
-UNIMPORTANT_VERBS = {"looks at", "looks at the size of"}
+UNIMPORTANT_VERBS = {"looks at", "looks at the size of", "is about to start"}
 LOOP_STEPS = 200  # of an endless loop: the story shows the variables of its last steps
 MAX_STORY_EVENTS = 160  # the most events of a story; a longer story loses its middle
 MAX_FOLDED_STORY_EVENTS = 600  # of a story with folded lanes: a terminal shows few of their steps

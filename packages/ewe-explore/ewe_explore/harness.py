@@ -144,11 +144,13 @@ class Arrivals(Primitive):
 
 
 class Model(ExploredProgram):
-    """A class of a model as a program.
+    """A class of a model as a program. Its accesses to variables of ewe's own classes are no steps.
 
     requests: of each client. early: stop while clients are served. together: each client keeps its connection until
     all clients have their answers; the model needs a worker for each (poolthreads).
     """
+
+    unseen = ("the variables of ewe's own classes",)
 
     def __init__(
         self,

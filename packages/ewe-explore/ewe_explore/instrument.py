@@ -12,6 +12,8 @@ where a switch matters:
     while items:            while _at(6, items):                    if `items` is a list, a dict, a set, ...
     done = True             done = _at(7, True)                     if another function uses this `done`
     for n in table:         for n in _each(8, table):               if another function uses this `n`
+    for n in table:         for n in _items(9, table):              a point before each item
+    work(items)             _call(10, work)(items)                  a step if `work` has no points (calls.py)
 
 _at() records the step, and the scheduler may run other lanes first. Then _at() returns its second argument. Local
 variables get no point, because no other thread sees them. Accesses to immutable objects get no point, either.
@@ -25,43 +27,36 @@ is therefore around the last argument, so that a switch between the arguments an
 holds for the index in `a[i]`, and for the right operand in `a + b`, which reads `a` after `b`. The second point of
 a `+=` needs the object of the first one, which leaves it on a stack of the lane (Lane.pending).
 
-Read next: modules.py, which imports the changed program; scheduler.py.
+What the explorer cannot see becomes a note of the run, and the report then claims nothing about all schedules. Most
+notes are made at run time, by points.py and calls.py. This module knows some from the source: the steps of a key
+function run in the middle of a sort, and a pattern of `match` reads an object several times.
+
+Read next: points.py; modules.py, which imports the changed program.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
-import sys
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from inspect import getattr_static
-from types import CodeType, FrameType, FunctionType, ModuleType
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step
-
-AT_NAME = "_ewe_at"
-HOLD_NAME = "_ewe_hold"
-EACH_NAME = "_ewe_each"
-CONTAINERS = (list, dict, set, deque, bytearray, OrderedDict, defaultdict, Counter)
-IMMUTABLE_TYPES = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bool,
-    tuple,
-    frozenset,
-    range,
-    slice,
-    type(None),
-    ModuleType,
-    type,
+from ewe_explore.calls import CALL_NAME
+from ewe_explore.points import (
+    EACH_NAME,
+    HOLD_NAME,
+    ITEMS_NAME,
+    MODULE_NAMES,
+    SHALLOW_VERBS,
+    SOURCE_POINTS,
+    ModuleNames,
+    SourcePoint,
+    Variable,
 )
+from ewe_explore.reach import AT_NAME
+
 # Methods of containers that do not change the container.
 READING_METHODS = frozenset(
     {
@@ -95,168 +90,53 @@ METHODS_OF_CONTENTS = frozenset((
 # Functions of the standard library that change the contents of their first argument, by their names in a call.
 CHANGING_FUNCTIONS = frozenset((
     "heapify", "heappop", "heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right",
-    "shuffle",
 ))  # fmt: skip
 
 
-class Variable:
-    """A variable of a function or a module that several functions use. frame: the frame of its last access."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.frame: FrameType | None = None
-
-
-@dataclass(slots=True)
-class SourcePoint:
-    """A place in the source with a point. kind: attribute, item, content, call, name.
-
-    name: of the attribute, the method or the variable; "[]" for the contents of a container.
-    is_second: this is the second point of an access; HOLD_NAME or the first point has stored the object.
-    stores_object: store the object for the second point.
-    """
-
-    file: str
-    line: int
-    kind: str
-    text: str
-    name: str
-    writes: bool
-    verb: str
-    variable: Variable | None = None
-    is_second: bool = False
-    stores_object: bool = False
-
-
-SOURCE_POINTS: list[SourcePoint] = []  # by the number that each call of _ewe_at() has
+# Builtin functions that return a new object, or one that cannot change
+RETURNS_NEW_OBJECT = READING_FUNCTIONS - {"filter", "iter", "map", "max", "min", "next"} | {
+    "abs", "chr", "float", "format", "hash", "id", "int", "isinstance", "ord", "range", "round", "type",
+}  # fmt: skip
+STARTING_METHODS = frozenset(("start", "start_new_thread", "submit"))
+# Methods of a class that an access to a container may call, in the middle of the access
+COMPARING_METHODS = frozenset((
+    "__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__", "__repr__", "__str__", "__iter__",
+    "__next__", "__index__", "__len__", "__bool__",
+))  # fmt: skip
 MAX_TEXT_CHARS = 40  # of the source of a point, in the timeline
-
-
-def at(number: int, value: Any = None) -> Any:
-    """Implement a point: record the access that follows, and return `value`.
-
-    number: of the point in SOURCE_POINTS. value: the object of the access; for a name, the value to store, or None.
-    """
-    if not ACTIVE_RUNS:
-        return value
-    run = ACTIVE_RUNS[-1]
-    if run.inside_invariant or not run.current.has_points:
-        return value
-    source_point = SOURCE_POINTS[number]
-    kind = source_point.kind
-    target = value
-    attribute: str | None = None
-    if source_point.is_second:  # the first point has put the object on the stack `pending`
-        pending = run.current.pending
-        if all(second != number for second, _ in pending):
-            return value  # the first point stored no object; the others on the stack belong to other accesses
-        while pending[-1][0] != number:
-            pending.pop()  # of an access that an exception has ended before its second point
-        target = pending.pop()[1]
-    if kind == "name":
-        target = source_point.variable
-        attribute = source_point.name
-        if run.detailed and source_point.variable is not None:
-            # The caller is the changed program, or stepped() in place of it
-            frame = sys._getframe(1)
-            source_point.variable.frame = frame.f_back if frame.f_code is stepped.__code__ else frame
-    elif isinstance(target, IMMUTABLE_TYPES) or getattr(type(target), "is_stand_in", False) is True:
-        if kind != "attribute" or not is_attribute_of_program(target, source_point.name, run):
-            return value  # the object cannot change, or its own methods have points
-        attribute = source_point.name
-    elif kind == "attribute":
-        attribute = source_point.name
-    else:
-        if kind != "item" and not isinstance(target, CONTAINERS):  # any object may have items: __getitem__()
-            return value  # no container, so its contents cannot change
-        attribute = "[]"
-    run.point(
-        Step(
-            run.current.number,
-            "write" if source_point.writes else "read",
-            source_point.verb,
-            source_point.text,
-            target=target,
-            attribute=attribute,
-            writes=source_point.writes,
-            file=source_point.file,
-            line=source_point.line,
-        )
-    )
-    if source_point.stores_object:
-        run.current.pending.append((number + 1, target))
-    return value
-
-
-def is_attribute_of_program(target: Any, name: str, run: Run) -> bool:
-    """Return whether the program has defined an attribute of an immutable object or of a stand-in.
-
-    True for a variable of a class or of a module of the student; also for an attribute that the program has added
-    to a stand-in, such as `self.count` in a subclass of threading.Thread. This attribute may have the name of a
-    method of the stand-in, such as `self.step`.
-    """
-    if isinstance(target, IMMUTABLE_TYPES):
-        return isinstance(target, type) or is_own_module(target, run)
-    stand_ins = [each for each in type(target).__mro__ if each.__module__.startswith(f"{__package__}.")]
-    if not any(name in names_of_stand_in(each) for each in stand_ins):
-        return True
-    is_method = any(isinstance(vars(each).get(name), FunctionType) for each in stand_ins)
-    return is_method and not callable(getattr_static(target, name, None))
-
-
-@cache
-def names_of_stand_in(stand_in: type) -> frozenset[str]:
-    """Return the attributes of a class of the explorer, and those that a new object of it has."""
-    names = set(vars(stand_in))
-    for create in (vars(stand_in).get("__init__"), vars(stand_in).get("_init")):  # a queue has both
-        if isinstance(create, FunctionType):
-            stored = (each for each in dis.get_instructions(create) if each.opname == "STORE_ATTR")
-            names.update(str(each.argval) for each in stored)
-    return frozenset(names)
-
-
-def is_own_module(target: Any, run: Run) -> bool:
-    """Return whether an object is a module of the student: its variables are shared as `module.name`, too."""
-    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(run.options.user)
-
-
-def hold(number: int, value: Any) -> Any:
-    """Store the object of a call until its arguments are known; return the object."""
-    run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
-    # Elsewhere at() makes no point, so it would not take the object from the stack again
-    if run is not None and not run.inside_invariant and run.current.has_points:
-        run.current.pending.append((number + 1, value))
-    return value
-
-
-def stepped(number: int, values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values of a `for` whose variable is shared, each after a point: the loop assigns it next."""
-    for value in values:
-        at(number)
-        yield value
-
-
-# The functions that the changed source calls, by their names there
-CALLED = {AT_NAME: at, HOLD_NAME: hold, EACH_NAME: stepped}
 
 
 def tests_locks(source: str) -> bool:
     """Return whether a program may observe that a lock is held: by locked(), or by an acquire() with arguments.
 
-    Raises SyntaxError.
+    Also if it stores such a method, since it may call it later. Raises SyntaxError.
     """
+    tree = ast.parse(source)
+    simple_calls = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and not node.args and not node.keywords
+    }
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and (node.func.attr == "locked" or (node.func.attr == "acquire" and bool(node.args or node.keywords)))
-        for node in ast.walk(ast.parse(source))
+        isinstance(node, ast.Attribute)
+        and (node.attr == "locked" or (node.attr == "acquire" and id(node) not in simple_calls))
+        for node in ast.walk(tree)
+    )
+
+
+def tests_ends(source: str) -> bool:
+    """Return whether a program may observe that a thread has not ended: by is_alive(). Raises SyntaxError."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "is_alive" for node in ast.walk(ast.parse(source))
     )
 
 
 def compiled(source: str, file: str) -> CodeType:
     """Return the code of a module with its points. Raises SyntaxError."""
     tree = ast.parse(source, file)
-    Points(file, shared_names(tree)).visit(tree)
+    points = Points(file, tree)
+    MODULE_NAMES[file] = ModuleNames(points.variables, used_inside(tree))
+    points.visit(tree)
     ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, file, "exec", dont_inherit=True)
     return code
@@ -288,18 +168,52 @@ def shared_names(tree: ast.AST) -> set[str]:
 def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
     """Return the variables that a function assigns more than once, without its nested functions.
 
-    An assignment in a loop counts as several, and so does the variable of a `for`.
+    An assignment in a loop counts as several, and so does the variable of a `for`. One after the start of a thread
+    is enough: the thread may run before it.
     """
     counts: Counter[str] = Counter()
     nodes = list(own_nodes(function))
     loops = [node for node in nodes if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    starts = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in STARTING_METHODS
+    ]
     for node in [*nodes, *(inner for loop in loops for inner in own_nodes(loop))]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            counts[node.id] += 1
+            counts[node.id] += 2 if starts and node.lineno > min(starts) else 1
     return {name for name, count in counts.items() if count > 1}
 
 
-def used_inside(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+def captured_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+    """Return the variables of a function, or of a module, that nested functions read."""
+    found: set[str] = set()
+    for node in (function, *own_nodes(function)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(each.asname or each.name.partition(".")[0] for each in node.names)
+        definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        found.update(each.name for each in ast.iter_child_nodes(node) if isinstance(each, definitions))
+    return found & used_inside(function)
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Return the names that a program gives to variables, parameters and functions; not those that it imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found
+
+
+def used_inside(function: ast.AST) -> set[str]:
     """Return the names that nested functions of a function read."""
     found: set[str] = set()
     for node in ast.walk(function):
@@ -318,13 +232,50 @@ def own_nodes(function: ast.AST) -> Iterable[ast.AST]:
             yield from own_nodes(child)
 
 
-class Points(ast.NodeTransformer):
-    """Adds the points of one file. names: its shared variables (shared_names())."""
+def may_be_shared(node: ast.expr) -> bool:
+    """Return whether the value of an expression may be an object that other lanes know, too."""
+    if isinstance(node, ast.Call):
+        return not (isinstance(node.func, ast.Name) and node.func.id in RETURNS_NEW_OBJECT)
+    return isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.IfExp | ast.NamedExpr | ast.Await)
 
-    def __init__(self, file: str, names: set[str]) -> None:
+
+def is_display(node: ast.expr) -> bool:
+    """Return whether an expression is a tuple or a list with values that may be shared, such as `(a, b)`."""
+    return isinstance(node, ast.Tuple | ast.List) and any(
+        may_be_shared(each) or is_display(each) or isinstance(each, ast.Starred) for each in node.elts
+    )
+
+
+def has_key(node: ast.Call) -> bool:
+    """Return whether a call has an argument `key`, or may have one (`**more`)."""
+    return any(each.arg in ("key", None) for each in node.keywords)
+
+
+def is_simple_pattern(pattern: ast.pattern) -> bool:
+    """Return whether a pattern of `match` reads the object once at most: a constant, a name, `_`, `1 | 2`."""
+    if isinstance(pattern, ast.MatchOr):
+        return all(is_simple_pattern(each) for each in pattern.patterns)
+    if isinstance(pattern, ast.MatchAs):
+        return pattern.pattern is None or is_simple_pattern(pattern.pattern)
+    return isinstance(pattern, ast.MatchValue | ast.MatchSingleton)
+
+
+class Points(ast.NodeTransformer):
+    """Adds the points of one file. tree: of its source.
+
+    names: the variables that get points (shared_names()). captured: other variables of the function around the
+    visited node that nested functions read (captured_names()). own_names: a function of this name may be the
+    program's, and no builtin one.
+    """
+
+    def __init__(self, file: str, tree: ast.Module) -> None:
         self.file = file
-        self.names = names
-        self.variables = {name: Variable(name) for name in names}
+        self.names = shared_names(tree)
+        self.captured = captured_names(tree) - self.names
+        self.own_names = own_names(tree)
+        self.variables = {name: Variable(name) for name in self.names}
+        self.is_lazy = False  # within a generator expression
+        self.in_comparison = False  # within one of COMPARING_METHODS
 
     def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
@@ -336,7 +287,10 @@ class Points(ast.NodeTransformer):
         """
         text = more.pop("text", "") or ast.unparse(node)
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-        SOURCE_POINTS.append(SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more))
+        more.setdefault("is_deep", verb not in SHALLOW_VERBS)
+        point = SourcePoint(self.file, node.lineno, kind, text, name, writes, verb, **more)
+        point.in_comparison = self.in_comparison
+        SOURCE_POINTS.append(point)
         return len(SOURCE_POINTS) - 1
 
     def wrap(self, function: str, number: int, value: ast.expr | None, like: ast.AST) -> ast.expr:
@@ -419,13 +373,21 @@ class Points(ast.NodeTransformer):
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         is_starred = any(isinstance(each, ast.Starred) for each in node.args)
-        if name in CHANGING_FUNCTIONS and node.args and not is_starred:
+        if name in CHANGING_FUNCTIONS - self.own_names and node.args and not is_starred:
             return self.changing_call(node)
         if isinstance(node.func, ast.Attribute):
             return self.method_call(node, node.func)
-        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS:
+        if isinstance(node.func, ast.Name) and node.func.id in READING_FUNCTIONS - self.own_names:
             return self.reading_call(node)
+        text = ast.unparse(node.func)
         self.generic_visit(node)
+        return self.called(node, text)
+
+    def called(self, node: ast.Call, text: str, kind: str = "function") -> ast.expr:
+        """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`. kind: "method" for `a.f`."""
+        text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+        number = self.add_point(node, kind, text, "calls", True, text=f"{text}(…)")
+        node.func = self.wrap(CALL_NAME, number, node.func, node.func)
         return node
 
     def reading_call(self, node: ast.Call) -> ast.expr:
@@ -442,7 +404,11 @@ class Points(ast.NodeTransformer):
             for number in reversed(self.held_arguments(node, text, writes)):
                 self.wrap_last_argument(node, number)
             return node
-        node.args = [self.with_content_point(each, "calls", text=text, writes=writes) for each in node.args]
+        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+        node.args = [
+            self.with_content_point(each, "calls", text=text, writes=writes, unseen=unseen)
+            for each in node.args
+        ]
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
@@ -451,11 +417,13 @@ class Points(ast.NodeTransformer):
         numbers: list[int] = []
         arguments: list[ast.expr] = []
         for each in node.args:
-            if not isinstance(each, ast.Name | ast.Attribute | ast.Subscript):
+            if not (may_be_shared(each) or is_display(each)):
                 arguments.append(self.visit(each))
                 continue
-            number = self.add_point(each, "content", "[]", "calls", writes, text=text)
-            self.add_point(each, "content", "[]", "calls", writes, text=text, is_second=True)
+            kind = "display" if is_display(each) else "content"
+            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+            number = self.add_point(each, kind, "[]", "calls", writes, text=text)
+            self.add_point(each, kind, "[]", "calls", writes, text=text, is_second=True, unseen=unseen)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments
@@ -492,7 +460,8 @@ class Points(ast.NodeTransformer):
         number = self.add_point(node, "content", "[]", "calls", writes=True, text=text)
         # The second point needs the number after that of the first: by it, at() finds the stored container
         if others or node.keywords:
-            self.add_point(node, "content", "[]", "calls", writes=True, text=text, is_second=True)
+            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True, unseen=unseen)
         node.func = self.visit(node.func)
         function = HOLD_NAME if others or node.keywords else AT_NAME
         node.args = [self.wrap(function, number, self.visit(container), container)]
@@ -520,8 +489,12 @@ class Points(ast.NodeTransformer):
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = not has_simple_arguments
         number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
+        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
         if records_after_arguments:
-            self.add_point(node, "call", function.attr, "calls", writes, text=text, is_second=True)
+            self.add_point(
+                node, "call", function.attr, "calls", writes, text=text, is_second=True, unseen=unseen
+            )
+        name = ast.unparse(function)
         value = self.visit(function.value)
         function.value = self.wrap(HOLD_NAME if records_after_arguments else AT_NAME, number, value, function)
         node.args = [
@@ -531,30 +504,53 @@ class Points(ast.NodeTransformer):
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
             self.wrap_last_argument(node, number + 1)
-        return node
+        return self.called(node, name, "method")
 
     # Tests, loops and operators: they read the contents of containers
 
     def with_content_point(
-        self, node: ast.expr, verb: str = "tests", *, text: str = "", writes: bool = False
+        self,
+        node: ast.expr,
+        verb: str = "tests",
+        *,
+        text: str = "",
+        writes: bool = False,
+        unseen: str = "",
+        is_deep: bool | None = None,
     ) -> ast.expr:
         """Return an expression with a point. The point takes effect only if the value is a container.
 
-        text: of the step; the expression without one. writes: the step changes the container.
+        text: of the step; the expression without one. writes: the step changes the container. unseen: what the
+        explorer cannot see of it. is_deep: whether it reads the containers within, too; None: the verb says it.
         """
-        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        deep = verb not in SHALLOW_VERBS if is_deep is None else is_deep
+        shows_values = deep and is_display(node)
+        is_value_of_test = isinstance(node, ast.BoolOp) and verb != "tests"  # a test has points at its parts
+        if not (may_be_shared(node) or shows_values or is_value_of_test):
             visited: ast.expr = self.visit(node)
             return visited
-        number = self.add_point(node, "content", "[]", verb, writes, text=text)
+        kind = "display" if shows_values else "content"
+        number = self.add_point(node, kind, "[]", verb, writes, text=text, unseen=unseen, is_deep=deep)
         return self.wrap(AT_NAME, number, self.visit(node), node)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Add a point to `not a`, which reads the container `a`."""
-        node.operand = (
-            self.with_content_point(node.operand)
-            if isinstance(node.op, ast.Not)
-            else self.visit(node.operand)
+    def with_items(self, node: ast.expr, target: ast.expr) -> ast.expr:
+        """Return the container of a loop with a point before it, and one before each further item.
+
+        target: the variables of the loop. `for a, b in pairs` also reads the container that each item is.
+        """
+        is_deep = isinstance(target, ast.Tuple | ast.List)
+        text = ast.unparse(node)
+        first = self.with_content_point(node, "goes through", is_deep=is_deep)
+        if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.ListComp):
+            return first  # a new object, which no other lane knows
+        number = self.add_point(
+            node, "content", "[]", "goes through", False, text=text, is_deep=is_deep, is_lazy=self.is_lazy
         )
+        return self.wrap(ITEMS_NAME, number, first, node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Add a point to `not a` and `+a`, which read the container `a`."""
+        node.operand = self.with_content_point(node.operand)
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -569,15 +565,16 @@ class Points(ast.NodeTransformer):
 
     def is_read_after(self, left: ast.expr, right: ast.expr) -> bool:
         """Return whether an operator reads the container `left` after other lanes may have run, within `right`."""
-        return isinstance(left, ast.Name | ast.Attribute | ast.Subscript) and self.has_steps(right)
+        return (may_be_shared(left) or is_display(left)) and self.has_steps(right)
 
     def held_operand(self, left: ast.expr, right: ast.expr, verb: str) -> tuple[ast.expr, ast.expr]:
         """Return both operands with the point of the left one around the right one. The right one has its points.
 
         a + b.c            _ewe_hold(1, a) + _ewe_at(2, b.c)            _ewe_at(2) gets `a` from Lane.pending
         """
-        number = self.add_point(left, "content", "[]", verb, False)
-        self.add_point(left, "content", "[]", verb, False, is_second=True)
+        kind = "display" if is_display(left) else "content"
+        number = self.add_point(left, kind, "[]", verb, False)
+        self.add_point(left, kind, "[]", verb, False, is_second=True)
         held = self.wrap(HOLD_NAME, number, self.visit(left), left)
         return held, self.wrap(AT_NAME, number + 1, right, right)
 
@@ -612,22 +609,65 @@ class Points(ast.NodeTransformer):
         return node
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> ast.expr:
-        """Add a point to `yield from a`."""
-        node.value = self.with_content_point(node.value, "goes through")
+        """Add a point to `yield from a`. The reads of the further items have none."""
+        unseen = f"the accesses of yield from {ast.unparse(node.value)} to the further items"
+        node.value = self.with_content_point(node.value, "goes through", unseen=unseen)
+        return node
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
+        """Add the points of `(f(a) for a in b)`, whose items are read when they are needed."""
+        before, self.is_lazy = self.is_lazy, True
+        node.generators = [self.visit(each) for each in node.generators]
+        self.is_lazy = before
+        node.elt = self.visit(node.elt)
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Add points to `for x in a if b`, within brackets."""
+        if node.is_async:
+            node.iter = self.visit(node.iter)
+        else:
+            node.iter = self.with_items(node.iter, node.target)
         node.target = self.visit(node.target)
-        node.iter = self.with_content_point(node.iter, "goes through")
         node.ifs = [self.with_content_point(each) for each in node.ifs]
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.stmt:
-        """Add a point if `match a` reads a container."""
-        node.subject = self.with_content_point(node.subject)
+        """Add a point if `match a` reads a container. The reads within a pattern have none."""
+        if all(is_simple_pattern(each.pattern) for each in node.cases):
+            node.subject = self.with_content_point(node.subject)
+        else:
+            number = self.add_point(node.subject, "match", "[]", "tests", False)
+            node.subject = self.wrap(AT_NAME, number, self.visit(node.subject), node.subject)
+        node.subject = self.with_points_of_patterns(node)
         node.cases = [self.visit(each) for each in node.cases]
         return node
+
+    def with_points_of_patterns(self, node: ast.Match) -> ast.expr:
+        """Return the subject of `match`, with the points of the attributes that its patterns read.
+
+        match a: case b.c: ...          match (a, _ewe_at(1, b))[0]: case b.c: ...
+        """
+        values = (
+            each.value
+            for case in node.cases
+            for each in ast.walk(case.pattern)
+            if isinstance(each, ast.MatchValue)
+        )
+        reads: list[ast.expr] = [
+            self.wrap(
+                AT_NAME,
+                self.add_point(each, "attribute", each.attr, "reads", False),
+                self.visit(copy.deepcopy(each.value)),
+                each,
+            )
+            for each in values
+            if isinstance(each, ast.Attribute)
+        ]
+        if not reads:
+            return node.subject
+        both = ast.Tuple([node.subject, *reads], ast.Load())
+        return ast.copy_location(ast.Subscript(both, ast.Constant(0), ast.Load()), node.subject)
 
     def visit_If(self, node: ast.If | ast.While) -> ast.stmt:
         """Add a point if the test reads a container, and the points of both branches, or of the loop."""
@@ -665,12 +705,15 @@ class Points(ast.NodeTransformer):
         if not held:
             node.left = self.with_content_point(left, "compares") if of_contents else self.visit(left)
         comparators = []
+        unseen = ""
+        if len(node.ops) > 1 and any(self.has_steps(each) for each in node.comparators[1:]):
+            unseen = f"the second reads of {ast.unparse(node)}"
         for op, each in zip(node.ops, node.comparators, strict=True):
             verb = "looks into" if isinstance(op, ast.In | ast.NotIn) else "compares"
             comparators.append(
                 self.visit(each)
                 if isinstance(op, ast.Is | ast.IsNot)
-                else self.with_content_point(each, verb)
+                else self.with_content_point(each, verb, unseen=unseen)
             )
         node.comparators = comparators
         if held:
@@ -680,8 +723,8 @@ class Points(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.stmt:
         """Add a point to `for x in a`: the loop reads the container `a`."""
         numbers = self.bound_names(node.target)
+        node.iter = self.with_items(node.iter, node.target)
         node.target = self.visit(node.target)
-        node.iter = self.with_content_point(node.iter, "goes through")
         for number in numbers:
             node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
@@ -713,7 +756,17 @@ class Points(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         """Turn `n = value`, for a shared variable `n`, into `n = _ewe_at(1, value)`."""
         unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        value = self.with_content_point(node.value, "unpacks") if unpacks else self.visit(node.value)
+        is_deep = any(
+            isinstance(each, ast.Tuple | ast.List | ast.Starred)
+            for target in node.targets
+            if isinstance(target, ast.Tuple | ast.List)
+            for each in target.elts
+        )
+        value = (
+            self.with_content_point(node.value, "unpacks", is_deep=is_deep)
+            if unpacks
+            else self.visit(node.value)
+        )
         node.value = self.stored(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
@@ -733,7 +786,12 @@ class Points(ast.NodeTransformer):
         """Return the value of an assignment, with a point for each shared variable that it is stored in."""
         for target in targets:
             for name in ast.walk(target):
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names:
+                if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Store):
+                    continue
+                if name.id in self.captured:
+                    number = self.add_point(name, "late", name.id, "writes", True)
+                    value = self.wrap(AT_NAME, number, value, value)
+                if name.id in self.names:
                     variable = self.variables[name.id]
                     number = self.add_point(name, "name", name.id, "writes", True, variable=variable)
                     value = self.wrap(AT_NAME, number, value, value)
@@ -758,7 +816,9 @@ class Points(ast.NodeTransformer):
             )
             # A name cannot hold a call, as `a` in `a.b` can: the point of the read is a statement before
             point_of_read = ast.Expr(self.wrap(AT_NAME, number, None, node))
-            return [ast.copy_location(point_of_read, node), node]
+            changed = self.changed_container(node, target)
+            statements = changed if isinstance(changed, list) else [changed]
+            return [ast.copy_location(point_of_read, node), *statements]
         kind = "attribute" if isinstance(target, ast.Attribute) else "item"
         name = target.attr if isinstance(target, ast.Attribute) else "[]"
         reads_after_index = isinstance(target, ast.Subscript) and self.is_index_with_steps(target.slice)
@@ -801,31 +861,50 @@ class Points(ast.NodeTransformer):
             found.extend(visited if isinstance(visited, list) else [visited])
         return found
 
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        """Add the points of `except`. The name of `except ... as name` is assigned without one: note that."""
+        node.type = self.visit(node.type) if node.type is not None else None
+        name = node.name or ""
+        node.body = [*self.late_names([name], node.body[0]), *self.block(node.body)]
+        return node
+
+    def late_names(self, names: Iterable[str], like: ast.stmt) -> list[ast.stmt]:
+        """Return statements that note the names, among the given ones, which other functions may use."""
+        numbers = [
+            self.add_point(like, "late", name, "writes", True, text=name)
+            for name in names
+            if name in self.names or name in self.captured
+        ]
+        return [
+            ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, like)), like) for number in numbers
+        ]
+
     # Without points: annotations, patterns, types
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
-    def bindings(self, names: Iterable[str], node: ast.stmt) -> list[ast.stmt]:
+    def bindings(self, names: list[str], node: ast.stmt) -> list[ast.stmt]:
         """Return a statement with a point for each shared variable that `node` binds or removes."""
         numbers = [
             self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
             for name in names
             if name in self.names
         ]
-        return [
+        points: list[ast.stmt] = [
             ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, node)), node) for number in numbers
         ]
+        return [*points, *self.late_names((name for name in names if name not in self.names), node)]
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
         """Add the points of `del`: a statement before it for each shared variable."""
-        points = self.bindings((each.id for each in node.targets if isinstance(each, ast.Name)), node)
+        points = self.bindings([each.id for each in node.targets if isinstance(each, ast.Name)], node)
         node.targets = [self.visit(each) for each in node.targets]
         return [*points, node]
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
         """Add a point for each shared variable that an import assigns: a statement before it."""
-        names = (each.asname or each.name.partition(".")[0] for each in node.names)
+        names = [each.asname or each.name.partition(".")[0] for each in node.names]
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
         return [node] if is_future else [*self.bindings(names, node), node]
 
@@ -842,7 +921,11 @@ class Points(ast.NodeTransformer):
         points = self.bindings([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
+        before = self.in_comparison, self.captured
+        self.in_comparison = node.name in COMPARING_METHODS
+        self.captured = captured_names(node) - self.names
         node.body = self.block(node.body)
+        self.in_comparison, self.captured = before
         return [*points, node]
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
@@ -852,9 +935,15 @@ class Points(ast.NodeTransformer):
 
     def visit_match_case(self, node: ast.match_case) -> ast.match_case:
         """Add the points of a case, but none to its pattern."""
+        names = [
+            name
+            for each in ast.walk(node.pattern)
+            for name in (getattr(each, "name", None), getattr(each, "rest", None))
+            if name is not None
+        ]
         if node.guard is not None:
-            node.guard = self.visit(node.guard)
-        node.body = self.block(node.body)
+            node.guard = self.with_content_point(node.guard)
+        node.body = [*self.late_names(names, node.body[0]), *self.block(node.body)]
         return node
 
     def visit_TypeAlias(self, node: ast.stmt) -> ast.stmt:

@@ -31,12 +31,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ewe_explore import instrument, network, primitives, queues, threads
+from ewe_explore import calls, instrument, network, primitives, queues, threads
 from ewe_explore.names import forget_old_version
 from ewe_explore.scheduler import ACTIVE_RUNS, ProgramError, Step, line_of_program, short_value
 
@@ -135,6 +136,14 @@ def stand_ins() -> dict[str, ModuleType]:
     }
 
 
+class CodeOfFile(NamedTuple):
+    """The code of a file. tests_locks, tests_ends: see instrument.py; False for a file without points."""
+
+    code: CodeType
+    tests_locks: bool = False
+    tests_ends: bool = False
+
+
 class World:
     """Loads programs. directories: of the student's files. instrumented: packages of ewe that get points."""
 
@@ -145,20 +154,20 @@ class World:
         self.kept: dict[str, ModuleType] = {}  # modules of RELOADED_MODULES, for all runs
         # The student's modules, and those of RELOADED_EACH_RUN, for this run
         self.fresh: dict[str, ModuleType] = {}
-        # (path and whether with points, time of change in ns, size in bytes) -> the code of this version of a file,
-        # and whether it tests locks (instrument.tests_locks)
-        self.codes: dict[tuple[str, int, int], tuple[CodeType, bool]] = {}
+        # (path and whether with points, time of change in ns, size in bytes) -> the code of this version of a file
+        self.codes: dict[tuple[str, int, int], CodeOfFile] = {}
+        self.own_modules: set[str] = set()  # names of the modules with points, of all runs
         self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
         self.placed: list[str] = []  # names that this run has added to sys.modules
-        # The builtin names of each module that execute() runs. instrument.CALLED: the functions that a point calls
+        # The builtin names of each module that execute() runs. calls.CALLED: the functions that a point calls
         self.builtins = dict(vars(builtins))
         self.builtins.update(
             {
                 "__import__": self.import_module,
                 "print": record_print,
                 "input": no_input,
-                **instrument.CALLED,
+                **calls.CALLED,
             }
         )
 
@@ -204,10 +213,14 @@ class World:
             sys.modules[name] = module
             self.placed.append(name)
         try:
-            code, tests_locks = self.code(path, points)
-            if tests_locks and ACTIVE_RUNS:
-                ACTIVE_RUNS[-1].releases_decide = True
-            exec(code, module.__dict__)
+            file = self.code(path, points)
+            if ACTIVE_RUNS:
+                ACTIVE_RUNS[-1].releases_decide |= file.tests_locks
+                ACTIVE_RUNS[-1].ends_decide |= file.tests_ends
+            if points:
+                self.own_modules.add(name)
+            with as_one_step(name):
+                exec(file.code, module.__dict__)
         except BaseException:
             modules.pop(name, None)
             if name in self.placed:
@@ -216,11 +229,8 @@ class World:
             raise
         return module
 
-    def code(self, path: Path, points: bool) -> tuple[CodeType, bool]:
-        """Return the code of a file, with or without points; and whether it has points and may observe a held lock.
-
-        Compile each version of a file once.
-        """
+    def code(self, path: Path, points: bool) -> CodeOfFile:
+        """Return the code of a file, with or without points. Compile each version of a file once."""
         facts = path.stat()
         key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
         if key not in self.codes:
@@ -231,9 +241,11 @@ class World:
                     code = instrument.compiled(source, str(path))
                 except RecursionError:
                     raise ProgramError(f"{path}: an expression is nested too deeply") from None
-                self.codes[key] = code, instrument.tests_locks(source)
+                self.codes[key] = CodeOfFile(
+                    code, instrument.tests_locks(source), instrument.tests_ends(source)
+                )
             else:
-                self.codes[key] = compile(source, str(path), "exec", dont_inherit=True), False
+                self.codes[key] = CodeOfFile(compile(source, str(path), "exec", dont_inherit=True))
         return self.codes[key]
 
     # Imports
@@ -330,6 +342,22 @@ class World:
         return None
 
 
+@contextmanager
+def as_one_step(name: str) -> Iterator[None]:
+    """Make the code of a module one step if other lanes may run: an import keeps them away until its end."""
+    if not ACTIVE_RUNS or ACTIVE_RUNS[-1].is_alone():
+        yield
+        return
+    run = ACTIVE_RUNS[-1]
+    run.note_unseen(f"the accesses within the import of {name}", *line_of_program())
+    lane = run.current
+    before, lane.is_importing = lane.is_importing, True
+    try:
+        yield
+    finally:
+        lane.is_importing = before
+
+
 def record_print(
     *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
 ) -> None:
@@ -339,6 +367,8 @@ def record_print(
     their text. Nothing is printed inside an invariant, which is checked at each step, or while the lanes end.
     """
     if file is not None and file not in (sys.stdout, sys.stderr):
+        if ACTIVE_RUNS:
+            ACTIVE_RUNS[-1].note_unseen("the file of print()", *line_of_program())
         print(*values, sep=sep, end=end, file=file, flush=flush)
         return
     if not ACTIVE_RUNS or ACTIVE_RUNS[-1].over or ACTIVE_RUNS[-1].inside_invariant:

@@ -30,6 +30,7 @@ from ewe_explore.lanes import (
 )
 from ewe_explore.pages import prepare, render
 from ewe_explore.scheduler import base_name
+from ewe_explore.wording import whole_name
 
 CONTEXT_LINES = 3  # lines of source to show around a line of an event
 MAX_WHOLE_LINES = 70  # a longer file is shown in part: the lines around the events
@@ -107,7 +108,8 @@ def page(story: Story, title: str) -> str:
 
 def capital(text: str, names: list[str]) -> str:
     """Return a headline with a capital letter, unless it begins with a thread's name."""
-    return text if text.startswith(tuple(names)) else text[:1].upper() + text[1:]
+    begins_with_name = any(whole_name(name).match(text) for name in names)
+    return text if begins_with_name else text[:1].upper() + text[1:]
 
 
 def split_name(story: Story, text: str) -> tuple[int, str, str]:

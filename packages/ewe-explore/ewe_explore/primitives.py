@@ -24,6 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from ewe_explore.calls import seen
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
     ACTIVE_RUNS,
@@ -190,7 +191,11 @@ class Lock(Primitive):
             return
         if inside_invariant():
             return
-        self.point("releases", decides=ACTIVE_RUNS[-1].releases_decide)
+        run = ACTIVE_RUNS[-1]
+        if self.owner is not run.current and not run.releases_decide:
+            # Other lanes can observe the moment of this release, which is no decision
+            run.note_unseen(f"the moment of the release of {self.explorer_label}", *line_of_program())
+        self.point("releases", decides=run.releases_decide)
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.free_lock()
@@ -539,9 +544,9 @@ class Barrier(Primitive):
         if this_round.count == self.parties:
             try:
                 if self.action is not None:
-                    self.action()
+                    seen(self.action, *self.line_of_creation)()
             except BaseException:
-                self.abort()
+                self.break_round()
                 raise
             this_round.full = True
             self.round = Round()
@@ -549,7 +554,7 @@ class Barrier(Primitive):
             return arrival_index
         seconds = self.timeout if timeout is None else timeout
         if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):
-            self.abort()
+            self.break_round()
         if not this_round.full:
             raise threading.BrokenBarrierError
         return arrival_index
@@ -557,9 +562,15 @@ class Barrier(Primitive):
     def reset(self) -> None:
         if not self.run_is_over():
             self.point("resets")
-            self.abort()
+            self.break_round()
             self.round = Round()
 
     def abort(self) -> None:
+        """Break the barrier: the lanes that wait at it get BrokenBarrierError. After a run, do nothing."""
+        if not self.run_is_over():
+            self.point("aborts")
+            self.break_round()
+
+    def break_round(self) -> None:
         self.round.broken = True
         self.recompute_runnable_lanes()

@@ -24,7 +24,9 @@ from ewe_explore.scheduler import Options, ProgramError, Run
 
 
 class ExploredProgram:
-    """A scenario of a file."""
+    """A scenario of a file. unseen: accesses that are no steps in any run of it; the report names the first."""
+
+    unseen: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class ExploredProgram:
     def start(self, run: Run) -> None:
         """Execute the program once, under the scheduler of a run."""
         self.world.begin()
+        run.own_modules = self.world.own_modules
         try:
             run.execute(lambda: self.main(run))
         finally:

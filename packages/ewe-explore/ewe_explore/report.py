@@ -43,7 +43,7 @@ class Exploration:
 
     runs: the runs of the search; 0 for a replay that failed. exhaustive: the search tried every schedule. levels:
     the search tried all schedules with up to so many deviations; -1: not even the empty one. longest: the steps of
-    the longest run.
+    the longest run. unseen: accesses that are no steps, each with its line: the search is not exhaustive then.
     """
 
     program: ExploredProgram
@@ -55,6 +55,7 @@ class Exploration:
     longest: int
     failure: FailingSchedule | None = None
     story: Story | None = None
+    unseen: tuple[str, ...] = ()
 
     def text(self, width: int = 100, colour: bool = False) -> str:
         """Return the report for a terminal."""
@@ -90,9 +91,13 @@ class Exploration:
         """Return a part of the verdict: the schedules that the search has covered completely."""
         if self.exhaustive:
             return ": these are all schedules"
-        if self.levels < 1:
-            return ""
-        return f"; every schedule with up to {self.levels} chosen switch{'es' if self.levels != 1 else ''} passes"
+        levels = f"up to {self.levels} chosen switch{'es' if self.levels != 1 else ''}"
+        if self.unseen:
+            not_all = f"not all schedules, because the explorer does not see {unseen_in_words(self.unseen)}"
+            return (
+                f"; {not_all}" if self.levels < 1 else f"; every schedule with {levels} passes, but {not_all}"
+            )
+        return "" if self.levels < 1 else f"; every schedule with {levels} passes"
 
     def command(self) -> str:
         """Return the command that repeats the failure."""
@@ -126,6 +131,12 @@ class Exploration:
         if self.failure is not None:
             raise RaceFound("\n" + self.text(96))
         return self
+
+
+def unseen_in_words(unseen: tuple[str, ...]) -> str:
+    """Return the first of the accesses that are no steps, and the number of the others."""
+    first, *others = unseen
+    return f"{first}, and {len(others)} more" if others else first
 
 
 def relative(path: Path) -> str:
@@ -209,9 +220,10 @@ def explore(
         seed,
         runs=search.runs,
         seconds=0.0,
-        exhaustive=failed is None and search.exhausted(),
+        exhaustive=failed is None and search.exhausted() and not search.unseen and not program.unseen,
         levels=search.finished_levels(),
         longest=search.longest,
+        unseen=(*search.unseen, *(program.unseen if search.exhausted() else ())),
     )
     if failed is not None:
         if failed.problem is not None and failed.problem.kind in NO_VERDICT:

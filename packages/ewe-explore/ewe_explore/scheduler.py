@@ -115,10 +115,23 @@ class Step:
     hidden: bool = False  # the next step shows the same action
     failed: bool = False  # a try without a wait, such as get_nowait(), that found the object not ready
     execution_index: int = -1  # its position in the order of execution; -1: the run ended before
+    # Other objects that the same action uses, such as the lists within a list: object, part, and whether it changes
+    more: tuple[tuple[Any, str | None, bool], ...] = ()
+    # What the explorer cannot see of the action. It matters if lanes share one of the objects; "": it sees all
+    unseen: str = ""
 
     def key(self) -> tuple[int, str | None]:
         """Return an identifier of the object and its part, unique within one run."""
         return id(self.target), self.attribute
+
+    def uses(self) -> list[tuple[tuple[int, str | None], bool]]:
+        """Return the identifiers of all objects that the action uses, each with whether it changes the object."""
+        first = (self.key(), self.writes)
+        return (
+            [first, *(((id(each), part), writes) for each, part, writes in self.more)]
+            if self.more
+            else [first]
+        )
 
 
 @dataclass(slots=True)
@@ -188,6 +201,8 @@ class Lane:
         self.ended.acquire()
         self.ident = 0  # the identifier of the real thread
         self.done = False
+        self.starter: Lane | None = None  # the lane that has started it
+        self.is_joined = False  # the main thread has waited for its end
         # The condition that the lane waits for; None: it may run
         self.ready: Callable[[], bool] | None = None
         self.deadline: float | None = None  # the end of a wait with a timeout, on the clock Run.now
@@ -201,9 +216,12 @@ class Lane:
         self.held: list[Any] = []  # the locks that it owns
         self.waiting: Step | None = None  # the step at which it is blocked
         self.notified: Step | None = None  # the notify that has ended its last wait on a condition
-        self.pending: list[tuple[int, Any]] = []  # objects of unfinished accesses (instrument.py)
+        # Unfinished accesses (points.py): the number of the second point, the object, what `+=` changes in place
+        self.pending: list[tuple[int, Any, Any]] = []
+        self.receiver: Any = None  # the object of its last method call (calls.py)
         # False while the lane is in a method of a queue that a subclass may override (queues.py)
         self.has_points = True
+        self.is_importing = False  # it executes the code of a module, which has no points then (modules.py)
         self.thread: Any = None  # its threads.Thread
 
 
@@ -256,6 +274,15 @@ class Run:
         self.inside_invariant = False
         # Whether a release is a decision: the program tests whether a lock is held (primitives.py)
         self.releases_decide = False
+        # Whether the end of each lane is a decision: the program tests whether a thread has ended
+        self.ends_decide = False
+        self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
+        # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
+        self.under_lock: dict[tuple[tuple[int, str | None], int, bool], Step] = {}
+        # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
+        self.aliases: dict[int, tuple[Any, str]] = {}
+        self.own_modules: set[str] = set()  # names of the modules that have points
+        self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
         # Source line -> number of objects that it has made
         self.objects_per_line: dict[tuple[str, int], int] = {}
         self.result: Any = None
@@ -315,7 +342,7 @@ class Run:
         innermost = innermost_frame(lane.ident)
         # In a function of another file, such as one of the standard library, it probably waits for the kernel
         blocks = innermost is not None and file != innermost.f_code.co_filename
-        within = f" (in {innermost.f_code.co_qualname}())" if blocks and innermost is not None else ""
+        within = f" (in {called(innermost)}())" if blocks and innermost is not None else ""
         where = f"{base_name(file)}:{line}{within}, and has made no step for {self.options.stall_s:g} s"
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
@@ -414,6 +441,12 @@ class Run:
 
         A lock that the lane still owns stays locked, as in Python.
         """
+        if not self.over and self.is_end_observed(lane):
+            step = Step(
+                lane.number, "life", "is about to end", "", lane, attribute=None, writes=True, file="", line=0
+            )
+            with suppress(Abandoned):  # the run may end before this lane does
+                self.point(step)
         if self.invariants and not self.over:
             with suppress(Abandoned):  # a broken invariant ends the run, and this lane ends anyway
                 self.check_invariants(lane)
@@ -432,6 +465,36 @@ class Run:
                 self.current = following
                 following.baton.release()
         lane.ended.release()
+
+    def is_end_observed(self, lane: Lane) -> bool:
+        """Return whether other lanes may run between the last step of a lane and its end, with another result.
+
+        The end of the last lane that is no daemon ends the run, and the daemons with it.
+        """
+        others = [each for each in self.lanes if each is not lane and not each.done]
+        return bool(others) and (
+            self.ends_decide or (not lane.daemon and all(each.daemon for each in others))
+        )
+
+    def is_alone(self) -> bool:
+        """Return whether no schedule lets another lane run now: none has started, or the main thread joined all.
+
+        A lane that has ended, and was not joined, could have been stopped before, and run now.
+        """
+        others = [lane for lane in self.lanes if lane is not self.current and lane.ident]
+        return not others or (self.current.number == 0 and all(lane.is_joined for lane in others))
+
+    def may_precede_start(self, lane: Lane) -> bool:
+        """Return whether the current lane existed before the start of another lane, and did not start it."""
+        return lane.starter is not self.current and self.current.start_index <= lane.start_index
+
+    def note_unseen(self, text: str, file: str, line: int, always: bool = False) -> None:
+        """Note that the explorer cannot see an action of the current lane.
+
+        No other lane can disturb a lane that is alone, so its actions are noted only if `always` is set.
+        """
+        if always or not self.is_alone():
+            self.unseen[f"{text} ({base_name(file)}:{line})"] = None
 
     def finish(self, problem: Problem | None) -> None:
         """End the run. Ignore a second problem."""
@@ -758,6 +821,12 @@ def name_of_object(step: Step) -> str:
     if step.kind == "sync" and not step.name:
         return str(getattr(step.target, "explorer_label", ""))
     return step.name
+
+
+def called(frame: FrameType) -> str:
+    """Return the name of the function of a frame; the called one if the frame is that of a step around a call."""
+    name = frame.f_code.co_qualname
+    return str(frame.f_locals["self"].point.name) if name == "SeenCall.__call__" else name
 
 
 def innermost_frame(ident: int) -> FrameType | None:

@@ -15,9 +15,17 @@ priority of the running thread below all others. A race that needs d ordered ste
 least 1 / (n * k^(d - 1)) in each run, in every program. The first method has no such guarantee for a race that
 needs many deviations.
 
-Both methods switch only where a switch can matter: at an access to an object that two lanes have used and one lane
-has changed. Earlier runs show the lines of such accesses. This is a heuristic (each run may add lines), and saves
-most of the work.
+Both methods switch only where a switch can matter: at the lines that access an object which two lanes have used
+and one lane has changed (shared_keys()). A lane may use an object only after a certain switch, so each run may
+show more lines. Every earlier schedule then gets the deviations at these lines, too (Search.skipped). The search
+is complete when all schedules were tried and no run has shown a new line.
+
+Why this loses no outcome: let lane A lose its turn before a step a at another line, and let b be the first step of
+another lane that conflicts with a. The steps from there to b have the same effects if A goes on, and the search has
+tried a run that begins so. Both a and b are in this run. They conflict, so their lines would be known.
+
+The search knows only steps. A run notes what it cannot see as a step (Run.unseen, Step.unseen), such as a call
+whose effects are unknown. The report then claims nothing about all schedules.
 
 shrink.py then makes a failure small, and explain.py, timeline.py and page.py show it.
 
@@ -31,13 +39,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step
+from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step, base_name
 
 Start = Callable[[Run], None]  # executes the program in a run
-SharedLines = set[tuple[str, int, str]]  # accesses (file, line, verb) at which a switch can matter
+Key = tuple[int, str | None]  # an object, or a part of it (Step.key())
+Line = tuple[str, int, str, str]  # a place in the source: file, line, verb, and the text of the access
+SharedLines = set[Line]  # lines at which a switch can matter
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
 UNCERTAIN_SHARE = 0.1  # of the decisions at which a lane with a spurious wake-up or an early timeout may run
 MAX_UNTRIED_SCHEDULES = 200_000  # the most untried schedules of a level
+MAX_SKIPPED_DECISIONS = 200_000  # the most decisions that the search keeps for lines which are not known yet
 MAX_ROTATION = 64  # how far the search reaches into the untried schedules of a level, at random
 
 
@@ -80,7 +91,7 @@ class Priorities:
             self.give_lowest_priority(current)
         step = run.steps[-1]
         current_is_blocked = default is not current and not current.yields
-        if not current_is_blocked and (step.file, step.line, step.verb) not in self.shared_lines:
+        if not current_is_blocked and line_of(step) not in self.shared_lines:
             return default
         if not current_is_blocked:
             if self.decisions in self.priority_changes:
@@ -142,6 +153,14 @@ class Search:
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]  # at first only the empty schedule
         self.shared_lines: SharedLines = set()
+        # Line -> the decisions at its steps where no deviation was tried: schedule, number of the decision, lanes
+        self.skipped: dict[Line, list[tuple[Schedule, int, tuple[int, ...]]]] = {}
+        self.skipped_count = 0
+        # The fewest deviations of a schedule whose skipped decisions were not kept; None: all were kept
+        self.lost_depth: int | None = None
+        self.unseen: dict[
+            str, None
+        ] = {}  # accesses that runs could not see, each once, in the order of the runs
         self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
         self.priority_runs = 0  # runs with random priorities
@@ -172,21 +191,80 @@ class Search:
         A deviation is a decision that is not the default one. Its pair has the number of the decision first.
         """
         run = self.execute(Replay(schedule))
-        depth = len(schedule)
-        self.levels[depth].tried += 1
+        self.levels[len(schedule)].tried += 1
         # If the program is not deterministic, the lane of a deviation may be unable to run. The run has then
         # followed a schedule of a lower level, which has the extensions
-        if tuple(run.deviations) == schedule and run.problem is None:
-            if len(self.levels) == depth + 1:
-                self.levels.append(Level())
-            following = self.levels[depth + 1]
+        if run.problem is None and tuple(run.deviations) != schedule:
+            self.unseen["what makes two runs of one schedule differ, such as a clock or a file"] = None
+        elif run.problem is None:
             last_decision = schedule[-1][0] if schedule else -1
             for deviation in self.deviations(run, last_decision):
-                if len(following.waiting) >= MAX_UNTRIED_SCHEDULES:
-                    following.dropped = True
-                    break
-                following.waiting.append((*schedule, deviation))
+                self.add(schedule, deviation)
+            self.keep_skipped(run, schedule, last_decision)
         return run
+
+    def add(self, schedule: Schedule, deviation: tuple[int, int]) -> None:
+        """Add the extension of a schedule by a deviation to the next level."""
+        depth = len(schedule) + 1
+        if len(self.levels) == depth:
+            self.levels.append(Level())
+        level = self.levels[depth]
+        if len(level.waiting) >= MAX_UNTRIED_SCHEDULES:
+            level.dropped = True
+        else:
+            level.waiting.append((*schedule, deviation))
+
+    def keep_skipped(self, run: Run, schedule: Schedule, after: int) -> None:
+        """Keep the decisions of a run, after the number `after`, at which deviations() yields nothing.
+
+        A later run may show that a switch can matter there.
+        """
+        for index in range(after + 1, len(run.branches)):
+            branch = run.branches[index]
+            line = line_of(run.steps[branch.step])
+            if branch.current < 0 or line in self.shared_lines:
+                continue
+            if self.skipped_count >= MAX_SKIPPED_DECISIONS:
+                depth = len(schedule)
+                self.lost_depth = depth if self.lost_depth is None else min(depth, self.lost_depth)
+                return
+            others = tuple(lane for lane in branch.lanes if lane != branch.default)
+            self.skipped.setdefault(line, []).append((schedule, index, others))
+            self.skipped_count += 1
+
+    def note_run(self, run: Run) -> int:
+        """Add the lines of a run at which a switch can matter; return the number of decisions at such lines.
+
+        Add the deviations at the new lines to the earlier schedules, too. Also note what the run could not see.
+        """
+        shared = shared_keys(run)
+        decisions = 0
+        self.unseen.update(run.unseen)
+        for step in run.steps:
+            if not matters(step, shared):
+                continue
+            decisions += step.decision >= 0
+            if step.unseen:
+                self.unseen[step.unseen] = None
+            line = line_of(step)
+            if line not in self.shared_lines:
+                self.shared_lines.add(line)
+                self.try_skipped(line)
+        self.unseen.update(dict.fromkeys(unseen_under_locks(run)))
+        return decisions
+
+    def try_skipped(self, line: Line) -> None:
+        """Add the deviations at a new line to the schedules that were tried before."""
+        decisions = self.skipped.pop(line, [])
+        self.skipped_count -= len(decisions)
+        for schedule, index, lanes in decisions:
+            for lane in lanes:
+                self.add(schedule, (index, lane))
+        if self.lost_depth is not None:  # the line may have skipped decisions that were not kept
+            if len(self.levels) == self.lost_depth + 1:
+                self.levels.append(Level())
+            for level in self.levels[self.lost_depth + 1 :]:
+                level.dropped = True
 
     def run_with_priorities(self) -> Run:
         """Run the program once with random priorities, for a race of the next depth."""
@@ -196,7 +274,7 @@ class Search:
         return self.execute(Priorities(seed, depth, self.decision_count, self.shared_lines))
 
     def execute(self, strategy: Replay | Priorities) -> Run:
-        """Run the program once; return the run. Add its accesses to shared objects to `shared_lines`.
+        """Run the program once; return the run. Add the lines of its accesses to shared objects to `shared_lines`.
 
         Also raise `longest`, the most steps of a run, and `decision_count`, the most decisions of a run at such
         accesses. Priorities change only there, so decision_count is the k of the module's docstring.
@@ -205,13 +283,7 @@ class Search:
         self.start(run)
         self.runs += 1
         self.longest = max(self.longest, len(run.steps))
-        shared = shared_keys(run)
-        shared_decisions = 0
-        for step in run.steps:
-            if step.decision >= 0 and step.key() in shared:
-                self.shared_lines.add((step.file, step.line, step.verb))
-                shared_decisions += 1
-        self.decision_count = max(self.decision_count, shared_decisions)
+        self.decision_count = max(self.decision_count, self.note_run(run))
         return run
 
     def take(self) -> Schedule | None:
@@ -227,14 +299,13 @@ class Search:
         return None
 
     def deviations(self, run: Run, after: int) -> Iterator[tuple[int, int]]:
-        """Yield the possible deviations of a run after a decision, at steps where a switch can matter.
+        """Yield the possible deviations of a run after a decision, at the lines where a switch can matter.
 
         after: the number of the decision; -1 for all. A lane that cannot go on needs a switch at any step.
         """
-        shared = shared_keys(run)
         for index in range(after + 1, len(run.branches)):
             branch = run.branches[index]
-            if branch.current >= 0 and not matters(run.steps[branch.step], shared):
+            if branch.current >= 0 and line_of(run.steps[branch.step]) not in self.shared_lines:
                 continue
             for lane in branch.lanes:
                 if lane != branch.default:
@@ -250,28 +321,58 @@ class Search:
         return done
 
 
-def matters(step: Step, shared: set[tuple[int, str | None]]) -> bool:
-    """Return whether a switch before a step can change the result."""
-    return step.kind == "print" or step.key() in shared
+def line_of(step: Step) -> Line:
+    """Return the place of a step in the source. The name of a primitive is no part: it may differ between runs."""
+    return step.file, step.line, step.verb, step.name if step.kind in ("read", "write") else ""
 
 
-def shared_keys(run: Run) -> set[tuple[int, str | None]]:
+def matters(step: Step, shared: set[Key]) -> bool:
+    """Return whether a switch before a step can change the result. The end of a lane may end the run."""
+    if step.target is None:
+        return False
+    return step.kind == "life" or any(key in shared for key, _ in step.uses())
+
+
+def shared_keys(run: Run) -> set[Key]:
     """Return the objects, or their parts, that several lanes use and one lane changes.
 
     A change counts only if another user of the object had started before: an object that a thread prepares before
     it starts another thread is not shared.
     """
-    users: dict[tuple[int, str | None], int] = {}  # -> a set of lanes, as an integer with a bit for each
+    users: dict[Key, int] = {}  # -> a set of lanes, as an integer with a bit for each
     for step in run.steps:
         if step.target is not None:
-            key = step.key()
-            users[key] = users.get(key, 0) | 1 << step.lane
+            for key, _ in step.uses():
+                users[key] = users.get(key, 0) | 1 << step.lane
     several = {key for key, lanes in users.items() if lanes & (lanes - 1)}  # more than one bit is set
     start_indexes = [lane.start_index for lane in run.lanes]
-    found: set[tuple[int, str | None]] = set()
+    found: set[Key] = set()
     for step in run.steps:
-        if step.writes and step.target is not None and (key := step.key()) in several and key not in found:
-            others = users[key] & ~(1 << step.lane)
-            if any(others >> lane & 1 and start <= step.index for lane, start in enumerate(start_indexes)):
-                found.add(key)
+        if step.target is None:
+            continue
+        for key, writes in step.uses():
+            if writes and key in several and key not in found:
+                others = users[key] & ~(1 << step.lane)
+                if any(
+                    others >> lane & 1 and start <= step.index for lane, start in enumerate(start_indexes)
+                ):
+                    found.add(key)
     return found
+
+
+def unseen_under_locks(run: Run) -> Iterator[str]:
+    """Yield the accesses within the methods of a queue that conflict with a step of another lane.
+
+    These accesses are no steps (Lane.has_points): the queue's lock excludes only other calls of the queue.
+    """
+    if not run.under_lock:
+        return
+    lanes: dict[Key, set[tuple[int, bool]]] = {}
+    for step in run.steps:
+        if step.target is not None:
+            for key, writes in step.uses():
+                lanes.setdefault(key, set()).add((step.lane, writes))
+    for step in run.under_lock.values():
+        for key, writes in step.uses():
+            if any(lane != step.lane and (writes or also) for lane, also in lanes.get(key, ())):
+                yield f"{step.name} within a method that a queue calls ({base_name(step.file)}:{step.line})"

@@ -58,6 +58,7 @@ class Shrinker:
         self.runs += 1
         run = Run(Replay(schedule), self.search.options)
         self.search.start(run)
+        self.search.note_run(run)  # it may show more lines at which a switch can matter
         return run
 
     def shrink(self) -> FailingSchedule:
@@ -68,6 +69,8 @@ class Shrinker:
         self.leave_out()
         self.best.others = any(self.is_smaller(len(each.schedule), each.preemptions) for each in self.others)
         self.best.tried = self.runs
+        # A smaller schedule may need a switch at an access that no run has shown
+        self.best.complete = self.best.complete and not self.search.unseen
         return self.best
 
     def leave_out(self) -> None:
@@ -90,10 +93,26 @@ class Shrinker:
             part_size = max(min(part_size, len(self.best.schedule) // 2), 1)
 
     def prove(self) -> None:
-        """Try every schedule that is smaller than the best one. Note whether all were tried."""
+        """Try every schedule that is smaller than the best one. Note whether all were tried.
+
+        A run may show more lines at which a switch can matter; the smaller schedules are then tried again.
+        """
+        budget = self.runs + MAX_PROOF_RUNS
+        known = -1
+        complete = True
+        while complete and known < len(self.search.shared_lines):
+            known = len(self.search.shared_lines)
+            complete = self.try_smaller(budget)
+        self.best.complete = complete
+
+    def try_smaller(self, budget: int) -> bool:
+        """Try the schedules that are smaller than the best one; return whether all were tried.
+
+        A schedule that fails in the same way becomes the best one. budget: the number of runs at which this ends,
+        from the begin of the shrinking.
+        """
         untried: deque[tuple[Schedule, int]] = deque([((), 0)])
         dropped = False  # there were more than MAX_UNTRIED_SCHEDULES
-        budget = self.runs + MAX_PROOF_RUNS
         while untried and self.runs < budget:
             schedule, preemptions = untried.popleft()
             if not self.is_smaller(len(schedule), preemptions):
@@ -116,7 +135,7 @@ class Shrinker:
                     dropped = True
                     break
                 untried.append(((*schedule, (index, lane)), next_preemptions))
-        self.best.complete = not dropped and not any(
+        return not dropped and not any(
             self.is_smaller(len(schedule), preemptions) for schedule, preemptions in untried
         )
 

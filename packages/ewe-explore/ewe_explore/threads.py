@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ewe_explore.calls import seen
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, synchronization_step
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, line_of_program, synchronization_step
 
 
 def lane_name(run: Run, target: Any) -> str:
@@ -63,7 +64,7 @@ class Thread(Primitive):
     def run(self) -> None:
         """Call the target. A subclass may override this."""
         if self._target is not None:
-            self._target(*self._args, **self._kwargs)
+            seen(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
 
     def start(self) -> None:
         """Start the real thread of a new lane. The point after that decides whether the lane runs at once."""
@@ -71,37 +72,47 @@ class Thread(Primitive):
             raise RuntimeError("threads of the explorer can start only during a run")
         run = ACTIVE_RUNS[-1]
         if self.explored_lane is not None:
+            # The point of the other start is after it, so this one cannot come first in a schedule
+            run.note_unseen(f"the order of two starts of {self.explorer_label}", *line_of_program())
             raise RuntimeError("threads can only be started once")
         # A thread without a target is of a subclass that overrides run(): the lane then gets the name of the class
         name = self._given or lane_name(run, self._target if self._target is not None else type(self))
+        if run.ends_decide:
+            # Another lane may call is_alive() before the start. Otherwise the point after it is enough
+            Primitive.point(self, "is about to start")
         self.explored_lane = run.add_lane(name, self.run, self._daemonic)
+        self.explored_lane.starter = run.current
         self.explored_lane.thread = self
         run.start_thread(self.explored_lane)
         Primitive.point(self, "starts")
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the lane has ended, at most `timeout` seconds, as threading.Thread.join() does."""
+        run = Primitive.point(self, "joins")
         lane = self.explored_lane
+        if run is not None and (lane is None or run.may_precede_start(lane)):
+            run.note_unseen(f"a call of join() before the start of {self.explorer_label}", *line_of_program())
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")
         if not ACTIVE_RUNS:
             return
         if lane is ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot join current thread")
-        run = Primitive.point(self, "joins")
         if run is not None and not lane.done:
             Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
+        if run is not None and lane.done and run.current.number == 0:
+            lane.is_joined = True
 
     def is_alive(self) -> bool:
-        """Return whether the thread has begun and not ended. It is a step that reads what the end changes."""
-        if self.explored_lane is None:
-            return False
+        """Return whether the thread has begun and not ended. It is a step: start and end change the answer."""
         if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
-            # The lane is the target of the step "ends", too, so the search knows that the order of both matters
-            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", self.explored_lane, self.explorer_label)
-            step.writes = False
+            # The lane is the target of the step "ends", too, so the search knows that the order of both matters.
+            # The thread is that of the step "starts"
+            target = self if self.explored_lane is None else self.explored_lane
+            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", target, self.explorer_label)
+            step.writes, step.more = False, ((self, None, False),)
             ACTIVE_RUNS[-1].point(step)
-        return not self.explored_lane.done
+        return self.explored_lane is not None and not self.explored_lane.done
 
     @property
     def name(self) -> str:
@@ -168,7 +179,7 @@ class Timer(Thread):
     def run(self) -> None:
         self.finished.wait(self.interval)
         if not self.finished.is_set():
-            self.function(*self.args, **self.kwargs)
+            seen(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
         self.finished.set()
 
 
@@ -197,11 +208,12 @@ def main_thread() -> Any:
 
 def enumerate_threads() -> list[Any]:
     """Return the threads that have not ended."""
-    return (
-        [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
-        if ACTIVE_RUNS
-        else []
+    if not ACTIVE_RUNS:
+        return []
+    ACTIVE_RUNS[-1].note_unseen(
+        "the ends of threads that threading.enumerate() leaves out", *line_of_program()
     )
+    return [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
 
 
 def get_ident() -> int:
@@ -214,7 +226,9 @@ def start_new_thread(
 ) -> int:
     """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
     run = ACTIVE_RUNS[-1]
-    lane = run.add_lane(lane_name(run, function), lambda: function(*args, **(kwargs or {})), daemon=True)
+    line = line_of_program()
+    target = lambda: seen(function, *line)(*args, **(kwargs or {}))  # noqa: E731
+    lane = run.add_lane(lane_name(run, function), target, daemon=True)
     run.start_thread(lane)
     run.point(synchronization_step(run, "starts", lane, lane.name))
     return lane.number + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ewe_explore import instrument
+from ewe_explore import calls, instrument
 from ewe_explore.program import ExploredProgram
 from ewe_explore.scheduler import Options, Run
 from ewe_explore.search import Replay
@@ -317,7 +317,7 @@ def test_a_changed_module_still_works(name: str) -> None:
     code = instrument.compiled(Path(original.__file__).read_text(encoding="utf-8"), original.__file__)
     module = types.ModuleType(name)
     module.__package__ = name.rpartition(".")[0]
-    module.__dict__.update(instrument.CALLED)
+    module.__dict__.update(calls.CALLED)
     exec(code, module.__dict__)
     assert {key for key in vars(original) if not key.startswith("__")} <= set(vars(module))
     if name == "textwrap":
@@ -385,7 +385,7 @@ result = work()
 def test_the_order_of_evaluation_stays() -> None:
     plain: dict[str, Any] = {}
     exec(compile(ORDER, "plain", "exec"), plain)
-    changed: dict[str, Any] = {**instrument.CALLED}
+    changed: dict[str, Any] = {**calls.CALLED}
     exec(instrument.compiled(ORDER, "changed"), changed)
 
     def told(names: dict[str, Any]) -> list[str]:
