@@ -47,7 +47,7 @@ class ScriptedClient:
     def over(self) -> bool:
         return False
 
-    def story(self) -> str:
+    def outcome_text(self) -> str:
         return "got no response"
 
 
@@ -74,7 +74,7 @@ class ScriptedScene(Scene):
     def calls(self) -> dict[str, int]:
         return self.sleeps
 
-    def blocked(self) -> str:
+    def blocked_text(self) -> str:
         return ""
 
     def expect_file(self, *_: object, **__: object) -> Any:

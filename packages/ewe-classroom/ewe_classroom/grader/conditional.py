@@ -69,7 +69,7 @@ def exchange(
     asked = f"{method} {path} with {shown(fields)}"
     if not client.answers:
         scene.expect_alive(asked)
-        scene.fail(f"{asked}: the client {client.story()}", "answer the request", scene.likely_reason())
+        scene.fail(f"{asked}: the client {client.outcome_text()}", "answer the request", scene.likely_reason())
     expect_no_more(scene, client, asked)
     client.close()
     return client.answers[0]
@@ -243,7 +243,7 @@ def not_modified(scene: Scene) -> None:
         expect_no_more(scene, client, f"GET /page.txt with {shown(fields)}")
         if len(client.answers) == before or client.answers[-1].status != status:
             scene.fail(
-                f"on one connection, GET /page.txt with {shown(fields)}: the client {client.story()}",
+                f"on one connection, GET /page.txt with {shown(fields)}: the client {client.outcome_text()}",
                 f"answer {status}",
                 "the server or the client mistakes bytes of the 304 for the next message",
             )

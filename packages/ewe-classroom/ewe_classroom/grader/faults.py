@@ -115,7 +115,8 @@ def nonsense(scene: Scene) -> None:
         if not client.over():
             scene.fail_once(
                 STAYS_OPEN,
-                f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open{scene.blocked()}",
+                f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open"
+                f"{scene.blocked_text()}",
                 "answer 400, or close",
                 "the worker waits for more bytes, or has ended without closing the connection",
             )
@@ -146,7 +147,7 @@ def oversized(scene: Scene) -> None:
     scene.expect_alive("a request had a target of 80 KB")
     if not client.answered_or_over():
         scene.fail(
-            f"a target of 80 KB: the client {client.story()}{scene.blocked()}",
+            f"a target of 80 KB: the client {client.outcome_text()}{scene.blocked_text()}",
             "answer 414, 400 or 404, or close",
             "the worker waits for bytes that will not come",
         )
@@ -280,7 +281,7 @@ def silence(scene: Scene) -> None:
     if left:
         scene.fail(
             f"after {SILENCE_S:.0f} s without a byte, the connection of '{left[0].name}' is still open"
-            f"{scene.blocked()}",
+            f"{scene.blocked_text()}",
             f"disconnect a client that has been silent for some seconds (at most {SILENCE_S:.0f})",
             "no code looks at the time of a client's last byte, or the wait for events has no time limit",
         )

@@ -52,7 +52,7 @@ def response_of(scene: Scene, client: SceneClient, because: str = "") -> Respons
     if not client.answered():
         scene.expect_alive(f"a request for {client.path}")
         scene.fail(
-            f"{client.name} asked for {client.path} and {client.story()}{scene.blocked()}",
+            f"{client.name} asked for {client.path} and {client.outcome_text()}{scene.blocked_text()}",
             "run the program, and answer with its output",
             because
             or "the server waits for the program, and the program for the server; or the thread has ended",

@@ -65,7 +65,7 @@ def play_progress(scene: Scene, kind: str) -> None:
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} gets a response"):
             scene.expect_alive(f"{held_clients(count, kind)} connected")
-            did = f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}"
+            did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
             note_at_once(scene, kind)  # last, because it closes all clients
             scene.fail(did, f"answer this client: {wanted(scene)}", because)
@@ -76,7 +76,7 @@ def play_progress(scene: Scene, kind: str) -> None:
         hold_more(scene, stalled, stopped, kind)
         waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
         if scene.until(waiting.answered_or_over, f"{waiting.name} gets a response"):
-            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.story()}"
+            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.outcome_text()}"
             note_at_once(scene, kind)
             scene.fail(
                 did,
@@ -131,7 +131,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
             scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not waiting.answered():
             scene.fail(
-                f"a gate was opened, and the waiting client {waiting.story()}{scene.blocked()}",
+                f"a gate was opened, and the waiting client {waiting.outcome_text()}{scene.blocked_text()}",
                 "serve the waiting client as soon as a worker is free",
                 "a wake-up is lost, a worker has ended, or the worker keeps the first client's idle connection",
             )
@@ -192,7 +192,7 @@ def second_client(scene: Scene) -> None:
     if not scene.until(second.answered, f"{second.name} gets a response"):
         scene.expect_alive("a stalled client connected")
         scene.fail(
-            f"beside {held_clients(1, 'half')}, the next client {second.story()}{scene.blocked()}",
+            f"beside {held_clients(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
             "answer this client",
             "the server serves one client at a time: the code that accepts also serves, or a lock is held"
             " while the server waits for a client",
@@ -254,7 +254,7 @@ def idle_clients(scene: Scene) -> None:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
-                f"beside {number} idle connections, the next client {client.story()}{scene.blocked()}",
+                f"beside {number} idle connections, the next client {client.outcome_text()}{scene.blocked_text()}",
                 "answer this client: idle connections must not stop other clients",
                 f"each idle connection occupies one of {number} workers",
             )
@@ -440,7 +440,7 @@ def no_deadlock(scene: Scene) -> None:
         scene.expect_alive("slow clients connected")
         scene.fail(
             f"every client reads, and {len(stuck)} of {len(clients)} never get a response: {stuck[0].name} "
-            f"{stuck[0].story()}{scene.blocked()}",
+            f"{stuck[0].outcome_text()}{scene.blocked_text()}",
             "answer all of them",
             deadlock_cause(scene, stuck[0]),
         )

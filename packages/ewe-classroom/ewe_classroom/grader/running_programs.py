@@ -41,7 +41,7 @@ def cgi_progress(scene: Scene) -> None:
         client = clients[number - 1]
         if not open_gate(scene.site.root, f"gate-{number}"):
             scene.fail(
-                f"{client.name}: the program was not started, or does not wait any more{scene.blocked()}",
+                f"{client.name}: the program was not started, or does not wait any more{scene.blocked_text()}",
                 "start the program of each request immediately",
                 "the server runs programs one after the other",
             )
@@ -95,7 +95,7 @@ def cgi_timeout(scene: Scene) -> None:
         if not client.answered():
             scene.fail(
                 f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
-                f"{client.story()}{scene.blocked()}",
+                f"{client.outcome_text()}{scene.blocked_text()}",
                 "kill the program and answer 504",
                 "there is no time limit; or the server sends only SIGTERM, which the program "
                 "ignores; or a child of "
@@ -108,8 +108,8 @@ def cgi_timeout(scene: Scene) -> None:
             )
     if not closes.answered_or_over():
         scene.fail(
-            f"{closes.name}: the program has closed its output and does not end; the client {closes.story()}"
-            f"{scene.blocked()}",
+            f"{closes.name}: the program has closed its output and does not end; the client {closes.outcome_text()}"
+            f"{scene.blocked_text()}",
             "end the program when its time is over",
             "after the end of the output the server waits for the program's end without a limit",
         )

@@ -131,7 +131,7 @@ class Play:
             if self.status(client) != 200:
                 scene.fail(
                     f"{number} of {scene.workers} workers are busy, and the next request {self.outcome(client)}"
-                    f"{scene.blocked()}",
+                    f"{scene.blocked_text()}",
                     "serve this request: a worker is free",
                     "there are fewer workers than asked for, or a free worker is not woken up",
                 )
@@ -194,7 +194,7 @@ class Play:
         count = len(self.waiting)
         if not answered:
             scene.fail(
-                f"{count - 1} requests may wait, and {count} do: none of them got a response{scene.blocked()}",
+                f"{count - 1} requests may wait, and {count} do: none of them got a response{scene.blocked_text()}",
                 "answer one of them with 503 immediately: the queue is full",
                 "the queue has no bound, or the front waits for room and leaves clients without an answer",
             )
@@ -214,7 +214,7 @@ class Play:
         scene.until(wanted.client.answered_or_over, f"{wanted.client.name} gets a response")
         if not wanted.client.answered():
             scene.fail(
-                f"{wanted.name} was dropped and {wanted.client.story()}",
+                f"{wanted.name} was dropped and {wanted.client.outcome_text()}",
                 "send the whole response with status 503",
                 "the server closes the connection before it has read the request or sent the whole response",
             )
@@ -240,7 +240,7 @@ class Play:
         shown = "; ".join(each.name for each in self.waiting)
         if not begun:
             scene.fail(
-                f"a worker became free, and no waiting request is served ({shown}){scene.blocked()}",
+                f"a worker became free, and no waiting request is served ({shown}){scene.blocked_text()}",
                 f"serve {wanted.name}",
                 "a wake-up is lost, or the worker has ended",
             )
@@ -273,7 +273,7 @@ class Play:
         answers = client.answers
         if not answers or answers[-1].status != 200 or len(answers[-1].body) != size:
             self.scene.fail(
-                f"{client.name} asked for {client.path} and {client.story()}",
+                f"{client.name} asked for {client.path} and {client.outcome_text()}",
                 f"answer 200 with the {size:,} bytes of the file",
             )
         if not answers[-1].body.startswith(line):

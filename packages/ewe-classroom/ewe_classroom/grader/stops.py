@@ -48,7 +48,7 @@ def stop(scene: Scene) -> None:
     scene.until(lambda: has_ended(scene), "the server and its processes end", quiescent_s=MAX_END_S)
     if scene.subject.process.poll() is None:
         scene.fail(
-            f"the server still runs after SIGTERM, with nothing left to do{scene.blocked()}",
+            f"the server still runs after SIGTERM, with nothing left to do{scene.blocked_text()}",
             "end the process",
             "SIGTERM is ignored, or its handler does not end the server; or a thread that is not a daemon "
             "waits and keeps the process alive",
@@ -96,7 +96,7 @@ def drain(scene: Scene) -> None:
     scene.until(client.answered_or_over, f"{client.name} gets a response")
     if not client.answered():
         scene.fail(
-            f"the server got SIGTERM while it sent 8 MB; the client {client.story()}",
+            f"the server got SIGTERM while it sent 8 MB; the client {client.outcome_text()}",
             "finish the response, then end",
             "the default action of SIGTERM ends the process immediately; or the server does not wait "
             "for daemon threads",
@@ -106,7 +106,7 @@ def drain(scene: Scene) -> None:
     scene.until(lambda: has_ended(scene), "the server ends", quiescent_s=MAX_END_S)
     if not has_ended(scene):
         scene.fail(
-            f"the last response is finished, and the server still runs{scene.blocked()}",
+            f"the last response is finished, and the server still runs{scene.blocked_text()}",
             "end once the last conversation has ended",
         )
     scene.confirm("all 8 MB arrived although SIGTERM came in between; then the server ended")

@@ -136,7 +136,8 @@ def exactly_n(scene: Scene) -> None:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
-                f"the gate of '{client.name}' was opened, and the client {client.story()}{scene.blocked()}",
+                f"the gate of '{client.name}' was opened, and the client {client.outcome_text()}"
+                f"{scene.blocked_text()}",
                 "answer this client: it is one of the first n, and occupies a worker",
                 f"only {number} of {n} workers work",
             )
@@ -149,7 +150,7 @@ def exactly_n(scene: Scene) -> None:
             if left:
                 scene.fail(
                     f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
-                    f"served{scene.blocked()}",
+                    f"served{scene.blocked_text()}",
                     "let a free worker take one waiting connection after the other",
                     f"{len(idle)} of the {n} stalled clients were not read by a worker: there are fewer workers, "
                     "or a worker holds a lock while it serves its client, and the others wait for the lock"
