@@ -59,7 +59,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     directory = lab.directory / "names"
     directory.mkdir(exist_ok=True)
     library, resolver = directory / "names.so", directory / "resolv.conf"
-    compiled.library(compiled.SOURCES / "names.c", library)
+    compiled.build_library(compiled.SOURCES / "names.c", library)
     resolver.write_text(f"nameserver {RESOLVER_ADDRESS}\noptions timeout:10 attempts:1\n")
     resolver.chmod(0o644)
     for name, (query, delay) in ROWS.items():

@@ -157,7 +157,7 @@ def copy_program(isolation: str, directory: Path, name: str) -> str:
         if is_program:
             compiled.build(source, first, "-DPROGRAM")
         else:
-            compiled.library(source, first)
+            compiled.build_library(source, first)
     shutil.copy(first, directory / f"{name}{ending}")
     return f"/{'cgi-bin' if is_program else 'libcgi-bin'}/{name}{ending}"
 

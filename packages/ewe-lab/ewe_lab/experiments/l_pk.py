@@ -60,7 +60,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench) -> dict[str, Any]:
     """Build the library, and return the figures of ewe_lab.load.protected_calls. Raises LabError."""
     library = lab.directory / "protection.so"
-    compiled.library(compiled.SOURCES / "protection.c", library)
+    compiled.build_library(compiled.SOURCES / "protection.c", library)
     counts = [str(int(lab.quick_or_full(*CALL_COUNTS[method]))) for method in METHODS]
     found: dict[str, Any] = figures_of(
         "ewe_lab.load.protected_calls", [str(library), *counts], MAX_RUN_S,

@@ -55,7 +55,7 @@ def forms_of(lab: Bench, sizes: Sequence[int] = ()) -> Path:
         if not compiled.why_missing():
             compiled.build(compiled.SOURCES / "bytes_cgi.c", directory / "bytes.cgi")
             compiled.build(compiled.SOURCES / "bytes_fcgi.c", directory / "bytes.fcgi")
-            compiled.library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")
+            compiled.build_library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")
     for size in sizes:
         (directory / f"{size}.html").write_bytes(body(size))
     return directory
