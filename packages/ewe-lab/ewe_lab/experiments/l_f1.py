@@ -104,7 +104,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{isolation}: left out, {lacking}")
             continue
         try:
-            with served(lab, isolation, directory) as server:
+            with serve_programs(lab, isolation, directory) as server:
                 for fault in FAULTS:
                     yield from measure_fault(lab, server, isolation, fault, directory, numbers)
         except LabError as reason:
@@ -122,7 +122,7 @@ def why_missing(isolation: str) -> str:
 
 
 @contextmanager
-def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
+def serve_programs(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
     """Run ewe with the libraries, or programs, of a directory; yield the server. Raises LabError.
 
     isolation: where they run.

@@ -70,7 +70,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 if lacking := why_missing(lab, kind):
                     lab.notes.append(f"{kind} is left out: {lacking}")
                 else:
-                    servers[kind] = stack.enter_context(served(lab, kind))
+                    servers[kind] = stack.enter_context(serve_kind(lab, kind))
             except LabError as reason:
                 for cell in found[kind]:
                     cell.failure = str(reason)
@@ -114,10 +114,10 @@ def why_missing(lab: Bench, kind: str) -> str:
 
 
 @contextmanager
-def served(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
+def serve_kind(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
     """Run a kind; yield the server, the path and the body of an answer."""
     if kind == SERVLET:
-        with ways.served(lab, ways.technology("xswitch java")) as (server, path):
+        with ways.serve_stack(lab, ways.technology("xswitch java")) as (server, path):
             yield server, path, HELLO.encode()
         return
     gateway_kind = KINDS[kind]

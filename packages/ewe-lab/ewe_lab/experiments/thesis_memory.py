@@ -11,7 +11,7 @@ from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 if TYPE_CHECKING:
     from psutil import Process
@@ -53,7 +53,7 @@ def run(
             cell.paper_server, cell.paper = printed.get(cell.column, {}).get(stack.name, ("", None))
             cell.load = f"{REQUESTS_BEFORE} requests before"
         try:
-            with served(lab, stack) as (server, path):
+            with serve_stack(lab, stack) as (server, path):
                 for _ in range(REQUESTS_BEFORE):
                     probe(server.url.rstrip("/") + path, stack.page)
                 time.sleep(SETTLE_S)

@@ -1,6 +1,6 @@
 """The blog of SQL pages, ewe's sample, filled with the lab's posts, on SQLite or on a private PostgreSQL.
 
-    with BLOGS[0].served(lab) as (server, database, paths): ...
+    with BLOGS[0].serve(lab) as (server, database, paths): ...
 
 The database daemon is a process beside ewe, so that its CPU time is measured separately. Raises LabError.
 """
@@ -52,7 +52,7 @@ class BlogSetup:
         return f"{self.name} is left out: {lacking}" if lacking else ""
 
     @contextmanager
-    def served(self, lab: Bench) -> Iterator[tuple[RunningServer, tuple[int, ...], tuple[str, ...]]]:
+    def serve(self, lab: Bench) -> Iterator[tuple[RunningServer, tuple[int, ...], tuple[str, ...]]]:
         """Serve the blog; yield the server, the pids of its database server, and the paths that a visitor requests.
 
         SQLite has no server, so there are no pids of it. The database daemon is in `other_pids` of ewe's server.
