@@ -29,7 +29,7 @@ from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
 from ewe_classroom.grader.located import located
 from ewe_classroom.grader.page import to_html
-from ewe_classroom.grader.refused import refused
+from ewe_classroom.grader.refused import refusal_report
 from ewe_classroom.grader.sandbox import (
     SandboxLimits,
     SubjectAccount,
@@ -520,7 +520,7 @@ def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
     shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
     lab = lab.checks_for_language(language_of([*(options.work or ()), options.path or ""]))
     student = options.student or options.seed or ""
-    report = refused(lab, shown, reason, student, seeded=options.seed is not None)
+    report = refusal_report(lab, shown, reason, student, seeded=options.seed is not None)
     save(report, options)
     if options.autolab:
         print(formats.to_autolab(report))
