@@ -27,7 +27,7 @@ from ewe_classroom.grader import formats, own_model, processes, repeat, replay, 
 from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
-from ewe_classroom.grader.located import located
+from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.page import to_html
 from ewe_classroom.grader.refused import refusal_report
 from ewe_classroom.grader.sandbox import (
@@ -217,7 +217,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     if options.path and not options.work:
         try:
-            options.path = located(options.path, lab.subject)
+            options.path = locate_submission(options.path, lab.subject)
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
     lab = with_options(lab, options)
@@ -243,7 +243,7 @@ def run(options: argparse.Namespace) -> int:
             )
             # A submission in Python may be a model of ewe that was only renamed.
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
-                own_model.expect(Path(options.path).absolute())
+                own_model.expect_own_work(Path(options.path).absolute())
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
         check_readable(start_command, account)
