@@ -119,8 +119,8 @@ class BehindStory:
     def feed(self, event: TraceEvent) -> None:
         """Add the next event. An event that the story does not know is ignored."""
         self.ended = max(self.ended, event.seconds)
-        if (tell := EVENTS.get(event.kind)) is not None:
-            tell(self, event)
+        if (handle := EVENTS.get(event.kind)) is not None:
+            handle(self, event)
 
     # X-Switch
 

@@ -434,7 +434,7 @@ class Director:
             "scenes": self.scenes,
         }
 
-    def tell_scene(self, scene: dict[str, Any]) -> None:
+    def publish_scene(self, scene: dict[str, Any]) -> None:
         """Tell all pages about the scene that is shown."""
         with self.lock:
             self.scene = scene
