@@ -211,8 +211,8 @@ def cgi_leaks(scene: Scene) -> None:
         scene.note(do="open-gate", gate=f"gate-{number + 1}")
         open_gate(scene.site.root, f"gate-{number + 1}")
 
-    def asks(path: str, line_count: int | None = None) -> None:
-        client = ask(scene, path, line_count=line_count)
+    def asks(path: str, body_lines: int | None = None) -> None:
+        client = ask(scene, path, body_lines=body_lines)
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
 
