@@ -7,7 +7,7 @@ import signal
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch
+from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch_processor_use
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 from ewe_classroom.grader.subject import numbered_path
 
@@ -248,7 +248,7 @@ def pause(scene: Scene) -> None:
     scene.expect_answer()
     scene.settle()
     use_up_descriptors(scene)
-    ran, wanted, wake_ups = watch(scene)
+    ran, wanted, wake_ups = watch_processor_use(scene)
     if (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S:
         scene.fail(
             f"no descriptor was free and clients waited: the server wanted {wanted:.0%} of a processor and woke up "

@@ -230,7 +230,7 @@ def idle_cpu(scene: Scene) -> None:
         if add_clients is not None:
             add_clients()
         scene.settle()
-        ran, wanted, wake_ups = watch(scene)
+        ran, wanted, wake_ups = watch_processor_use(scene)
         # On a busy machine a process waits for a processor after each wake-up, so this wait alone proves nothing.
         is_busy = wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE
         scene.never_sleeps = is_busy or wake_ups > MAX_WAKE_UPS_PER_S
@@ -250,7 +250,7 @@ def idle_cpu(scene: Scene) -> None:
     scene.confirm("the server slept while it was idle, and while clients were stalled")
 
 
-def watch(scene: Scene) -> tuple[float, float, float]:
+def watch_processor_use(scene: Scene) -> tuple[float, float, float]:
     """Return the share of a processor that the server had, the share that it wanted, and its wake-ups a second.
 
     The wanted share includes the time in which a thread waits for a processor: on a busy machine, a spinning loop
