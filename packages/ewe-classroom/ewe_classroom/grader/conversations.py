@@ -1,4 +1,21 @@
-"""Checks of one conversation: the bytes of each response, and the end of the connection."""
+"""Checks of one conversation: the bytes of each response, and the end of the connection.
+
+TCP carries a stream of bytes, and has no messages. One recv() may return a part of a request, or several requests.
+One send() may take a part of a response. A server that takes one recv() for one request works in its author's test,
+where each message arrives as a whole. These checks choose the pieces:
+
+    byte-by-byte      the head arrives one byte at a time: when is it complete?
+    pipelined         two requests arrive together: the second is already in the buffer
+    answers           the client reads late, so send() takes only a part of a large file
+    half-close        FIN comes after a request, whose client still waits; or within a head, which stays incomplete
+    content-length,
+    keep-alive        the end of a response is at its last byte, or at the end of the connection
+
+Possible failures: the kernel joins or divides the pieces on their way. Over the loopback interface a piece arrives
+as it was sent, if the server has read the earlier one. The scene waits for that.
+
+Read next: responses.py, how the grader reads a response.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Checks of the end: SIGTERM ends a server with all of its processes in bounded time, and frees the port."""
+"""Checks of the end: SIGTERM ends a server with all of its processes in bounded time, and frees the port.
+
+A server is stopped many times: at each deployment, by systemd, by the student. Three things can go wrong, and each
+has a check:
+
+    stop       a process lives on, and occupies the port: an orphan, or a server that ignores SIGTERM
+    drain      a response in progress is cut
+    restart    the port is not free at once, because a connection is in the state TIME_WAIT
+
+    SIGTERM ─▶ no process listens ─▶ conversations in progress end ─▶ no process is left
+
+How long may a server take? Only a server that waits for nothing is too slow: MAX_END_S counts while the server is
+quiescent (processes.py), so a busy machine gives it more time.
+
+Read next: processes.py, for quiescence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Checks of the workers: the number of threads and processes, and their descriptors."""
+"""Checks of the workers: the number of threads and processes, and their descriptors.
+
+A model decides which thread or process serves a client. From outside, the grader sees this in three ways:
+
+    who-works        counts threads and processes before, beside and after stalled clients: each stalled client
+                     occupies a worker. KIND has the expected numbers of each model
+    exactly-n        opens one gate after the other: a pool of n serves n clients at a time, and no more
+    parent-lets-go   looks into the descriptors of all processes: which of them have a connection open?
+
+The kernel does not see the goroutines of a Go program, so goroutines.py counts these by another way.
+
+Possible failures: a runtime keeps threads that serve no client (SPARE_WORKERS), or a library starts more threads.
+who-works therefore compares the numbers before, beside and after the clients.
+
+Read next: progress.py, which tests the same model by the clients that are served and those that wait.
+"""
 
 from __future__ import annotations
 
