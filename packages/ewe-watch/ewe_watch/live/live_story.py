@@ -201,7 +201,7 @@ class LiveStory(TraceStory):
             ]
             for span in spans
         ]  # fmt: skip
-        shown += self.zombie_spans()
+        shown += self.take_zombie_spans()
         behind = self.behind_rows.changes(self.behind)
         self.tidy()
         return {
@@ -249,7 +249,7 @@ class LiveStory(TraceStory):
         self.lives.end_killed(self.is_running, self.occupied, now)
         self.lives.note_reaped(self.is_running)
 
-    def zombie_spans(self) -> list[list[Any]]:
+    def take_zombie_spans(self) -> list[list[Any]]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
 
         A zombie begins with the last event of its worker. It ends now, because no event tells when it ended.
