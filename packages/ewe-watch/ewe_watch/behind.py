@@ -96,7 +96,7 @@ class BehindStep(NamedTuple):
 
 @dataclass
 class BehindStory:
-    """The story so far.
+    """The story so far. Each method x_NAME or db_NAME handles the event x-NAME or db-NAME (EVENTS).
 
     request_of: returns the index of the request that a connection of the server has now. worker_of: returns the
     worker that has begun this request, or "".
@@ -110,7 +110,7 @@ class BehindStory:
     steps: dict[str, list[BehindStep]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     queued: Counter[str] = field(default_factory=Counter)
     open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
-    # Engine -> lanes of requests at the same time
+    # Engine that runs several requests at once (Java) -> its further lanes
     second: dict[str, list[BehindLane]] = field(default_factory=dict)
     open_requests: dict[str, BehindRequest] = field(default_factory=dict)
     processes: set[str] = field(default_factory=set)  # X-Switch's main processes

@@ -435,7 +435,7 @@ class Director:
         }
 
     def publish_scene(self, scene: dict[str, Any]) -> None:
-        """Tell all pages about the scene that is shown."""
+        """Tell all pages the scene that is shown, and how far it is. scene: {} for none."""
         with self.lock:
             self.scene = scene
             self.publish({"scene": scene})
@@ -503,9 +503,9 @@ class Director:
             return float(model.clients.tally(kind).as_json(now=0.0)[what])
 
     def catch_up(self) -> None:
-        """Tell all events that the models have written by now. It takes twice SETTLE_S.
+        """Feed the stories with all events that the models have written by now. It takes twice SETTLE_S.
 
-        An event is told when it is SETTLE_S old (LiveStory.add): read them all, wait, and tell them.
+        A story takes an event when the event is SETTLE_S old (LiveStory.add): read all events, wait, and feed them.
         """
         with self.lock:
             for model in self.models:

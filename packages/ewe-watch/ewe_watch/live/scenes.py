@@ -235,7 +235,7 @@ class Stage:
         self.publish_state(running=False)
 
     def publish_state(self, *, running: bool) -> None:
-        """Tell the pages how far the scene is. running: a step is being played, or the models are being started."""
+        """Publish how far the scene is. running: a step is being played, or the models are being started."""
         self.director.publish_scene(
             {
                 "name": self.scene.name, "title": self.scene.title,
