@@ -111,7 +111,7 @@ class BehindStory:
     queued: Counter[str] = field(default_factory=Counter)
     open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
     # Engine that runs several requests at once (Java) -> its further lanes
-    second: dict[str, list[BehindLane]] = field(default_factory=dict)
+    further_lanes: dict[str, list[BehindLane]] = field(default_factory=dict)
     open_requests: dict[str, BehindRequest] = field(default_factory=dict)
     processes: set[str] = field(default_factory=set)  # X-Switch's main processes
     ended: float = 0.0
@@ -179,7 +179,7 @@ class BehindStory:
 
     def lane_of_busy_engine(self, lane: BehindLane, seconds: float) -> BehindLane:
         """Return a free lane of a shared engine whose first lane is busy; add one if there is none."""
-        lanes = self.second.setdefault(lane.key, [])
+        lanes = self.further_lanes.setdefault(lane.key, [])
         for other_lane in lanes:
             if other_lane.busy is None:
                 return other_lane
@@ -256,7 +256,7 @@ class BehindStory:
     def end_lane(self, key: str, seconds: float, why: str) -> None:
         """End the lane of an engine or a connection, with the further lanes of a shared engine."""
         first_lane = self.open_lanes.pop(key, None)
-        for lane in (first_lane, *self.second.pop(key, ())):
+        for lane in (first_lane, *self.further_lanes.pop(key, ())):
             if lane is not None:
                 lane.ended, lane.why = seconds, why
 
