@@ -366,7 +366,7 @@ def test_one_denominator_and_no_interrupts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Path, "read_text", lambda path, **options: text)
     assert core_seconds(0) == busy_seconds((0, 1)) == 40 / TICKS_PER_S
     assert share_of_core(0.61, 0.6) == 1.0 and share_of_core(1.0, 0.0) == 0.0
-    report = WrkReport(100, 0.8, 1e3, 125.0, {}, cpu=0.4)
+    report = WrkReport(100, 0.8, 1e3, 125.0, {}, cpu_s=0.4)
     monkeypatch.setattr("ewe_lab.load.run.run_wrk", lambda *arguments, **options: report)
     # wrk ran for 0.8 s of measured time; the time in which it started counts for no share
     assert run(Load("saturation", users=1, seconds=0.8, warm_up=0, tool="wrk"), "http://x/").client == 0.5

@@ -24,7 +24,7 @@ from ewe_lab.bench.processes import (
 
 @dataclass(frozen=True)
 class WrkReport:
-    """The report of wrk. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
+    """The report of wrk. seconds: of the run; rate: requests a second; cpu_s: CPU seconds of wrk itself.
 
     errors: by name, with their number. latency: seconds, by name (wrk_p50). In a closed loop at full speed a
     request spends most of its time waiting for the others.
@@ -35,7 +35,7 @@ class WrkReport:
     received: float  # bytes
     rate: float
     errors: dict[str, int] = field(default_factory=dict)
-    cpu: float = 0.0
+    cpu_s: float = 0.0
     latency: dict[str, float] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ def run_wrk(
     keep_alive: bool = True,
     varied: bool = False,
     headers: Sequence[tuple[str, str]] = (),
-    timeout: float = 5.0,
+    timeout_s: float = 5.0,
     prefix: Sequence[str] = (),
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds; return the report. Raises LabError.
@@ -101,7 +101,7 @@ def run_wrk(
     # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
         *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
-        "--timeout", f"{math.ceil(timeout)}s",
+        "--timeout", f"{math.ceil(timeout_s)}s",
     ]  # fmt: skip
     if not keep_alive:
         command += ["-H", "Connection: close"]
@@ -115,16 +115,16 @@ def run_wrk(
             script.write(VARIED_SCRIPT)
             script.flush()
             command += ["-s", script.name]
-        return run_and_parse([*command, url], output, core, seconds)
+        return run_for([*command, url], output, core, seconds)
 
 
-def run_and_parse(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
+def run_for(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
     """Run a command of wrk for so many seconds; return its report. Raises LabError."""
     with running(command, output, core) as started:
         if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)
             if not wait_for_end(started, MAX_END_S):
                 raise LabError("wrk does not end")
-        cpu = cpu_seconds(started.pid)
+        cpu_s = cpu_seconds(started.pid)
         load = parse_wrk(output_text(output))
-    return replace(load, cpu=cpu)
+    return replace(load, cpu_s=cpu_s)
