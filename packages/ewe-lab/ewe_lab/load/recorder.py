@@ -10,12 +10,12 @@ Requests do not end when a measurement ends. The figures depend on which of them
                     │                ├──────────┼─ ─ ─ ─ d  d   never answered
 
 The rate counts the answers that arrive in the window: a and b. The times and the errors are those of all requests
-of the window: c and d, too. A server that leaves most clients waiting would otherwise have the good times of the few
-that it serves (survivorship bias). The time of d is a lower bound of the time that its answer would have taken.
+of the window: c and d, too. Otherwise a server that leaves most clients waiting would have the good times of the
+few that it serves (survivorship bias). The time of d is a lower bound of the time that its answer would have taken.
 
 A request belongs to the window if it was under way in it. With a schedule (an open load) it belongs to the window
-if it was due in it, however late it was sent. Two times are then measured: the service time, from the sending, and the
-response time, from the moment at which the request was due.
+if it was due in it, however late it was sent. Two times are then measured: the service time, from the sending, and
+the response time, from the moment at which the request was due.
 
 Possible failures: the client itself is too slow. Sample.client, its share of a core, tells the reader of a report.
 

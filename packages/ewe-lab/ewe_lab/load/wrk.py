@@ -1,4 +1,19 @@
-"""Load from wrk: as many requests as the server answers, from one thread on one core."""
+"""Load from wrk: as many requests as the server answers, from one thread on one core.
+
+wrk is written in C, so one core of load is enough for one core of server. It sends the next request of a connection
+when it has the answer (a closed loop without think time), and reports totals and percentiles as text:
+
+    wrk -t1 -c64 -d15s --latency URL ── SIGINT after the wanted time ─▶ text ── parse_wrk() ─▶ WrkReport
+
+-d takes whole seconds only, and a load may last for a part of a second. wrk therefore gets a longer time, and an
+interrupt ends it. It reports the time that really passed.
+
+Possible failures: in a closed loop at full speed, a request spends most of its time behind the requests of other
+connections. The latencies (wrk_p50) therefore say little about the server. wrk counts no request whose connection
+was closed, or that has no answer at the end.
+
+Read next: run.py, which turns a WrkReport into a Sample.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +41,7 @@ from ewe_lab.bench.processes import (
 class WrkReport:
     """The report of wrk. seconds: of the run; rate: requests a second; cpu_s: CPU seconds of wrk itself.
 
-    errors: by name, with their number. latency: seconds, by name (wrk_p50). In a closed loop at full speed a
-    request spends most of its time waiting for the others.
+    errors: by name, with their number. latency: seconds, by name (wrk_p50).
     """
 
     requests: int
@@ -39,6 +53,7 @@ class WrkReport:
     latency: dict[str, float] = field(default_factory=dict)
 
 
+BEYOND_S = 5  # seconds by which wrk's own time is longer than the wanted one
 MAX_END_S = 10  # seconds in which wrk must end after an interrupt
 SECONDS_PER_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 BYTES_PER_UNIT = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
@@ -95,12 +110,12 @@ def run_wrk(
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds; return the report. Raises LabError.
 
-    varied: the head of each request differs from all others; wrk then sends no `headers`, and keeps connections.
-    headers: more fields of each request. prefix: of the command, for a slow link.
+    connections: at once. core: to run on; None: any. varied: the head of each request differs from all others; wrk
+    then sends no `headers`, and keeps connections. headers: more fields of each request. timeout_s: of one request.
+    prefix: the words before the command, which enter the network of a slow link.
     """
-    # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
-        *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
+        *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + BEYOND_S}s", "--latency",
         "--timeout", f"{math.ceil(timeout_s)}s",
     ]  # fmt: skip
     if not keep_alive:
@@ -119,7 +134,10 @@ def run_wrk(
 
 
 def run_for(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
-    """Run a command of wrk for so many seconds; return its report. Raises LabError."""
+    """Run a command of wrk for so many seconds, then interrupt it; return its report. Raises LabError.
+
+    output: the file to which wrk writes. core: as in run_wrk().
+    """
     with running(command, output, core) as started:
         if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)
