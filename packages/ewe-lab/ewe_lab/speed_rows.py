@@ -26,7 +26,7 @@ from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, why_server_is_missing
 from ewe_lab.stacks import compiled, gateways
-from ewe_lab.stacks.forms import forms_of
+from ewe_lab.stacks.forms import write_forms
 from ewe_lab.stacks.ways import ServingStack
 
 PACKAGES = {"ab": "apache2-utils", "wrk": "wrk"}  # of the programs that load
@@ -543,6 +543,6 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
             contestant = by_name[row.server]
         tested, stack = contestant.tested, contestant.stack
         if contestant.library:
-            tested = gateways.in_process(forms_of(lab) / "bytes.so", tested)
+            tested = gateways.in_process(write_forms(lab) / "bytes.so", tested)
         jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=stack))
     return jobs

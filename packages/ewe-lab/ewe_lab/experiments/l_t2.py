@@ -16,7 +16,7 @@ from ewe_lab.bench.verdicts import CLOSE_SHARE, FAILS, HOLDS, IN_PART, NOT_TESTA
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways
-from ewe_lab.stacks.forms import body, forms_of
+from ewe_lab.stacks.forms import body, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 from ewe_lab.stacks.variants import TIMES_VARIABLE
 
@@ -61,7 +61,7 @@ class Handling:
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each way with each size; yield the cells."""
-    programs = forms_of(lab, SIZES)
+    programs = write_forms(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.why_missing(gateway, program)):

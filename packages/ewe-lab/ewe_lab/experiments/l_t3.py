@@ -26,7 +26,7 @@ from ewe_lab.experiments.libcgi_tables import (
     size_name,
 )
 from ewe_lab.stacks import backends, compiled, gateways, webservers
-from ewe_lab.stacks.forms import PROGRAM, forms_of
+from ewe_lab.stacks.forms import PROGRAM, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
 from ewe_lab.stacks.webservers import BackendProgram, Setup
@@ -66,7 +66,7 @@ def column_of(setting: str, size: int) -> str:
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure behind each link, then without one under each model, then other servers; yield the cells."""
-    programs = forms_of(lab, SIZES)
+    programs = write_forms(lab, SIZES)
     for setting, speed in LINKS.items():
         # A quick run measures 1 KB without a link only, and leaves out the slowest row
         sizes = [

@@ -16,7 +16,7 @@ from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways, ways
 from ewe_lab.stacks.applications import HELLO
-from ewe_lab.stacks.forms import PROGRAM, body, forms_of
+from ewe_lab.stacks.forms import PROGRAM, body, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 
 COLUMN, TIMES = "marks", "time of a call"
@@ -108,7 +108,7 @@ def why_missing(lab: Bench, kind: str) -> str:
         message = ways.technology("xswitch java").why_missing
     else:
         found = KINDS[kind]
-        message = gateways.why_missing(found.gateway, CgiProgram(forms_of(lab), found.program))
+        message = gateways.why_missing(found.gateway, CgiProgram(write_forms(lab), found.program))
     # "NAME is left out: REASON". The row has another name
     return message.partition(": ")[2]
 
@@ -121,7 +121,7 @@ def serve_kind(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, byte
             yield server, path, HELLO.encode()
         return
     gateway_kind = KINDS[kind]
-    programs = forms_of(lab)
+    programs = write_forms(lab)
     tested = ServerUnderTest(kind, model="thread")
     program = CgiProgram(programs, gateway_kind.program)
     with (
