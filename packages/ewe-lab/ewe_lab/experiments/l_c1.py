@@ -1,4 +1,13 @@
-"""LibCGI, section 5: the extra time of the first call of a library."""
+"""LibCGI, section 5: the extra time of the first call of a library.
+
+The first call of a library pays for its loading (dlopen() and initfunc()), and later calls do not. Loading itself
+cannot be observed from outside, so it is a difference:
+
+    time of the first call - time of a later call = loading
+
+Each library can be loaded once, so there are many equal copies of it. The same is measured for engines of X-Switch,
+whose first call starts a process, and for the import of a Python module, which ewe does at its start.
+"""
 
 from __future__ import annotations
 

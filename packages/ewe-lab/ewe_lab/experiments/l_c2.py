@@ -1,4 +1,16 @@
-"""LibCGI, section 4.2: the cost of resolving the client's name, which ewe does only if a library asks for it."""
+"""LibCGI, section 4.2: the cost of resolving the client's name, which ewe does only if a library asks for it.
+
+CGI has a variable REMOTE_HOST, the name of the client. To find it the server asks a name server, and waits. If each
+request had this price, a slow name server would make each request slow:
+
+    request ─▶ ewe ─▶ library ── asks for the name? ── no ──▶ answer
+                                                  └── yes ─▶ name server, at once or after 1 s ─▶ answer
+
+The name server is the lab's (stub_dns.py), and only ewe may use it. ewe therefore runs in a mount namespace, with a
+separate /etc/resolv.conf.
+
+Possible failures: a mount namespace needs root; without it the experiment is left out, with a note.
+"""
 
 from __future__ import annotations
 

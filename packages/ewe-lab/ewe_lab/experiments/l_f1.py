@@ -1,4 +1,21 @@
-"""LibCGI, figure 1: a library fails, in the server or in an engine, while other clients send requests."""
+"""LibCGI, figure 1: a library fails, in the server or in an engine, while other clients send requests.
+
+A library runs in the server's process, so a fault in it could end the server and all conversations. Figure 1 of
+the paper shows the remedy: the fault is caught, the client gets status 500, and the library is unloaded. The same
+faults are caused under three isolations:
+
+    in place        the library in ewe's process; guard.c recovers from the fault
+    in an engine    the library in a process of X-Switch; its end is the recovery
+    CGI program     the same code as a program, for comparison: each request has its own process
+
+    clients of the library A ──────────────────x─x──────────── some requests may be lost
+    clients of the library B ───────────────────────────────── no request should be lost
+                                   ▲ one request makes A fail  ├─ recovery ─┤ the first right answer of A
+
+Possible failures: ewe blocks a library that faults too often, so each fault has a new copy of it (copy_program()).
+
+Read next: ewe/libcgi/guard.c.
+"""
 
 from __future__ import annotations
 

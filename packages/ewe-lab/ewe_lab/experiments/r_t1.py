@@ -1,4 +1,16 @@
-"""RDBMS, table 1: marks for kinds of gateways. The row `performance` is measured; the other rows are prose."""
+"""RDBMS, table 1: marks for kinds of gateways. The row `performance` is measured; the other rows are prose.
+
+The paper gives each kind of gateway a mark for its performance, ++, + or -, and no figures. Here a mark is a ratio
+of measured times: how many times as fast as CGI is a call?
+
+    1 (CGI itself) ── - ── 2 ── + ── 10 ── ++        MEDIUM_FACTOR, GOOD_FACTOR
+
+All servers run side by side and take turns, so a disturbance of the machine meets all of them. The claim is about
+the order of the kinds, and needs no marks: is_faster().
+
+Possible failures: a JVM compiles a method only after many calls, so the servlet gets more calls before each round
+(WARM_UP_CALLS).
+"""
 
 from __future__ import annotations
 
