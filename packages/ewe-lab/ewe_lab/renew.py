@@ -136,7 +136,7 @@ class Renewer:
             if ended == INTERRUPTED:
                 return INTERRUPTED
             status = max(status, int(ended != 0))  # below 0 after a signal
-            count += self.keep(each, directory)
+            count += self.add_to_page(each, directory)
         say(f"{count} of {len(waiting)} experiments were measured")
         if too_long:
             id, length = min(too_long, key=lambda pair: pair[1])
@@ -163,7 +163,7 @@ class Renewer:
             self.sleep(PAUSE_S)
         return True
 
-    def keep(self, each: Experiment, directory: Path) -> bool:
+    def add_to_page(self, each: Experiment, directory: Path) -> bool:
         """Put a finished experiment on the page; return whether there is one. Raises OSError, BadResults."""
         try:
             results = load(directory / "results.json")
@@ -174,10 +174,10 @@ class Renewer:
         if table is None or table.interrupted or not table.cells:
             say(f"{each.id}: it has not ended, so nothing of it is kept")
             return False
-        self.keep_table(results, table)
+        self.add_table_to_page(results, table)
         return True
 
-    def keep_table(self, results: Results, table: ExperimentTable) -> None:
+    def add_table_to_page(self, results: Results, table: ExperimentTable) -> None:
         """Write the page, the file beside it, and the small report, unless the page says more.
 
         Raises OSError, BadResults.
