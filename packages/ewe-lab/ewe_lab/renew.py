@@ -100,7 +100,11 @@ def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
 
 
 class Renewer:
-    """Measures one experiment after the other. measure, foreign, clock, sleep: replaced by tests."""
+    """Measures one experiment after the other.
+
+    measure: runs an experiment. foreign: returns how many cores other programs have. clock, sleep: as in the module
+    time. Tests replace these four.
+    """
 
     def __init__(self, renewal: Renewal, code: str) -> None:
         """code: the version of the code that is measured."""
@@ -136,7 +140,7 @@ class Renewer:
             if ended == INTERRUPTED:
                 return INTERRUPTED
             status = max(status, int(ended != 0))  # below 0 after a signal
-            count += self.add_to_page(each, directory)
+            count += self.add_to_page(each, directory)  # 1 if the experiment has results
         say(f"{count} of {len(waiting)} experiments were measured")
         if too_long:
             id, length = min(too_long, key=lambda pair: pair[1])
@@ -164,7 +168,10 @@ class Renewer:
         return True
 
     def add_to_page(self, each: Experiment, directory: Path) -> bool:
-        """Put a finished experiment on the page; return whether there is one. Raises OSError, BadResults."""
+        """Add the results of an experiment to the page; return whether it has ended, and so has results.
+
+        directory: that of its results. Raises OSError, BadResults for the page and its files.
+        """
         try:
             results = load(directory / "results.json")
         except (OSError, BadResults) as reason:
@@ -178,9 +185,9 @@ class Renewer:
         return True
 
     def add_table_to_page(self, results: Results, table: ExperimentTable) -> None:
-        """Write the page, the file beside it, and the small report, unless the page says more.
+        """Add the finding on a table to the page, the file beside it, and the small report.
 
-        Raises OSError, BadResults.
+        An earlier finding stays if it says more (claims.KeptFinding.rank()). Raises OSError, BadResults.
         """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile

@@ -179,7 +179,7 @@ class Loop:
 
     def begin_stop(self) -> None:
         """Stop listening, and drop the clients for whom no response is in progress."""
-        if not self.accept_from:  # during a pause, the selector does not watch the listening socket
+        if not self.accept_from:  # in a pause of accept(), the selector does not watch the listening socket
             self.selector.unregister(self.listener)
         self.listener.close()
         for client in [each for each in self.clients if not each.outgoing]:
