@@ -78,7 +78,7 @@ def load_of(options: Namespace) -> Load:
     return load
 
 
-def check_root(root: Path | None, path: str) -> int | None:
+def expected_length(root: Path | None, path: str) -> int | None:
     """Return the length of the file at `path`; None if there is no file (a program may answer).
 
     root: the document root, None for the lab's own site. Raises CommandError.
@@ -173,7 +173,7 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
     tested = tested_servers(options.models, options.against)
     root = options.root.resolve() if options.root else None
     load = load_of(options)
-    load = replace(load, length=check_root(root, load.path))
+    load = replace(load, length=expected_length(root, load.path))
 
     def run(lab: LabBench) -> Iterator[Cell]:
         yield from lab.fill_cells_in_turns(
