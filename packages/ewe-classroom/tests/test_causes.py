@@ -171,7 +171,7 @@ def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str
 )
 def test_a_client_without_its_own_file(is_answered: bool, received: int, says: str) -> None:
     client = SimpleNamespace(answered=lambda: is_answered, received=received)
-    found = progress.mixed(cast(SceneClient, client), "response")
+    found = progress.cause_of_wrong_file(cast(SceneClient, client), "response")
     assert found.startswith(says) and bool(found) == bool(says)
 
 

@@ -139,29 +139,29 @@ def cgi_environment(scene: Scene) -> None:
     for name, value in expected.items():
         if found.get(name) != value:
             scene.fail(
-                f"the program got {shown(name, found)}",
+                f"the program got {variable_text(name, found)}",
                 f"give it {name}={value}",
                 PARTS_CAUSE if name in REQUEST_PARTS else "",
             )
     if not found.get("SERVER_SOFTWARE"):
-        scene.fail(f"the program got {shown('SERVER_SOFTWARE', found)}", "set it to the name of your server")
+        scene.fail(f"the program got {variable_text('SERVER_SOFTWARE', found)}", "set it to the name of your server")
     found = environment(scene, "/cgi-bin/environment", {})
     if found.get("QUERY_STRING") != "":
         scene.fail(
-            f"the request had no query, and the program got {shown('QUERY_STRING', found)}",
+            f"the request had no query, and the program got {variable_text('QUERY_STRING', found)}",
             "set QUERY_STRING to an empty value: section 4.1.7 requires the variable",
         )
     for name in ("PATH_INFO", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_COOKIE", "HTTP_X_TWO_WORDS"):
         if found.get(name, "") not in ("", "0"):
             scene.fail(
-                f"the GET had no body, path or cookie, and the program got {shown(name, found)}",
+                f"the GET had no body, path or cookie, and the program got {variable_text(name, found)}",
                 f"leave {name} out",
                 "variables of an earlier request are still there: all requests share one dictionary (os.environ?)",
             )
     scene.confirm(f"{len(expected) + 2} variables were right, and none of them reached the next request")
 
 
-def shown(name: str, found: dict[str, str]) -> str:
+def variable_text(name: str, found: dict[str, str]) -> str:
     """Return a variable as text for a verdict."""
     return f"{name}={found[name]}" if name in found else f"no {name}"
 
@@ -196,7 +196,7 @@ def cgi_secrets(scene: Scene) -> None:
                 "every field becomes HTTP_ and its name, without an exception",
             )
     if found.get("HTTP_COOKIE") != "a=b":
-        scene.fail(f"the program got {shown('HTTP_COOKIE', found)}", "give it HTTP_COOKIE=a=b")
+        scene.fail(f"the program got {variable_text('HTTP_COOKIE', found)}", "give it HTTP_COOKIE=a=b")
     scene.confirm("the fields Proxy, Authorization and Proxy-Authorization did not reach the program")
 
 

@@ -68,7 +68,7 @@ def play_progress(scene: Scene, kind: str) -> None:
             did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
             note_at_once(scene, kind)  # last, because it closes all clients
-            scene.fail(did, f"answer this client: {wanted(scene)}", because)
+            scene.fail(did, f"answer this client: {expectation_text(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
     waiting = None
@@ -80,7 +80,7 @@ def play_progress(scene: Scene, kind: str) -> None:
             note_at_once(scene, kind)
             scene.fail(
                 did,
-                f"let this client wait with an open connection until a worker is free: {wanted(scene)}",
+                f"let this client wait with an open connection until a worker is free: {expectation_text(scene)}",
                 "there are more workers than asked for, or other threads than the workers read from clients",
             )
     release_all(scene, stalled, waiting, kind)
@@ -145,7 +145,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
         client.close()
 
 
-def wanted(scene: Scene) -> str:
+def expectation_text(scene: Scene) -> str:
     """Return the expectation of the lab's model in words."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
@@ -262,7 +262,7 @@ def idle_clients(scene: Scene) -> None:
     scene.confirm(f"{IDLE_CLIENTS} idle connections stopped no new client")
 
 
-def mixed(client: SceneClient, what: str) -> str:
+def cause_of_wrong_file(client: SceneClient, what: str) -> str:
     """Return the likely cause if a client did not get its file while another one was served; "" if unknown."""
     if client.answered():
         return f"two connections share a buffer for the {what}"
@@ -289,7 +289,7 @@ def own_answers(scene: Scene) -> None:
     scene.until(first.answered_or_over, "A gets a response")
     scene.until(second.answered_or_over, "B gets a response")
     for client in (first, second):
-        scene.expect_file(client, client.path, because=mixed(client, "request"))
+        scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "request"))
     # Two large responses at the same time: neither client reads before both have been asked for.
     first = scene.client("C", reads=False).ask("/large.bin", Connection="close")
     scene.settle()
@@ -299,7 +299,7 @@ def own_answers(scene: Scene) -> None:
     second.read_on()
     for client in (first, second):
         scene.until(client.answered_or_over, f"{client.name} gets a response")
-        scene.expect_file(client, client.path, because=mixed(client, "response"))
+        scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "response"))
     scene.confirm("four clients with overlapping requests and responses got their own files")
 
 

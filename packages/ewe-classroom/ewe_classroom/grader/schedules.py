@@ -100,7 +100,7 @@ GUESSES: list[tuple[Rule, str]] = [
 ]
 
 
-def guess(choices: list[Choice]) -> str:
+def cause_of_choice(choices: list[Choice]) -> str:
     """Return the likely cause of a wrong choice, which is the last element of `choices`; "" if none is known."""
     for rule, words in GUESSES:
         if all(rule(waiting) is chosen for waiting, chosen in choices):
@@ -206,7 +206,7 @@ class Play:
             scene.fail(
                 f"the queue was full, and {' and '.join(each.name for each in answered)} got 503",
                 f"drop {wanted.name}, and let the others wait",
-                guess(self.dropped) if len(answered) == 1 else "the server drops more than one request",
+                cause_of_choice(self.dropped) if len(answered) == 1 else "the server drops more than one request",
             )
         self.waiting.remove(wanted)
         self.observed_order.drop.append(wanted.client.port)
@@ -252,7 +252,7 @@ class Play:
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
                 f"{' and '.join(each.name for each in begun)}{self.claimed()}",
                 f"take {wanted.name}",
-                guess(self.served) if len(begun) == 1 else "a worker serves several requests at a time",
+                cause_of_choice(self.served) if len(begun) == 1 else "a worker serves several requests at a time",
             )
         for each in self.waiting[: self.waiting.index(wanted)]:
             each.overtaken += 1

@@ -145,7 +145,7 @@ def ratio(pairs: list[tuple[float, float]]) -> Ratio:
     return Ratio(round(median, 4), low=round(low, 4), high=round(high, 4), pairs=len(ratios))
 
 
-def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
+def reference_command(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
     """Return the start command of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
         # Imported here, because the course imports the grader.
@@ -270,7 +270,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
                     beside_cpu_s += mine.cpu_s() - before_s
                 if slices[side].failure:
                     who = "" if side is mine else f"the reference, {name}: "
-                    speed.failure = f"{who}{at_load(clients, plan.clients)}: {slices[side].failure}"
+                    speed.failure = f"{who}{load_text(clients, plan.clients)}: {slices[side].failure}"
                     return speed
             pairs.append((slices[mine].rate, slices[other].rate))
         speed.rates[clients] = ratio(pairs)
@@ -298,7 +298,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     return speed
 
 
-def at_load(clients: int, claim: int) -> str:
+def load_text(clients: int, claim: int) -> str:
     """Describe a load in words."""
     if clients == 2 * claim:
         return f"with {clients} clients at once, twice the {claim} that it claims to serve"
@@ -385,7 +385,7 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
         reference_directory.chmod(0o755)
     # The reference is ewe, so it reads also_hidden.
     limits = replace(student.limits, account=account, also_hidden=())
-    start_command = reference_recipe(plan, lab, reference_directory)
+    start_command = reference_command(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
         with reference_server(
