@@ -220,7 +220,7 @@ def run(options: argparse.Namespace) -> int:
             options.path = locate_submission(options.path, lab.subject)
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
-    lab = with_options(lab, options)
+    lab = apply_options(lab, options)
     if options.zero is not None:
         return refuse(options, lab, printable(one_line(options.zero)))
     # Data of a measurement is no program, and needs no account.
@@ -249,7 +249,7 @@ def run(options: argparse.Namespace) -> int:
         check_readable(start_command, account)
         if options.repeat > 1 or options.runs:
             return grade_often(options, start_command, lab, account, hidden)
-        with prepared(options, start_command, lab, account, hidden) as grading:
+        with prepare_grading(options, start_command, lab, account, hidden) as grading:
             if options.replay:
                 return print_replay(grading, str(head.get("check")), steps)
             return grade(grading, options)
@@ -276,7 +276,7 @@ def check_usage(options: argparse.Namespace) -> None:
         raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
 
 
-def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
+def apply_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
     """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError.
 
     --seed changes only the number of workers here: Grading gets the seed for all else. --claim: the number of
@@ -290,7 +290,7 @@ def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Sche
         lab = replace(lab, speed=replace(lab.speed, clients=options.claim))
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
-        lab = chosen(lab, options.only, options.speed)
+        lab = keep_only(lab, options.only, options.speed)
     if options.speed and lab.subject != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     return lab
@@ -345,7 +345,7 @@ def graded_copy(
 
 
 @contextmanager
-def prepared(
+def prepare_grading(
     options: argparse.Namespace,
     start_command: subject.StartCommand,
     lab: scheme.Scheme,
@@ -386,7 +386,7 @@ def known_checks() -> dict[str, Check]:
     return {**all_checks(), SPEED.name: SPEED}
 
 
-def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
+def keep_only(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     """Return the lab with only the checks of --only, in the order of `names`. Raises ConfigError.
 
     A named check that the lab does not have is added without points. speed: whether this run measures the speed;
@@ -564,7 +564,7 @@ def grade_often(
     """
 
     def once() -> Report:
-        with prepared(options, start_command, lab, account, hidden) as grading:
+        with prepare_grading(options, start_command, lab, account, hidden) as grading:
             return grading.run()
 
     checks = [item.check.name for item in lab.items]
