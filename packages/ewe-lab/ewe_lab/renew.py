@@ -60,7 +60,7 @@ class Renewal:
     anyway: bool = False
 
 
-def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
+def experiments_to_renew(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
     """Return the experiments whose findings a run may improve, in the order in which to measure them.
 
     First those without a verdict, then those with the verdict of a quick run, then the others. Within each group
@@ -93,7 +93,7 @@ def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
     """
     estimate = each.quick_seconds if quick else each.minutes * 60
     try:
-        [table] = load(kept_reports.kept_report(reports, each.id)).tables
+        [table] = load(kept_reports.report_file(reports, each.id)).tables
     except (OSError, ValueError, BadResults):
         return estimate + START_S
     return (table.seconds if table.quick == quick and table.seconds else estimate) + START_S
@@ -120,7 +120,7 @@ class Renewer:
         renewal, status, count = self.renewal, 0, 0
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
-        waiting = order(kept, renewal.chosen, renewal.quick)
+        waiting = experiments_to_renew(kept, renewal.chosen, renewal.quick)
         too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
         for each in waiting:
             length = seconds_of(each, renewal.reports, renewal.quick)
@@ -134,7 +134,7 @@ class Renewer:
                 )
                 status = 1
                 break
-            say(f"{each.id}: {each.title} (about {in_minutes(length)})")
+            say(f"{each.id}: {each.title} (about {length_text(length)})")
             directory = renewal.runs / each.id
             ended = self.measure(each, directory, length)
             if ended == INTERRUPTED:
@@ -145,7 +145,7 @@ class Renewer:
         if too_long:
             id, length = min(too_long, key=lambda pair: pair[1])
             names = ", ".join(each for each, _ in too_long)
-            say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {in_minutes(length)}")
+            say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {length_text(length)}")
         return status
 
     def wait_for_quiet(self, until: float) -> bool:
@@ -212,10 +212,10 @@ class Renewer:
         except KeyboardInterrupt:  # the terminal has sent it to the process, too
             return INTERRUPTED
         finally:
-            end(process)
+            interrupt_and_wait(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def interrupt_and_wait(process: subprocess.Popen[bytes]) -> None:
     """Interrupt a process, and wait for its end."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -254,7 +254,7 @@ def new_runs_directory() -> Path:
     return Path(f".bench/claims-{datetime.now():%Y-%m-%d-%H%M%S}")
 
 
-def in_minutes(seconds: float) -> str:
+def length_text(seconds: float) -> str:
     """Return a length in words."""
     return f"{math.ceil(seconds / 60)} min" if seconds > 90 else f"{seconds:.0f} s"
 
