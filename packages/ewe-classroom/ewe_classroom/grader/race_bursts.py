@@ -462,7 +462,7 @@ class Bursts:
             words = CRASH.search(output)
             at = self.crash_position(output)
             self.fail(
-                f"{what}: the server {self.scene.subject.ending()}{f': {words[1]}' if words else ''}{at}",
+                f"{what}: the server {self.scene.subject.ending_text()}{f': {words[1]}' if words else ''}{at}",
                 "go on serving",
                 "a worker takes an item from an empty queue" if words and "out of range" in words[1] else "",
             )

@@ -712,7 +712,7 @@ class Scene:
         self.settle()
         if self.subject.alive():
             return
-        ending = self.subject.ending()
+        ending = self.subject.ending_text()
         # Of a last line "KeyError: 'x'" only KeyError: the rest may differ from check to check
         words = self.subject.log(1).partition(":")[0].strip()
         # A status without any words could have another cause in each check

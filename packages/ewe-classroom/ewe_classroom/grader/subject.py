@@ -383,7 +383,7 @@ class Subject:
         """Return whether the first process runs, or another process of the server listens."""
         return self.process.poll() is None or bool(self.running() and processes.listens(self.port))
 
-    def ending(self) -> str:
+    def ending_text(self) -> str:
         """Describe in words how the server's first process has ended, or that it still runs."""
         status = self.process.poll()
         if status is None:
