@@ -231,7 +231,7 @@ def grade_in_locked_directory(
             found[each.key] = ready
         else:
             waiting.append(ready)
-    for text in changes(waiting):
+    for text in change_lines(waiting):
         tell(text)
     if waiting and plan.variant.name == "go":
         # Before the time limits of the submissions begin.
@@ -272,7 +272,7 @@ def submissions_text(count: int) -> str:
     return f"{count} submission{'' if count == 1 else 's'}"
 
 
-def changes(waiting: Sequence[WaitingHandIn]) -> list[str]:
+def change_lines(waiting: Sequence[WaitingHandIn]) -> list[str]:
     """Return a line for each change after which submissions are graded again."""
     counts = Counter(change for each in waiting for change in each.changed)
     return [

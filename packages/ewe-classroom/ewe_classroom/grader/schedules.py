@@ -130,7 +130,7 @@ class Play:
             scene.until(lambda client=client: self.status(client) > 0, f"{client.name} is served")  # type: ignore[misc]
             if self.status(client) != 200:
                 scene.fail(
-                    f"{number} of {scene.workers} workers are busy, and the next request {self.outcome(client)}"
+                    f"{number} of {scene.workers} workers are busy, and the next request {self.outcome_text(client)}"
                     f"{scene.blocked_text()}",
                     "serve this request: a worker is free",
                     "there are fewer workers than asked for, or a free worker is not woken up",
@@ -159,7 +159,7 @@ class Play:
         digits = data[STATUS_DIGITS]
         return int(digits) if data.startswith(b"HTTP/1.") and digits.isdigit() else 0
 
-    def outcome(self, client: SceneClient) -> str:
+    def outcome_text(self, client: SceneClient) -> str:
         status = self.status(client)
         return f"got status {status}" if status else "got no response"
 
@@ -176,7 +176,7 @@ class Play:
             if answered:
                 served = answered[0]
                 scene.fail(
-                    f"{len(self.waiting)} requests waited, and {served.name} {self.outcome(served.client)}",
+                    f"{len(self.waiting)} requests waited, and {served.name} {self.outcome_text(served.client)}",
                     "let this request wait: all workers are occupied, and the queue has room",
                     "the queue is smaller than QUEUE, or the server serves more requests than it has workers",
                 )
@@ -200,7 +200,7 @@ class Play:
             )
         for each in answered:
             if self.status(each.client) != 503:
-                scene.fail(f"the queue was full, and {each.name} {self.outcome(each.client)}", "answer 503")
+                scene.fail(f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503")
         self.dropped.append((list(self.waiting), answered[0]))
         if answered != [wanted]:
             scene.fail(

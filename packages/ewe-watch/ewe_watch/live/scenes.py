@@ -167,7 +167,7 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
     if kind and kind not in KINDS:
         raise ValueError(f"step {number}: there is no client {kind!r}; there are {', '.join(KINDS)}")
     until, shows = (
-        tuple(condition(number, str(text), models) for text in table.get(key, ()))
+        tuple(condition_of(number, str(text), models) for text in table.get(key, ()))
         for key in ("until", "shows")
     )
     return SceneStep(
@@ -181,7 +181,7 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
     )
 
 
-def condition(number: int, text: str, models: int) -> SceneCondition:
+def condition_of(number: int, text: str, models: int) -> SceneCondition:
     """Return the condition of a text. number: of its step. models: how many the scene has. Raises ValueError."""
     found = CONDITION.fullmatch(text)
     if found is None or int(found["model"]) > models:
