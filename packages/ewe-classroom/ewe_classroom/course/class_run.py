@@ -226,7 +226,7 @@ def grade_in_locked_directory(
     found: dict[str, GradedHandIn] = {}
     waiting: list[WaitingHandIn] = []
     for each in hand_ins:
-        ready = prepare(plan, each, lab_digests)
+        ready = prepare(plan, each, lab_digests)  # a result, if nothing has changed since the last run
         if isinstance(ready, GradedHandIn):
             found[each.key] = ready
         else:
@@ -240,15 +240,15 @@ def grade_in_locked_directory(
         on_result(result, len(hand_ins) - ready_count, None)
     for result in grade_with_time_left(plan, waiting, given, on_result):
         found[result.hand_in.key] = result
-    late = [each for each in found.values() if has_reached_limit(each, plan)]
-    if late:
+    cut_off = [each for each in found.values() if has_reached_limit(each, plan)]
+    if cut_off:
         longer = replace(plan, jobs=1, limit_s=LONGER_LIMIT * plan.limit_s)
         tell(
-            f"the limit of {plan.limit_s:g} s was reached: {submissions_text(len(late))} to be graded again, "
+            f"the limit of {plan.limit_s:g} s was reached: {submissions_text(len(cut_off))} to be graded again, "
             f"one at a time, with {longer.limit_s:g} s"
         )
         for result in grade_with_time_left(
-            longer, [prepare_again(plan, each, lab_digests) for each in late], given, on_result
+            longer, [prepare_again(plan, each, lab_digests) for each in cut_off], given, on_result
         ):
             result.again = True
             found[result.hand_in.key] = result

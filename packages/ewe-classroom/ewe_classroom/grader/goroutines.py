@@ -25,6 +25,7 @@ import os
 import re
 import signal
 from collections import Counter
+from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
@@ -41,6 +42,13 @@ STACK = re.compile(
 OF_PROGRAM = re.compile(r"^(?!runtime\.|os/signal\.|created by )\S.*\(", re.MULTILINE)
 MAX_DUMP_BYTES = 16 << 20  # a stack takes less than a kilobyte
 EXTRA_GOROUTINES = 1  # an event loop may have one more goroutine, which waits for signals and wakes the loop
+
+
+class Goroutine(NamedTuple):
+    """A goroutine of a dump. state: such as "IO wait". stack: its calls, as Go's runtime writes them."""
+
+    state: str
+    stack: str
 
 
 def is_go(pid: int) -> bool:
@@ -61,13 +69,16 @@ def runs_go(scene: Scene) -> bool:
     return any(is_go(pid) for pid in servers(scene))
 
 
-def stacks(text: str) -> list[tuple[str, str]]:
-    """Return the state and the stack of each goroutine of a dump, without the goroutines of Go's runtime."""
-    return [(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
+def stacks(text: str) -> list[Goroutine]:
+    """Return the goroutines of a dump, without those of Go's runtime."""
+    return [Goroutine(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
 
 
-def dump_goroutines(scene: Scene) -> list[tuple[str, str]]:
-    """End the server by SIGQUIT; return the state and the stack of each of its goroutines."""
+def dump_goroutines(scene: Scene) -> list[Goroutine]:
+    """End the server by SIGQUIT, at which Go's runtime writes all stacks; return the goroutines of the program.
+
+    Fail if the program writes none.
+    """
     scene.note(do="signal", signal="SIGQUIT")
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
@@ -100,9 +111,9 @@ def restart_server(scene: Scene) -> None:
         )
 
 
-def states_text(found: list[tuple[str, str]]) -> str:
+def states_text(found: list[Goroutine]) -> str:
     """Return the number of goroutines in each state: "12 in IO wait, 1 in syscall"."""
-    counts = Counter(state for state, _ in found)
+    counts = Counter(each.state for each in found)
     return ", ".join(f"{count} in {state}" for state, count in sorted(counts.items()))
 
 

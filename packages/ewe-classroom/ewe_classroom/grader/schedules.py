@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe_classroom.grader import trace
 from ewe_classroom.grader.check import check
@@ -76,36 +77,50 @@ def patient(times: int) -> Rule:
     return lambda waiting: next((each for each in waiting if each.overtaken >= times), smallest(waiting))
 
 
-# the waiting requests in the order of arrival, and the chosen one
-Choice = tuple[list[WaitingRequest], WaitingRequest]
+class Choice(NamedTuple):
+    """One choice of the server. waiting: the requests that waited, in the order of arrival. chosen: one of them."""
 
-# Wrong rules that a server may follow. The first one that explains every choice so far is the likely cause.
-GUESSES: list[tuple[Rule, str]] = [
-    (last, "the server takes the last request: a stack"),
-    (
+    waiting: list[WaitingRequest]
+    chosen: WaitingRequest
+
+
+class WrongRule(NamedTuple):
+    """A wrong rule that a server may follow, and its description for the student."""
+
+    rule: Rule
+    cause: str
+
+
+# The first rule that explains every choice so far is the likely cause.
+WRONG_RULES = [
+    WrongRule(last, "the server takes the last request: a stack"),
+    WrongRule(
         lambda waiting: min(waiting, key=lambda each: len(each.client.path)),
         "the server takes the request with the shortest URL",
     ),
-    (smallest, "the server takes the smallest file, however often a request was overtaken"),
-    (
+    WrongRule(smallest, "the server takes the smallest file, however often a request was overtaken"),
+    WrongRule(
         lambda waiting: min(reversed(waiting), key=lambda each: each.size),
         "of equal files, the server takes the last request",
     ),
-    (largest, "the server takes the largest file"),
-    (
+    WrongRule(largest, "the server takes the largest file"),
+    WrongRule(
         lambda waiting: max(waiting, key=lambda each: each.size),
         "of equal files, the server takes the first request",
     ),
-    (first, "the server takes the first request, as by FIFO"),
+    WrongRule(first, "the server takes the first request, as by FIFO"),
 ]
 
 
 def cause_of_choice(choices: list[Choice]) -> str:
-    """Return the likely cause of a wrong choice, which is the last element of `choices`; "" if none is known."""
-    for rule, words in GUESSES:
-        if all(rule(waiting) is chosen for waiting, chosen in choices):
-            return words
-    chosen = choices[-1][1]
+    """Return the likely cause of a wrong choice, the last one of `choices`; "" if none is known.
+
+    choices: all of this kind so far. A wrong rule that explains every one of them is the cause.
+    """
+    for wrong in WRONG_RULES:
+        if all(wrong.rule(each.waiting) is each.chosen for each in choices):
+            return wrong.cause
+    chosen = choices[-1].chosen
     return f"{chosen.client.name} had been overtaken {chosen.overtaken} times" if chosen.overtaken else ""
 
 
@@ -130,8 +145,8 @@ class Play:
             scene.until(lambda client=client: self.status(client) > 0, f"{client.name} is served")  # type: ignore[misc]
             if self.status(client) != 200:
                 scene.fail(
-                    f"{number} of {scene.workers} workers are busy, and the next request {self.outcome_text(client)}"
-                    f"{scene.blocked_text()}",
+                    f"{number} of {scene.workers} workers are busy, and the next request "
+                    f"{self.outcome_text(client)}{scene.blocked_text()}",
                     "serve this request: a worker is free",
                     "there are fewer workers than asked for, or a free worker is not woken up",
                 )
@@ -201,7 +216,7 @@ class Play:
         for each in answered:
             if self.status(each.client) != 503:
                 scene.fail(f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503")
-        self.dropped.append((list(self.waiting), answered[0]))
+        self.dropped.append(Choice(list(self.waiting), answered[0]))
         if answered != [wanted]:
             scene.fail(
                 f"the queue was full, and {' and '.join(each.name for each in answered)} got 503",
@@ -244,7 +259,7 @@ class Play:
                 f"serve {wanted.name}",
                 "a wake-up is lost, or the worker has ended",
             )
-        self.served.append((list(self.waiting), begun[0]))
+        self.served.append(Choice(list(self.waiting), begun[0]))
         if begun != [wanted]:
             for each in begun:  # for the timeline of the verdict
                 each.client.note("served")

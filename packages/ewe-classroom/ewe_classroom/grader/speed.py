@@ -383,7 +383,7 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     else:
         # mkdir() applies the umask, and the reference may run as another account.
         reference_directory.chmod(0o755)
-    # The reference is ewe, so it reads also_hidden.
+    # also_hidden are paths of ewe, which a student's server may not read. The reference runs ewe, and must.
     limits = replace(student.limits, account=account, also_hidden=())
     start_command = reference_command(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"

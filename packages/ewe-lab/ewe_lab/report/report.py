@@ -171,9 +171,9 @@ def section(table: ExperimentTable, number: int) -> Section:
         summary.finding_of(table, experiment),
         verdicts.change_since_document(table, experiment),
         drawn,
-        PUBLISHED.get(table.id, ()),
+        PUBLISHED.get(table.id, ()),  # the printed figures of an experiment that the lab cannot run yet
     )
-    # Without a claim to judge, sentences say which server wins
+    # Without a claim to judge, by ratios or by a check of the experiment, sentences say which server wins
     if experiment is None or (not found.compares and table.id not in CHECKS):
         found.sentences = summary.sentences(table)
     return found
