@@ -77,7 +77,7 @@ def patient(times: int) -> Rule:
     return lambda waiting: next((each for each in waiting if each.overtaken >= times), smallest(waiting))
 
 
-class Choice(NamedTuple):
+class ObservedChoice(NamedTuple):
     """One choice of the server. waiting: the requests that waited, in the order of arrival. chosen: one of them."""
 
     waiting: list[WaitingRequest]
@@ -112,7 +112,7 @@ WRONG_RULES = [
 ]
 
 
-def cause_of_choice(choices: list[Choice]) -> str:
+def cause_of_choice(choices: list[ObservedChoice]) -> str:
     """Return the likely cause of a wrong choice, the last one of `choices`; "" if none is known.
 
     choices: all of this kind so far. A wrong rule that explains every one of them is the cause.
@@ -137,8 +137,8 @@ class Play:
         self.waiting: list[WaitingRequest] = []  # in the order of arrival
         self.observed_order = trace.TraceOrder()
         self.names: dict[int, str] = {}  # of the clients, by port
-        self.served: list[Choice] = []  # the choices of the next request so far
-        self.dropped: list[Choice] = []  # the choices of the request to drop so far
+        self.served: list[ObservedChoice] = []  # the choices of the next request so far
+        self.dropped: list[ObservedChoice] = []  # the choices of the request to drop so far
         self.checks_trace = False  # the trace of the server is checked, too
         for number in range(scene.workers):
             client = self.send(f"occupies {number + 1}", STALLED_PATH)
@@ -216,7 +216,7 @@ class Play:
         for each in answered:
             if self.status(each.client) != 503:
                 scene.fail(f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503")
-        self.dropped.append(Choice(list(self.waiting), answered[0]))
+        self.dropped.append(ObservedChoice(list(self.waiting), answered[0]))
         if answered != [wanted]:
             scene.fail(
                 f"the queue was full, and {' and '.join(each.name for each in answered)} got 503",
@@ -259,7 +259,7 @@ class Play:
                 f"serve {wanted.name}",
                 "a wake-up is lost, or the worker has ended",
             )
-        self.served.append(Choice(list(self.waiting), begun[0]))
+        self.served.append(ObservedChoice(list(self.waiting), begun[0]))
         if begun != [wanted]:
             for each in begun:  # for the timeline of the verdict
                 each.client.note("served")
