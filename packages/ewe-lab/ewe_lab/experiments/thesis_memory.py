@@ -1,4 +1,16 @@
-"""Tables A.9 and A.10 of the thesis: the memory of the processes that run PHP and Python."""
+"""Tables A.9 and A.10 of the thesis: the memory of the processes that run PHP and Python.
+
+"How much memory does a server need?" has several answers, so each row has three figures:
+
+    the largest process that runs the program, VmRSS     as the thesis measured it
+    the largest process of the web server, VmRSS         the same for the server in front
+    all processes, PSS                                   today's answer: a page that n processes share counts 1/n
+
+A process may be both, for example with a module of PHP in Apache. The program's processes are those beside the web
+server (`other_pids`), or X-Switch's engines, or else the web server's own.
+
+Possible failures: an interpreter grows when it first runs a program, so some requests come before the measurement.
+"""
 
 from __future__ import annotations
 
