@@ -67,15 +67,15 @@ def run(lab: Bench) -> Iterator[Cell]:
             yield from measure_cells(lab, logging, root, cells, measure, lab.repeats)
 
 
-def connect_and_ask(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
+def connect_and_ask(server: RunningServer, path: str, receive_buffer_bytes: int = 0) -> socket.socket:
     """Connect and send a request; return the connection, with the response still unread. Raises OSError.
 
-    buffer: bytes of the receive buffer; 0: the system's.
+    receive_buffer_bytes: 0: the system's.
     """
     sock = socket.socket()
     sock.settimeout(TIMEOUT_S)
-    if buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    if receive_buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     sock.connect(address(server.url))
     sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return sock

@@ -265,7 +265,7 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
         except ValueError:
             raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
     # No pinger takes part, so its CPU time is 0
-    return AllRequestsRun(PingTime(count, seconds, client=0.0), {"": cpu})
+    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {"": cpu})
 
 
 # From runs to layers
@@ -365,7 +365,7 @@ def run_sample(run: AllRequestsRun) -> Sample:
     ping_time = run.ping_time
     extra = {
         "micros": ping_time.seconds / ping_time.count * 1e6,
-        "pinger": ping_time.client / ping_time.count * 1e6,
+        "pinger": ping_time.client_cpu_s / ping_time.count * 1e6,
     }
     usage = Usage(cpu=sum(run.cpu.values()))
     return Sample(

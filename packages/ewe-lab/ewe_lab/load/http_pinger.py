@@ -87,7 +87,7 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
         connections=replies,
         received=found.received,
         errors=found.errors,
-        client=found.client / found.seconds,
+        client=found.client_cpu_s / found.seconds,
         usage=Usage(cpu_s),
         extra=extra,
     )
