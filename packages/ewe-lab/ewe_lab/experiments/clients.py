@@ -1,4 +1,15 @@
-"""Clients beside locust: they open connections and then send nothing, or one request only."""
+"""Clients beside locust: they open connections and then send nothing, or one request only.
+
+Slow and idle clients need no load generator. A server must hold their connections, and serve the load beside them:
+
+    connections()          opens sockets, sends the first bytes over each one, and holds them during a block
+    count_answered()       how many of them get an answer?
+    measure_cells(),
+    measure_once() ...     start a server, measure a cell, and turn a LabError into the cell's failure
+
+Possible failures: thousands of connections need as many descriptors here, and overflow the server's backlog if they
+come at once. connections() raises the limit, and opens MAX_OPENING_CONNECTIONS at a time.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay_s: float) -> Sample:
     """Start the server with its own resolv.conf, in a mount namespace, and time a few requests; return the sample.
 
-    query: of the URL, "" for a library that does not ask for the client's name. delay_s: of the resolver, in seconds.
+    query: of the URL, "" for a library that does not ask for the client's name. delay_s: of the resolver.
     Raises LabError.
     """
     prefix_before = lab.command_prefix

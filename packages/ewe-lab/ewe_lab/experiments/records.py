@@ -1,4 +1,9 @@
-"""Convert a TOML table to a dataclass, and report an error in one line."""
+"""Convert a TOML table to a dataclass, and report an error in one line.
+
+A person writes the file of a paper, so each error must name its place and the nearest known key. The defaults of
+the dataclass say which types its values have: a field with the default 0.0 takes a number, and one without a
+default a text. Nothing else describes the format, so the code and the file cannot differ.
+"""
 
 from __future__ import annotations
 

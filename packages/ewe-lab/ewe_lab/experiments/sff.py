@@ -70,7 +70,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def connect_and_ask(server: RunningServer, path: str, receive_buffer_bytes: int = 0) -> socket.socket:
     """Connect and send a request; return the connection, with the response still unread. Raises OSError.
 
-    receive_buffer_bytes: 0: the system's.
+    receive_buffer_bytes: the size of the client's buffer; 0: as the system chooses.
     """
     sock = socket.socket()
     sock.settimeout(TIMEOUT_S)

@@ -1,4 +1,10 @@
-"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
+"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError.
+
+    the lab ── URL, clients, requests, digest ──▶ http_clients.py, a process on the core of the load
+            ◀── PingResult, as JSON ────────────
+
+The lab's own process reads the resources of the server meanwhile, which would delay clients in the same process.
+"""
 
 from __future__ import annotations
 
