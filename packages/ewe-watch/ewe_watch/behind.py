@@ -5,7 +5,8 @@
 
 Both are the same picture: requests wait in a queue until a lane takes one. A lane is an engine, which belongs to a
 user and a language, or a connection to a database. Each lane has a begin and an end, because engines and
-connections come and go. A request names the connection of the server that waits for it, if ewe is that server.
+connections come and go. In these events the field `connection` has the name of the request. The text of an event
+names the connection of the server that waits for the request, if ewe is that server.
 
 An engine has one request at a time, except for a shared one (Java): its other requests lie in separate lanes.
 """

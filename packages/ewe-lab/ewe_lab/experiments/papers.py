@@ -143,17 +143,26 @@ def given(id: str) -> Any:
 # From the tables of a file to experiments. All functions raise ConfigError
 
 
+def with_tested_tables(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a file's tables, with the name `tested` in place of its synonym FORMER_TESTED_TABLE.
+
+    Print a warning if the file has the synonym. name: of the file, for the warning.
+    """
+    if FORMER_TESTED_TABLE not in data:
+        return data
+    print(
+        f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
+        file=sys.stderr,
+    )
+    former, present = data[FORMER_TESTED_TABLE], data.get("tested", {})
+    check_types({FORMER_TESTED_TABLE: former, "tested": present})
+    others = {key: table for key, table in data.items() if key != FORMER_TESTED_TABLE}
+    return others | {"tested": former | present}
+
+
 def paper_of(data: dict[str, Any], name: str) -> Paper:
     """Return the paper of a file's tables. name: of the document, if the file names none."""
-    if FORMER_TESTED_TABLE in data:
-        print(
-            f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
-            file=sys.stderr,
-        )
-        former, present = data[FORMER_TESTED_TABLE], data.get("tested", {})
-        check_types({FORMER_TESTED_TABLE: former, "tested": present})
-        data = {**data, "tested": former | present}
-        del data[FORMER_TESTED_TABLE]
+    data = with_tested_tables(data, name)
     check_keys(data, KNOWN_TABLES, "the file")
     check_types(data)
     document = data.get("document", name)
