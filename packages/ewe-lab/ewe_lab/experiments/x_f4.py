@@ -1,4 +1,13 @@
-"""X-Switch, figure 4: 43 KB of text from Perl, for more and more clients."""
+"""X-Switch, figure 4: 43 KB of text from Perl, for more and more clients.
+
+In a closed loop without pauses, the clients wait for each other: with twice as many clients each waits twice as
+long, and the server sends as much as before. The figure shows both, throughput and response time:
+
+    throughput       flat, if no client costs more than another     MAX_FLAT_RATIO
+    response time    grows along a straight line                    MIN_R_SQUARED of the regression line
+
+Read next: ../stacks/ways.py, which starts X-Switch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""Table 2 and figures 5 to 8 of X-Switch: the printed figures, and the measurement of a technology of today."""
+"""Table 2 and figures 5 to 8 of X-Switch: the printed figures, and the measurement of a technology of today.
+
+A technology has two times: that of the first answer, in which an interpreter or an engine starts, and the mean of
+many answers. The figures show how the first becomes the second, as the mean of all answers so far:
+
+    ms │▔▔╲___              first answer: the start of the process
+       │      ▔▔▔▔▔────     then the mean falls to the time of a usual answer
+       └────────────────▶ answers
+
+One measurement gives both: the first request alone, then a load whose recorder notes the mean at 1, 2, 5, 10 ...
+answers (Recorder.running).
+"""
 
 from __future__ import annotations
 
