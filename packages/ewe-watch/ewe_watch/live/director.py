@@ -498,7 +498,7 @@ class Director:
                 raise ActionError(f"{name!r} cannot be measured")
             what, _, kind = name.partition(" ")
             if what in ("held", "parked", "queued"):
-                return float(story.of_kind(kind, what))
+                return float(story.count_of_kind(kind, what))
             # The time of now is needed only for "longest", which is not in OF_KIND
             return float(model.clients.tally(kind).as_json(now=0.0)[what])
 

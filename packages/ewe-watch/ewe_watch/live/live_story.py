@@ -234,13 +234,13 @@ class LiveStory(TraceStory):
         shown = [
             LiveSpan(
                 self.rows[span.worker], self.at(span.begin), self.at(span.end), span.state, span.want,
-                self.name_of(span.connection), self.line(span.request),
+                self.name_of(span.connection), self.request_line(span.request),
             )
             for span in spans
         ]  # fmt: skip
         shown += self.take_zombie_spans()
         behind = self.behind_rows.changes(self.behind)
-        self.tidy()
+        self.forget_old()
         return {
             "spans": [list(span) for span in shown],
             "rows": [list(self.row_now(row, worker)) for row, worker in enumerate(self.row_workers)],
@@ -332,7 +332,7 @@ class LiveStory(TraceStory):
             return LiveRow(name, worker, "", 0, note, label="", request="")
         return LiveRow(
             name, worker, connection.state, self.at(connection.since), connection.want,
-            self.name_of(connection.name), self.line(connection.request),
+            self.name_of(connection.name), self.request_line(connection.request),
         )  # fmt: skip
 
     def is_accepting_thread(self, worker: str) -> bool:
@@ -362,11 +362,11 @@ class LiveStory(TraceStory):
         """Return a connection's name for people: that of its client."""
         return self.labels.get(connection, f"connection {connection}")
 
-    def line(self, request: int) -> str:
+    def request_line(self, request: int) -> str:
         """Return the request line of a request."""
         return self.requests[request].line if 0 <= request < len(self.requests) else ""
 
-    def of_kind(self, kind: str, state: str) -> int:
+    def count_of_kind(self, kind: str, state: str) -> int:
         """Return how many connections of this kind of client are in a state. state: "held": they have a worker."""
         states = OCCUPYING if state == "held" else frozenset((state,))
         return sum(
@@ -381,7 +381,7 @@ class LiveStory(TraceStory):
         queue = (each for each in self.connections.values() if each.state == QUEUED)
         return [self.name_of(each.name) for each in nsmallest(MOST_NAMES, queue, key=lambda each: each.since)]
 
-    def tidy(self) -> None:
+    def forget_old(self) -> None:
         """Forget the spans, connections, requests and workers that no later change needs.
 
         A connection of which only a late event is known (it has no state) is forgotten after GHOST_S seconds. A
