@@ -124,8 +124,8 @@ def cause_of_choice(choices: list[ObservedChoice]) -> str:
     return f"{chosen.client.name} had been overtaken {chosen.overtaken} times" if chosen.overtaken else ""
 
 
-class Play:
-    """Occupied workers, waiting requests, and the clients' observations so far.
+class SchedulingScenario:
+    """A scenario of a check: occupied workers, waiting requests, and the clients' observations so far.
 
     rule: chooses, of the waiting requests in the order of arrival, the one that the server should serve next.
     """
@@ -351,15 +351,15 @@ def variables(policy: str, queue: int, drop: str = "newest", overtaken: int = 10
     environment=variables("fifo", 16),
 )
 def order_fifo(scene: Scene) -> None:
-    play = Play(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
-        play.add(name, path)
-    play.serve_next()
-    play.serve_next()
-    play.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
+    scenario.finish()
     scene.confirm("the server served six requests for files of different sizes in the order of their arrival")
 
 
@@ -379,17 +379,17 @@ def order_fifo(scene: Scene) -> None:
     environment=variables("sff", 16),
 )
 def order_sff(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     # With --seed, the five sizes are in the student's order. They arrive in the order of the names.
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
-        play.add(name, path)
-    play.serve_next()
-    play.serve_next()
-    play.add("6th", SIZE_1)
-    play.add("7th", SIZE_3)
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)
+    scenario.add("7th", SIZE_3)
+    scenario.finish()
     scene.confirm("the server served seven requests by file size, and equal files in the order of arrival")
 
 
@@ -403,14 +403,14 @@ def order_sff(scene: Scene) -> None:
     environment=variables("sff", 16, overtaken=2),
 )
 def order_patience(scene: Scene) -> None:
-    play = Play(scene, rule=patient(2))
+    scenario = SchedulingScenario(scene, rule=patient(2))
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_4), ("3rd", SIZE_1), ("4th", SIZE_2)):
-        play.add(name, path)
-    play.serve_next()
-    play.add("5th", SIZE_1)
-    play.serve_next()
-    play.add("6th", SIZE_1)
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.add("5th", SIZE_1)
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)
+    scenario.finish()
     scene.confirm("later requests overtook a request twice, and not a third time")
 
 
@@ -427,15 +427,16 @@ def order_patience(scene: Scene) -> None:
     environment=variables("fifo", 3),
 )
 def queue_bound(scene: Scene) -> None:
-    play = Play(scene, rule=first)  # occupies all workers; the rule chooses the request to serve next
+    # It occupies all workers. The rule chooses the request to serve next
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_1), ("3rd", SIZE_4)):
-        play.add(name, path)
-    play.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
-    play.add("5th", SIZE_3, victim=last)
-    play.serve_next()
-    play.add("6th", SIZE_2)
-    play.add("7th", SIZE_1, victim=last)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
+    scenario.add("5th", SIZE_3, victim=last)
+    scenario.serve_next()
+    scenario.add("6th", SIZE_2)
+    scenario.add("7th", SIZE_1, victim=last)
+    scenario.finish()
     scene.confirm(
         f"{scene.workers} requests had workers and 3 waited; three more got 503; the others were served"
     )
@@ -451,12 +452,12 @@ def queue_bound(scene: Scene) -> None:
     environment=variables("fifo", 3, "oldest"),
 )
 def drop_oldest(scene: Scene) -> None:
-    play = Play(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_1)):
-        play.add(name, path)
-    play.add("4th", SIZE_2, victim=first)
-    play.add("5th", SIZE_1, victim=first)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_2, victim=first)
+    scenario.add("5th", SIZE_1, victim=first)
+    scenario.finish()
     scene.confirm("the two oldest requests got 503, and the others were served")
 
 
@@ -470,13 +471,13 @@ def drop_oldest(scene: Scene) -> None:
     environment=variables("sff", 3, "largest"),
 )
 def drop_largest(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_2)):
-        play.add(name, path)
-    play.add("4th", SIZE_1, victim=largest)
-    play.add("5th", SIZE_6, victim=largest)
-    play.add("6th", SIZE_4, victim=largest)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_1, victim=largest)
+    scenario.add("5th", SIZE_6, victim=largest)
+    scenario.add("6th", SIZE_4, victim=largest)
+    scenario.finish()
     scene.confirm("the largest request got 503 three times, and the others were served")
 
 
@@ -491,20 +492,20 @@ def drop_largest(scene: Scene) -> None:
     fresh=True,
 )
 def trace_agrees(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     if not scene.subject.trace.stat().st_size:
         scene.fail(
             f"{scene.workers} requests are served, and the file that EWE_TRACE names is empty",
             f"append a line for each event: {trace.LINE_FORMAT}",
             "the server keeps events in a buffer, or does not write them at all",
         )
-    play.checks_trace = True
+    scenario.checks_trace = True
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_2), ("3rd", SIZE_4)):
-        play.add(name, path)
-    play.add("4th", SIZE_3, victim=last)
-    play.serve_next()
-    play.add("5th", SIZE_1)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_3, victim=last)
+    scenario.serve_next()
+    scenario.add("5th", SIZE_1)
+    scenario.finish()
     scene.confirm(
-        f"the trace agreed with {len(play.observed_order.arrival)} clients: orders, workers and the drop"
+        f"the trace agreed with {len(scenario.observed_order.arrival)} clients: orders, workers and the drop"
     )
