@@ -225,7 +225,7 @@ class XSwitchServer:
     def wait_until_ready(self) -> None:
         """Wait until ewe listens. Raises RuntimeError if ewe ends first, or after START_TIMEOUT_S."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not processes.listens(self.port):
+        while not processes.listener_inode(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ewe -x does not start: {self.last_output()}")
             time.sleep(POLL_EVERY_S)

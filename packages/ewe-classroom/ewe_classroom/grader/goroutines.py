@@ -61,7 +61,7 @@ def servers(scene: Scene) -> list[int]:
 
     This leaves out `go run` and a shell that started the server.
     """
-    return list(processes.holders(processes.listens(scene.subject.port), scene.subject.running()))
+    return list(processes.holders(processes.listener_inode(scene.subject.port), scene.subject.running()))
 
 
 def runs_go(scene: Scene) -> bool:

@@ -302,7 +302,7 @@ class Bursts:
         in_queue = 0 if self.scene.connecting() else accepted(self.scene) - len(held) - 1
         self.scene.signal(signal.SIGTERM)
         batch, rest = len(held) - 1, [*held[1:], *clients]
-        while rest and (len(rest) > len(clients) or processes.listens(self.scene.subject.port)):
+        while rest and (len(rest) > len(clients) or processes.listener_inode(self.scene.subject.port)):
             self.settle()
             self.release(rest[:batch])
             rest = rest[batch:]

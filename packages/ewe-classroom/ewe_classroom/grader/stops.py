@@ -33,7 +33,7 @@ def has_ended(scene: Scene) -> bool:
 
 def has_stopped_listening(scene: Scene) -> bool:
     """Return whether the server has ended or has stopped listening."""
-    return scene.subject.process.poll() is not None or not processes.listens(scene.subject.port)
+    return scene.subject.process.poll() is not None or not processes.listener_inode(scene.subject.port)
 
 
 @check(
@@ -69,7 +69,7 @@ def stop(scene: Scene) -> None:
             "waits and keeps the process alive",
         )
     expect_no_orphan(scene, pids_before)
-    if processes.listens(scene.subject.port):
+    if processes.listener_inode(scene.subject.port):
         scene.fail(
             "the port is still occupied after the server's end",
             "close the listening socket in every process",

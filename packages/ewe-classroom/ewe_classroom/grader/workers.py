@@ -192,7 +192,7 @@ def exactly_n(scene: Scene) -> None:
 def parent_lets_go(scene: Scene) -> None:
     stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(3)]
     scene.settle(sure=True)
-    listening = processes.listens(scene.subject.port)
+    listening = processes.listener_inode(scene.subject.port)
     known = processes.sockets()
     pids = scene.subject.running()
     client_of_port = {client.port: client for client in stalled}

@@ -11,7 +11,7 @@ from ewe.config.command import DONE, FAILED, UsageError
 from ewe.config.messages import one_line
 from ewe_watch.live.choice import MOST_MODELS, ModelChoice
 from ewe_watch.live.director import Choice, Director
-from ewe_watch.live.foreign import foreign
+from ewe_watch.live.foreign import foreign_choice
 from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, lacks_users, scene_files
 from ewe_watch.live.serve import open_director, serve
 
@@ -36,7 +36,7 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
         with open_director(users) as director:
             tell_lack(scene, director)
             return serve(director, scene, browser=shows_browser(options.open))
-    shown: list[Choice] = [*map(foreign, options.command), *models]
+    shown: list[Choice] = [*map(foreign_choice, options.command), *models]
     if len(shown) > MOST_MODELS:
         raise UsageError(f"a page shows {MOST_MODELS} models at most, and here are {len(shown)}")
     with open_director(users) as director:
