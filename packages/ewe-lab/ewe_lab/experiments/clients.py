@@ -166,11 +166,11 @@ def measure_once(
     root: Path,
     around: Callable[[RunningServer], Iterator[None]] | None = None,
 ) -> Cell:
-    """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
+    """Measure a cell once; return it. The cell is a point of a sweep, so its neighbours take the place of repeats.
 
-    around: a generator function that yields once: it runs to its `yield` before the load, and on after it. It is
-    measured a second time, with a new server, if other programs had the cores. A LabError becomes the cell's
-    failure. Return the cell.
+    The cell is measured a second time, with a new server, if other programs had the cores. A LabError becomes the
+    cell's failure. around: a generator function that yields once: it runs to its `yield` before the load, and on
+    after it.
     """
     load = with_warm_up(load, tested.kind)
     cell.load = load.description()
