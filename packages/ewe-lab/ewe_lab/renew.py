@@ -145,7 +145,9 @@ class Renewer:
         if too_long:
             id, length = min(too_long, key=lambda pair: pair[1])
             names = ", ".join(each for each, _ in too_long)
-            say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {length_text(length)}")
+            say(
+                f"too long for the rest of the time: {names}. The shortest, {id}, needs {length_text(length)}"
+            )
         return status
 
     def wait_for_quiet(self, until: float) -> bool:

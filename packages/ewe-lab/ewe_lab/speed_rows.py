@@ -172,14 +172,18 @@ def stack_contestant(name: str, stack: ServingStack) -> Contestant:
     return Contestant(name, ServerUnderTest(name), replace(stack, label=name))
 
 
-def application_contestant(name: str, front: str, by: str, *options: str, program: str = "hello") -> Contestant:
+def application_contestant(
+    name: str, front: str, by: str, *options: str, program: str = "hello"
+) -> Contestant:
     """Return the contestant of a Python application in a server's process."""
     return stack_contestant(name, ServingStack(front, by, "python", program=program, options=options))
 
 
 def model_contestants(stack: ServingStack, models: Sequence[str]) -> tuple[Contestant, ...]:
     """Return a contestant of ewe for each model that runs a program."""
-    return tuple(stack_contestant(f"ewe {model}", replace(stack, front="ewe", model=model)) for model in models)
+    return tuple(
+        stack_contestant(f"ewe {model}", replace(stack, front="ewe", model=model)) for model in models
+    )
 
 
 def wsgi_comparison() -> PeerComparison:
@@ -206,7 +210,9 @@ def asgi_comparison(row: str, program: str) -> PeerComparison:
             application_contestant(
                 "uvicorn httptools", "uvicorn", "asgi", *loop, "--http", "httptools", program=program
             ),
-            application_contestant("granian", "granian", "asgi", *loop, "--interface", "asgi", program=program),
+            application_contestant(
+                "granian", "granian", "asgi", *loop, "--interface", "asgi", program=program
+            ),
             application_contestant("ewe asyncio", "ewe", "asgi", *loop, program=program),
         ),
     )
@@ -236,7 +242,9 @@ def fastcgi_comparison(connections: int) -> PeerComparison:
 def xswitch_comparison(reference: Contestant, language: str) -> PeerComparison:
     """Return the comparison of X-Switch and the usual way to run a script."""
     ours = ServingStack("ewe", "xswitch", language, children=0, program="hello")
-    return PeerComparison(XSWITCH, ours.length, (reference, stack_contestant(f"X-Switch {language}", ours)), 8)
+    return PeerComparison(
+        XSWITCH, ours.length, (reference, stack_contestant(f"X-Switch {language}", ours)), 8
+    )
 
 
 CGI_PERL = stack_contestant("CGI perl", ServingStack("ewe", "cgi", "perl", program="hello"))

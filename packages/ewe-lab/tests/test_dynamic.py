@@ -273,7 +273,10 @@ def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
         (programs_directory(lab) / "page.php").write_text(page)
         for opcache in (False, True):
             tuned = replace(way, opcache=opcache)
-            with serve_stack(lab, tuned) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:
+            with (
+                serve_stack(lab, tuned) as (server, path),
+                opener().open(server.url.rstrip("/") + path) as answer,
+            ):
                 assert answer.read() == (b"on" if opcache else b"off")
 
 

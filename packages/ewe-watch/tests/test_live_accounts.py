@@ -23,7 +23,9 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def listening(stack: ExitStack, own: int, family: socket.AddressFamily = socket.AF_INET) -> AccountLimitSocket:
+def listening(
+    stack: ExitStack, own: int, family: socket.AddressFamily = socket.AF_INET
+) -> AccountLimitSocket:
     """Return a listening socket for which one account has precedence."""
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     server = socket.create_server((host, 0), family=family, backlog=100)

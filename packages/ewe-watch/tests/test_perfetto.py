@@ -101,5 +101,9 @@ def test_a_life_begins_with_work_that_a_damaged_trace_has_before_it() -> None:
     """The event `begins` was lost, and that of the next worker of the same number was not."""
     lines = ["1.0 model - 7/7 fork a", "2.0 accepted 8.1 8/8 a", "2.1 runs 8.1 8/8 ", "2.5 ended 8.1 8/8 a",
              "3.0 begins - 8/8 ", "3.2 ends - 8/8 "]  # fmt: skip
-    (life,) = (each for each in perfetto(story_of_events(map(parse, lines)))["traceEvents"] if each.get("cat") == "life")
+    (life,) = (
+        each
+        for each in perfetto(story_of_events(map(parse, lines)))["traceEvents"]
+        if each.get("cat") == "life"
+    )
     assert (life["ts"], life["dur"]) == (2_100_000, 1_100_000)

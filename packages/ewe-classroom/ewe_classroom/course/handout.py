@@ -195,7 +195,8 @@ def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
     usual_workers = scheme.load(lab.name).workers
     workers = seed.workers(usual_workers)
     files = [
-        shared_text("file", locale).format(path=path, bytes=len(content)) for path, content in seed.files().items()
+        shared_text("file", locale).format(path=path, bytes=len(content))
+        for path, content in seed.files().items()
     ]
     command = f"python3 {variant.work[0]} {seed.port} site {workers}"
     return shared_text("numbers", locale).format(

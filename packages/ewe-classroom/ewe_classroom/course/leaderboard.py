@@ -275,7 +275,8 @@ def to_text(entries: list[LeaderboardEntry]) -> str:
         marks = f"{count_text(entry.passed, entry.checks):>6}  {count_text(entry.score, entry.points):>6}"
         lines.append(
             f"{each.rank or '–':>4}  {entry.name[:28]:<28} {entry.rate:>6.2f} {spread:>14} "
-            f"{figure_text(entry.p99):>6} {figure_text(entry.cpu):>6} {figure_text(entry.memory_kib, 1):>7}  {marks}"
+            f"{figure_text(entry.p99):>6} {figure_text(entry.cpu):>6} {figure_text(entry.memory_kib, 1):>7}  "
+            f"{marks}"
         )
     lines += [f"   –  {entry.name[:28]:<28} no speed: {entry.failure}" for entry in entries if entry.failure]
     return "\n".join(lines) + "\n"

@@ -99,7 +99,10 @@ def row_of(row: Standing) -> LeaderboardRow:
             LeaderboardCell("cpu", entry.cpu, figure_text(entry.cpu), "CPU"),
             LeaderboardCell("memory", entry.memory_kib, figure_text(entry.memory_kib, 1), "KiB"),
             LeaderboardCell(
-                "checks", entry.passed if entry.checks else None, count_text(entry.passed, entry.checks), "checks"
+                "checks",
+                entry.passed if entry.checks else None,
+                count_text(entry.passed, entry.checks),
+                "checks",
             ),
         ],
     )

@@ -69,7 +69,9 @@ def exchange(
     asked = f"{method} {path} with {fields_text(fields)}"
     if not client.answers:
         scene.expect_alive(asked)
-        scene.fail(f"{asked}: the client {client.outcome_text()}", "answer the request", scene.likely_reason())
+        scene.fail(
+            f"{asked}: the client {client.outcome_text()}", "answer the request", scene.likely_reason()
+        )
     expect_no_more(scene, client, asked)
     client.close()
     return client.answers[0]

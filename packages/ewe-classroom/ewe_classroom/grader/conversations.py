@@ -223,7 +223,9 @@ def pipelined(scene: Scene) -> None:
     client.send(client.request("/1.txt") + client.request("/2.txt"))
     scene.until(lambda: len(client.answers) == 2 or client.over(), "two answers")
     if not client.answers:
-        scene.fail(f"two requests in one segment: the client {client.outcome_text()}", "answer both, in order")
+        scene.fail(
+            f"two requests in one segment: the client {client.outcome_text()}", "answer both, in order"
+        )
     scene.expect_body(client, client.answers[0], "/1.txt")
     if client.answers[0].keeps_open:
         if len(client.answers) < 2:
@@ -247,7 +249,8 @@ def next_response(scene: Scene, client: SceneClient, number: int) -> Response:
     if len(client.answers) <= number:
         if number == 0:
             scene.fail(
-                f"a request without Connection: close: the client {client.outcome_text()}", "answer the request"
+                f"a request without Connection: close: the client {client.outcome_text()}",
+                "answer the request",
             )
         scene.fail(
             f"response {number} promised to keep the connection open, and request {number + 1} on it failed: "

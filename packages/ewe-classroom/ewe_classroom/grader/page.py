@@ -35,7 +35,6 @@ from ewe_explore import lanes
 from ewe_explore.pages import render
 
 
-
 class PageLimits(NamedTuple):
     """The limits of one page. max_chars: of one text. drawn: the statuses of the verdicts that get a picture."""
 

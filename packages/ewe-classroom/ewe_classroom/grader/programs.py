@@ -144,7 +144,9 @@ def cgi_environment(scene: Scene) -> None:
                 PARTS_CAUSE if name in REQUEST_PARTS else "",
             )
     if not found.get("SERVER_SOFTWARE"):
-        scene.fail(f"the program got {variable_text('SERVER_SOFTWARE', found)}", "set it to the name of your server")
+        scene.fail(
+            f"the program got {variable_text('SERVER_SOFTWARE', found)}", "set it to the name of your server"
+        )
     found = environment(scene, "/cgi-bin/environment", {})
     if found.get("QUERY_STRING") != "":
         scene.fail(

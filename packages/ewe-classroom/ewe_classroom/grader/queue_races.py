@@ -69,7 +69,9 @@ MODEL_SCENARIOS = (
     ModelScenario("three clients keep their connections until all have their answers", "--together"),
     ModelScenario("the same, with ROOM = 1", "--together", room_for_one=True),
     ModelScenario(
-        "the server is stopped while it serves three clients, with ROOM = 1", "--stop-early", room_for_one=True
+        "the server is stopped while it serves three clients, with ROOM = 1",
+        "--stop-early",
+        room_for_one=True,
     ),
 )
 # The control: lines that break the queue or the model after its file was read.

@@ -215,13 +215,17 @@ class SchedulingScenario:
             )
         for each in answered:
             if self.status(each.client) != 503:
-                scene.fail(f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503")
+                scene.fail(
+                    f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503"
+                )
         self.dropped.append(ObservedChoice(list(self.waiting), answered[0]))
         if answered != [wanted]:
             scene.fail(
                 f"the queue was full, and {' and '.join(each.name for each in answered)} got 503",
                 f"drop {wanted.name}, and let the others wait",
-                cause_of_choice(self.dropped) if len(answered) == 1 else "the server drops more than one request",
+                cause_of_choice(self.dropped)
+                if len(answered) == 1
+                else "the server drops more than one request",
             )
         self.waiting.remove(wanted)
         self.observed_order.drop.append(wanted.client.port)
@@ -267,7 +271,9 @@ class SchedulingScenario:
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
                 f"{' and '.join(each.name for each in begun)}{self.claimed()}",
                 f"take {wanted.name}",
-                cause_of_choice(self.served) if len(begun) == 1 else "a worker serves several requests at a time",
+                cause_of_choice(self.served)
+                if len(begun) == 1
+                else "a worker serves several requests at a time",
             )
         for each in self.waiting[: self.waiting.index(wanted)]:
             each.overtaken += 1

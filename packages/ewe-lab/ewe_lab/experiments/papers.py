@@ -240,7 +240,11 @@ def add_experiment(
 
 def moved_keys(table: dict[str, Any], types: Mapping[str, type], id: str) -> dict[str, Any]:
     """Move the keys of `types` out of the table of an experiment; return them. Their values have these types."""
-    return {key: checked_value(kind, table.pop(key), f"{id}: {key}") for key, kind in types.items() if key in table}
+    return {
+        key: checked_value(kind, table.pop(key), f"{id}: {key}")
+        for key, kind in types.items()
+        if key in table
+    }
 
 
 def pair_of_servers(value: Any, context: str) -> tuple[str, str]:

@@ -77,7 +77,9 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
     columns = []
     for each in table.get("columns", ()):
         # A key of the column replaces that of the experiment
-        column = dataclass_of(PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns")
+        column = dataclass_of(
+            PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns"
+        )
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
         if not column.servers:
             raise ConfigError(f"{context}: column {column.name!r} has no servers")

@@ -196,7 +196,9 @@ def give_marks(found: dict[str, KindCells]) -> None:
         if cgi_median and cells.time.median:
             faster = cgi_median / cells.time.median
             given = 3 if faster >= GOOD_FACTOR else 2 if faster >= MEDIUM_FACTOR else 1
-            cells.marks.samples.append(Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster}))
+            cells.marks.samples.append(
+                Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster})
+            )
 
 
 def is_faster(one: Cell, other: Cell) -> bool:

@@ -26,7 +26,14 @@ from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
 from ewe_lab.stacks.applications import HELLO, STREAM_BYTES
 from ewe_lab.stacks.backends import WORKERS, php_fpm
-from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, programs_directory, write_web_application
+from ewe_lab.stacks.programs import (
+    EXTENSIONS,
+    JSP,
+    LARGE_BYTES,
+    PAGES,
+    programs_directory,
+    write_web_application,
+)
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
 from ewe_lab.stacks.tomcat import command_for_programs
 from ewe_lab.stacks.tomcat import missing_packages as missing_tomcat_packages
