@@ -47,7 +47,7 @@ class ScriptedClient:
     def over(self) -> bool:
         return False
 
-    def story(self) -> str:
+    def outcome_text(self) -> str:
         return "got no response"
 
 
@@ -74,7 +74,7 @@ class ScriptedScene(Scene):
     def calls(self) -> dict[str, int]:
         return self.sleeps
 
-    def blocked(self) -> str:
+    def blocked_text(self) -> str:
         return ""
 
     def expect_file(self, *_: object, **__: object) -> Any:
@@ -171,7 +171,7 @@ def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str
 )
 def test_a_client_without_its_own_file(is_answered: bool, received: int, says: str) -> None:
     client = SimpleNamespace(answered=lambda: is_answered, received=received)
-    found = progress.mixed(cast(SceneClient, client), "response")
+    found = progress.cause_of_wrong_file(cast(SceneClient, client), "response")
     assert found.startswith(says) and bool(found) == bool(says)
 
 

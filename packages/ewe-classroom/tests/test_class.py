@@ -678,7 +678,7 @@ def test_an_accent_has_two_spellings_and_one_meaning(tmp_path: Path) -> None:
     rules = marks.MarkRules(due=DUE, percent_per_day=50.0, extensions={composed: 2})
     mark = marks.mark_of(result, rules, 100, {})
     assert mark.total == 50 and marks.unknown_students(rules, [result]) == []
-    table = marks.filled(put(tmp_path / "table.csv", f"Full name,Grade\n{composed},\n"), None, [mark])
+    table = marks.fill_table(put(tmp_path / "table.csv", f"Full name,Grade\n{composed},\n"), None, [mark])
     assert table.text == f"Full name,Grade\n{composed},50\n" and not table.missing
 
 
@@ -695,7 +695,7 @@ def test_a_name_that_two_students_have_gets_no_mark_of_the_other(
     text = "Full name,Grade\n" + "".join(f"{name},\n" for name in rows)
     results = [graded(name, 50, identity={"Full name": name}) for name in students]
     found = [marks.mark_of(each, marks.MarkRules(), 100, {}) for each in results]
-    table = marks.filled(put(tmp_path / "table.csv", text), None, found)
+    table = marks.fill_table(put(tmp_path / "table.csv", text), None, found)
     assert [row["Grade"] for row in csv.DictReader(table.text.splitlines())] == filled
     assert set(table.missing) == {"Kim Lee"}
 
@@ -776,7 +776,7 @@ def test_a_platforms_table_is_filled(
         marks.mark_of(each, marks.MarkRules(), 100, {})
         for each in (result, graded("Bo", identity={"ID": "9"}))
     ]
-    table = marks.filled(path, column, found)
+    table = marks.fill_table(path, column, found)
     (row,) = csv.DictReader(table.text.splitlines(True))
     assert row[filled] == "80" and table.missing == ["Bo"] and not table.above
     if "Feedback comments" in row:
@@ -794,7 +794,7 @@ def test_a_platforms_table_is_filled(
 )
 def test_a_table_of_another_kind_is_refused(tmp_path: Path, text: str, column: str | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        marks.filled(put(tmp_path / "table.csv", text), column, [])
+        marks.fill_table(put(tmp_path / "table.csv", text), column, [])
 
 
 @pytest.mark.parametrize(
@@ -815,7 +815,7 @@ def test_a_mark_above_the_maximum_of_the_table_is_written_and_said(
     for each, score in zip(results, (100, 80), strict=True):
         each.report = report(score)
     found = [marks.mark_of(each, rules, 100, {"structure": 2.0}) for each in results]
-    table = marks.filled(put(tmp_path / "table.csv", text), column, found)
+    table = marks.fill_table(put(tmp_path / "table.csv", text), column, found)
     assert table.above == ["Ada 22 of 20"] and not table.missing
     rows = {row[key]: row for row in csv.DictReader(table.text.splitlines(True))}
     assert (rows["7"][column or "Grade"], rows["8"][column or "Grade"]) == ("22", "18")
@@ -973,7 +973,7 @@ def test_a_feedback_is_no_formula(tmp_path: Path) -> None:
     hand_in = HandIn("Ada", "Ada", identity={"Identifier": "Participant 1"})
     graded = GradedHandIn(hand_in, problem="=cmd|x.zip cannot be unpacked")
     mark = marks.mark_of(graded, marks.MarkRules(), 100, {})
-    assert "'=cmd" in marks.filled(file, None, [mark]).text
+    assert "'=cmd" in marks.fill_table(file, None, [mark]).text
 
 
 def test_a_directory_of_all_accounts_is_not_closed(

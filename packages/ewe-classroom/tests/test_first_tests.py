@@ -74,7 +74,7 @@ def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, way: str)
         text = (directory / "README.md").read_text()
         step = text.partition("\n## 1. ")[2].partition("\n## ")[0]
         assert variant.first and f"\n\n    {variant.first}\n\n" in step
-        assert locales.frame("first", locale).strip().partition("\n")[0] in step
+        assert locales.shared_text("first", locale).strip().partition("\n")[0] in step
         for name in variant.tests:
             assert (directory / name).is_file() and f"- `{name}`: " in text
 

@@ -60,7 +60,7 @@ def test_the_runtimes_own_goroutines_do_not_count() -> None:
     found = goroutines.stacks(DUMP)
     assert [state for state, _ in found] == ["syscall", "IO wait"]
     assert "main.Converse" in found[1][1]
-    assert goroutines.in_words(found) == "1 in IO wait, 1 in syscall"
+    assert goroutines.states_text(found) == "1 in IO wait, 1 in syscall"
 
 
 def test_a_program_that_writes_no_stacks_has_none() -> None:
@@ -100,5 +100,5 @@ def test_stacks_that_the_program_wrote_before_the_signal_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(goroutines, "servers", lambda scene: [])
-    found = goroutines.count_goroutines(Printed(tmp_path / "output"))  # type: ignore[arg-type]
+    found = goroutines.dump_goroutines(Printed(tmp_path / "output"))  # type: ignore[arg-type]
     assert [state for state, _ in found] == ["syscall", "IO wait"]

@@ -20,7 +20,7 @@ from ewe_classroom.grader import replay, scheme, site_programs
 from ewe_classroom.grader.check import all_checks
 from ewe_classroom.grader.formats import FORMATS
 from ewe_classroom.grader.kinds import ENGINE, SERVER
-from ewe_classroom.grader.located import located
+from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.subject import NUMBERED_FILES, BadSubject, from_path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -336,15 +336,15 @@ def test_a_directory_stands_for_the_file_in_it(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "server.py").write_text("")
     for text in (str(tmp_path), str(inner), str(tmp_path / "server.py"), str(inner / "server.py")):
-        assert located(text, SERVER) == str(inner / "server.py")
+        assert locate_submission(text, SERVER) == str(inner / "server.py")
     for text, subject, words in (
         (str(tmp_path), ENGINE, "a directory without engine.py"),
         (str(tmp_path / "model.py"), SERVER, "not a file, and no folder beside it has a model.py"),
     ):
         with pytest.raises(BadSubject, match=words):
-            located(text, subject)
+            locate_submission(text, subject)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "server.py").write_text("")
     with pytest.raises(BadSubject, match=r"there are 2 files server.py; name one of them: .*lab 4"):
-        located(str(tmp_path), SERVER)
-    assert located("/nowhere/server.py", SERVER) == "/nowhere/server.py"
+        locate_submission(str(tmp_path), SERVER)
+    assert locate_submission("/nowhere/server.py", SERVER) == "/nowhere/server.py"

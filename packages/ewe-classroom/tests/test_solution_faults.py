@@ -426,7 +426,7 @@ def test_a_model_of_ewe_is_found_behind_a_relative_import(tmp_path: Path) -> Non
     (tmp_path / "server.py").write_text("from . import helper\n")
     (tmp_path / "helper.py").write_text("from ewe.processors.pool import Pool\n")
     with pytest.raises(BadSubject, match=r"helper\.py, line 1: this takes Pool from ewe"):
-        own_model.expect(tmp_path / "server.py")
+        own_model.expect_own_work(tmp_path / "server.py")
 
 
 RESET = struct.pack("ii", 1, 0)  # struct linger: close() sends RST

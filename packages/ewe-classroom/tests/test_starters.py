@@ -168,14 +168,14 @@ def test_a_model_derives_from_processor_alone(tmp_path: Path, source: str, says:
     (tmp_path / "helper.py").write_text("from ewe.processors.serial import Serial\n")
     (tmp_path / "model.py").write_text(source)
     with pytest.raises(BadSubject, match=says):
-        own_model.expect(tmp_path / "model.py")
+        own_model.expect_own_work(tmp_path / "model.py")
 
 
 @pytest.mark.parametrize("source", ["n = 0x" + "f" * 5000, "class A(a" + ".b" * 900 + "): pass"])
 def test_no_source_is_a_fault_of_the_grader(tmp_path: Path, source: str) -> None:
     """Python makes no text of an integer of more than 4,300 digits, or of a deep expression."""
     (tmp_path / "server.py").write_text(f"{source}\n")
-    own_model.expect(tmp_path / "server.py")
+    own_model.expect_own_work(tmp_path / "server.py")
     assert model_class(tmp_path / "server.py") == ""
 
 
@@ -197,7 +197,7 @@ def test_a_model_is_known_by_an_import_or_by_a_module() -> None:
 )
 def test_a_constant_that_names_no_module_is_no_fault(tmp_path: Path, source: str) -> None:
     (tmp_path / "model.py").write_text(source)
-    own_model.expect(tmp_path / "model.py")
+    own_model.expect_own_work(tmp_path / "model.py")
 
 
 def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path)
 
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(f"try:\n    import {'x' * 300}\nexcept ImportError:\n    pass\n")
-    own_model.expect(tmp_path / "server.py")
+    own_model.expect_own_work(tmp_path / "server.py")
 
 
 @pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
@@ -215,7 +215,7 @@ def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way:
     if name == "engine":
         return
     assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
-    own_model.expect(tmp_path / labs.lab(name).variants[way].grade)
+    own_model.expect_own_work(tmp_path / labs.lab(name).variants[way].grade)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,16 @@
-"""`ewe-lab compare`: models of ewe, gateways to one program, and other servers under one load."""
+"""`ewe-lab compare`: models of ewe, gateways to one program, and other servers under one load.
+
+    options ─▶ planned_table() ──┬── --target URL      servers that run already (compare_target.py)
+                                 ├── --gateways --cgi  one program behind several gateways of ewe
+                                 └── else              models of ewe, and other servers (--against)
+                                       ▼
+                    PlannedTable: run() yields the cells (invocation.py)
+
+The options are checked before the first server starts: a run of an hour must not end by a wrong word. All servers
+of a table get the same load, and take turns. Something that disturbs the machine then meets all of them.
+
+Read next: lab_bench.py, which starts and loads the servers.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +90,8 @@ def load_of(options: Namespace) -> Load:
     return load
 
 
-def check_root(root: Path | None, path: str) -> int | None:
-    """Return the length of the file at `path`; None if there is no file (a program may answer).
+def expected_length(root: Path | None, path: str) -> int | None:
+    """Return the length of the answer that the load expects: of the file at `path`; None if a program may answer.
 
     root: the document root, None for the lab's own site. Raises CommandError.
     """
@@ -173,7 +185,7 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
     tested = tested_servers(options.models, options.against)
     root = options.root.resolve() if options.root else None
     load = load_of(options)
-    load = replace(load, length=check_root(root, load.path))
+    load = replace(load, length=expected_length(root, load.path))
 
     def run(lab: LabBench) -> Iterator[Cell]:
         yield from lab.fill_cells_in_turns(

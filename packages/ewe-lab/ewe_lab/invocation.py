@@ -21,7 +21,7 @@ from ewe_lab.bench.disturbance import leave_out_disturbed, notes_on_other_progra
 from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
-from ewe_lab.bench.processes import LabError, allow_descriptors, end_children, process_tree, two_cores
+from ewe_lab.bench.processes import LabError, allow_descriptors, end_descendants, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, save
 from ewe_lab.lab_bench import LabBench
@@ -97,7 +97,7 @@ def fill_tables(
         progress.print_line("interrupted: the results until then follow")
     finally:
         ignore_interrupts()  # from here on, so that the report is written
-        end_children(but=pids_before)
+        end_descendants(spared=pids_before)
     if status == INTERRUPTED and results.tables:
         print_table(plan[len(results.tables) - 1], progress)  # the table that was being filled
     for path in report.write(results, directory):

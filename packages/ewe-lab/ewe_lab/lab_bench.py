@@ -47,7 +47,7 @@ from ewe_lab.load.run import run
 from ewe_lab.machines.watch import TargetServer, TargetWatch
 from ewe_lab.machines.workers import LoadHosts
 from ewe_lab.stacks import other_servers, servers
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 OVERHEAD_S = 2.5  # seconds to start and stop server and load; used in estimates
 MAX_PROBE_S = 15  # seconds that the first request may take, with the start of Python
@@ -350,7 +350,7 @@ class LabBench:
         if job.target:
             yield job.target, load.path
         elif job.stack:
-            with served(self, job.stack, tls=bool(load.tls)) as found:
+            with serve_stack(self, job.stack, tls=bool(load.tls)) as found:
                 yield found
         else:
             options, is_logged = job.options, job.access_log

@@ -1,4 +1,9 @@
-"""Types of options for the lab's commands, built from the types of ewe's settings; and their error."""
+"""Types of options for the lab's commands, built from the types of ewe's settings; and their error.
+
+argparse calls a type with the text of an option. The kinds of ewe's settings (config/setting_types.py) read the
+same texts, `100ms` or `64k`, and word a wrong one. argparse_type() makes an argparse type of such a kind, so that a
+time is written alike in a settings file, on ewe's command line and on the lab's.
+"""
 
 from __future__ import annotations
 

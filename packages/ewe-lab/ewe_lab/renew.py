@@ -60,7 +60,7 @@ class Renewal:
     anyway: bool = False
 
 
-def order(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
+def experiments_to_renew(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
     """Return the experiments whose findings a run may improve, in the order in which to measure them.
 
     First those without a verdict, then those with the verdict of a quick run, then the others. Within each group
@@ -93,14 +93,18 @@ def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
     """
     estimate = each.quick_seconds if quick else each.minutes * 60
     try:
-        [table] = load(kept_reports.kept_report(reports, each.id)).tables
+        [table] = load(kept_reports.report_file(reports, each.id)).tables
     except (OSError, ValueError, BadResults):
         return estimate + START_S
     return (table.seconds if table.quick == quick and table.seconds else estimate) + START_S
 
 
 class Renewer:
-    """Measures one experiment after the other. measure, foreign, clock, sleep: replaced by tests."""
+    """Measures one experiment after the other.
+
+    measure: runs an experiment. foreign: returns how many cores other programs have. clock, sleep: as in the module
+    time. Tests replace these four.
+    """
 
     def __init__(self, renewal: Renewal, code: str) -> None:
         """code: the version of the code that is measured."""
@@ -116,7 +120,7 @@ class Renewer:
         renewal, status, count = self.renewal, 0, 0
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
-        waiting = order(kept, renewal.chosen, renewal.quick)
+        waiting = experiments_to_renew(kept, renewal.chosen, renewal.quick)
         too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
         for each in waiting:
             length = seconds_of(each, renewal.reports, renewal.quick)
@@ -130,18 +134,20 @@ class Renewer:
                 )
                 status = 1
                 break
-            say(f"{each.id}: {each.title} (about {in_minutes(length)})")
+            say(f"{each.id}: {each.title} (about {length_text(length)})")
             directory = renewal.runs / each.id
             ended = self.measure(each, directory, length)
             if ended == INTERRUPTED:
                 return INTERRUPTED
             status = max(status, int(ended != 0))  # below 0 after a signal
-            count += self.keep(each, directory)
+            count += self.add_to_page(each, directory)  # 1 if the experiment has results
         say(f"{count} of {len(waiting)} experiments were measured")
         if too_long:
             id, length = min(too_long, key=lambda pair: pair[1])
             names = ", ".join(each for each, _ in too_long)
-            say(f"too long for the rest of the time: {names}. The shortest, {id}, needs {in_minutes(length)}")
+            say(
+                f"too long for the rest of the time: {names}. The shortest, {id}, needs {length_text(length)}"
+            )
         return status
 
     def wait_for_quiet(self, until: float) -> bool:
@@ -163,8 +169,11 @@ class Renewer:
             self.sleep(PAUSE_S)
         return True
 
-    def keep(self, each: Experiment, directory: Path) -> bool:
-        """Put a finished experiment on the page; return whether there is one. Raises OSError, BadResults."""
+    def add_to_page(self, each: Experiment, directory: Path) -> bool:
+        """Add the results of an experiment to the page; return whether it has ended, and so has results.
+
+        directory: that of its results. Raises OSError, BadResults for the page and its files.
+        """
         try:
             results = load(directory / "results.json")
         except (OSError, BadResults) as reason:
@@ -174,13 +183,13 @@ class Renewer:
         if table is None or table.interrupted or not table.cells:
             say(f"{each.id}: it has not ended, so nothing of it is kept")
             return False
-        self.keep_table(results, table)
+        self.add_table_to_page(results, table)
         return True
 
-    def keep_table(self, results: Results, table: ExperimentTable) -> None:
-        """Write the page, the file beside it, and the small report, unless the page says more.
+    def add_table_to_page(self, results: Results, table: ExperimentTable) -> None:
+        """Add the finding on a table to the page, the file beside it, and the small report.
 
-        Raises OSError, BadResults.
+        An earlier finding stays if it says more (claims.KeptFinding.rank()). Raises OSError, BadResults.
         """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
@@ -205,10 +214,10 @@ class Renewer:
         except KeyboardInterrupt:  # the terminal has sent it to the process, too
             return INTERRUPTED
         finally:
-            end(process)
+            interrupt_and_wait(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def interrupt_and_wait(process: subprocess.Popen[bytes]) -> None:
     """Interrupt a process, and wait for its end."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -247,7 +256,7 @@ def new_runs_directory() -> Path:
     return Path(f".bench/claims-{datetime.now():%Y-%m-%d-%H%M%S}")
 
 
-def in_minutes(seconds: float) -> str:
+def length_text(seconds: float) -> str:
     """Return a length in words."""
     return f"{math.ceil(seconds / 60)} min" if seconds > 90 else f"{seconds:.0f} s"
 

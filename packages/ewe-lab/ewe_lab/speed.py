@@ -26,7 +26,7 @@ from ewe.config.messages import docs_page
 from ewe_lab import options as types
 from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
-from ewe_lab.bench.processes import LabError, end_children, missing_programs_text, process_tree, two_cores
+from ewe_lab.bench.processes import LabError, end_descendants, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, write_and_rename
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
@@ -362,7 +362,7 @@ def measure(rows: Sequence[SpeedRow], seconds: float, repeats: int) -> tuple[int
         status = INTERRUPTED
     finally:
         ignore_interrupts()
-        end_children(but=before)
+        end_descendants(spared=before)
     watched = ExperimentTable("speed", foreign=watch.foreign_share(), cores=len(watch.cores))
     return status or int(any(row.failure for row in rows)), other_programs_clause(watched)
 

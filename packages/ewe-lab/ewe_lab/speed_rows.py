@@ -26,7 +26,7 @@ from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.tested_servers import APACHE_EVENT, H2O, LIGHTTPD
 from ewe_lab.lab_bench import CellJob, LabBench, adapted_load, why_server_is_missing
 from ewe_lab.stacks import compiled, gateways
-from ewe_lab.stacks.forms import forms_of
+from ewe_lab.stacks.forms import write_forms
 from ewe_lab.stacks.ways import ServingStack
 
 PACKAGES = {"ab": "apache2-utils", "wrk": "wrk"}  # of the programs that load
@@ -167,31 +167,35 @@ class PeerComparison:
     connections: int = CONNECTIONS
 
 
-def stacked(name: str, stack: ServingStack) -> Contestant:
+def stack_contestant(name: str, stack: ServingStack) -> Contestant:
     """Return the contestant of a program and the server before it."""
     return Contestant(name, ServerUnderTest(name), replace(stack, label=name))
 
 
-def application(name: str, front: str, by: str, *options: str, program: str = "hello") -> Contestant:
+def application_contestant(
+    name: str, front: str, by: str, *options: str, program: str = "hello"
+) -> Contestant:
     """Return the contestant of a Python application in a server's process."""
-    return stacked(name, ServingStack(front, by, "python", program=program, options=options))
+    return stack_contestant(name, ServingStack(front, by, "python", program=program, options=options))
 
 
-def modelled(stack: ServingStack, models: Sequence[str]) -> tuple[Contestant, ...]:
+def model_contestants(stack: ServingStack, models: Sequence[str]) -> tuple[Contestant, ...]:
     """Return a contestant of ewe for each model that runs a program."""
-    return tuple(stacked(f"ewe {model}", replace(stack, front="ewe", model=model)) for model in models)
+    return tuple(
+        stack_contestant(f"ewe {model}", replace(stack, front="ewe", model=model)) for model in models
+    )
 
 
 def wsgi_comparison() -> PeerComparison:
     """Return the comparison of a WSGI application of 52 bytes."""
     peers = (
-        application("gunicorn gthread", "gunicorn", "wsgi"),
-        application("gunicorn gevent", "gunicorn", "wsgi", "--worker-class", "gevent"),
-        application("granian", "granian", "wsgi", "--interface", "wsgi"),
+        application_contestant("gunicorn gthread", "gunicorn", "wsgi"),
+        application_contestant("gunicorn gevent", "gunicorn", "wsgi", "--worker-class", "gevent"),
+        application_contestant("granian", "granian", "wsgi", "--interface", "wsgi"),
     )
     hello = ServingStack("ewe", "wsgi", "python", program="hello")
     return PeerComparison(
-        "wsgi", hello.length, peers + modelled(hello, ("prefork", "thread", "pool", "asyncio"))
+        "wsgi", hello.length, peers + model_contestants(hello, ("prefork", "thread", "pool", "asyncio"))
     )
 
 
@@ -202,12 +206,14 @@ def asgi_comparison(row: str, program: str) -> PeerComparison:
         row,
         ServingStack("ewe", "asgi", "python", program=program).length,
         (
-            application("uvicorn h11", "uvicorn", "asgi", *loop, "--http", "h11", program=program),
-            application(
+            application_contestant("uvicorn h11", "uvicorn", "asgi", *loop, "--http", "h11", program=program),
+            application_contestant(
                 "uvicorn httptools", "uvicorn", "asgi", *loop, "--http", "httptools", program=program
             ),
-            application("granian", "granian", "asgi", *loop, "--interface", "asgi", program=program),
-            application("ewe asyncio", "ewe", "asgi", *loop, program=program),
+            application_contestant(
+                "granian", "granian", "asgi", *loop, "--interface", "asgi", program=program
+            ),
+            application_contestant("ewe asyncio", "ewe", "asgi", *loop, program=program),
         ),
     )
 
@@ -229,18 +235,20 @@ def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
 def fastcgi_comparison(connections: int) -> PeerComparison:
     """Return the comparison of a page of 14 bytes by php-fpm, with default settings."""
     page = ServingStack("nginx", "php-fpm", "php")
-    ours = modelled(page, ("asyncio", "pool", "thread"))
-    return PeerComparison("fastcgi", page.length, (stacked("nginx", page), *ours), connections)
+    ours = model_contestants(page, ("asyncio", "pool", "thread"))
+    return PeerComparison("fastcgi", page.length, (stack_contestant("nginx", page), *ours), connections)
 
 
 def xswitch_comparison(reference: Contestant, language: str) -> PeerComparison:
     """Return the comparison of X-Switch and the usual way to run a script."""
     ours = ServingStack("ewe", "xswitch", language, children=0, program="hello")
-    return PeerComparison(XSWITCH, ours.length, (reference, stacked(f"X-Switch {language}", ours)), 8)
+    return PeerComparison(
+        XSWITCH, ours.length, (reference, stack_contestant(f"X-Switch {language}", ours)), 8
+    )
 
 
-CGI_PERL = stacked("CGI perl", ServingStack("ewe", "cgi", "perl", program="hello"))
-FPM_PHP = stacked("nginx php-fpm", ServingStack("nginx", "php-fpm", "php", program="hello"))
+CGI_PERL = stack_contestant("CGI perl", ServingStack("ewe", "cgi", "perl", program="hello"))
+FPM_PHP = stack_contestant("nginx php-fpm", ServingStack("nginx", "php-fpm", "php", program="hello"))
 COMPARISONS: Mapping[str, PeerComparison] = {
     "WSGI": wsgi_comparison(),
     "ASGI": asgi_comparison("asgi", "hello"),
@@ -543,6 +551,6 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
             contestant = by_name[row.server]
         tested, stack = contestant.tested, contestant.stack
         if contestant.library:
-            tested = gateways.in_process(forms_of(lab) / "bytes.so", tested)
+            tested = gateways.in_process(write_forms(lab) / "bytes.so", tested)
         jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=stack))
     return jobs

@@ -23,7 +23,7 @@ from ewe_lab.bench.processes import (
     TICKS_PER_S,
     LabError,
     busy_seconds,
-    core_seconds,
+    busy_seconds_of_core,
     find_tool,
     has_ended,
     process_tree,
@@ -364,9 +364,9 @@ def test_one_denominator_and_no_interrupts(monkeypatch: pytest.MonkeyPatch) -> N
     """A core that was busy for 0.3 s with programs, for 0.2 s with interrupts, and had 0.1 s of steal."""
     text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 20 500 5 7 13 10 0 0\nintr 5\n"
     monkeypatch.setattr(Path, "read_text", lambda path, **options: text)
-    assert core_seconds(0) == busy_seconds((0, 1)) == 40 / TICKS_PER_S
+    assert busy_seconds_of_core(0) == busy_seconds((0, 1)) == 40 / TICKS_PER_S
     assert share_of_core(0.61, 0.6) == 1.0 and share_of_core(1.0, 0.0) == 0.0
-    report = WrkReport(100, 0.8, 1e3, 125.0, {}, cpu=0.4)
+    report = WrkReport(100, 0.8, 1e3, 125.0, {}, cpu_s=0.4)
     monkeypatch.setattr("ewe_lab.load.run.run_wrk", lambda *arguments, **options: report)
     # wrk ran for 0.8 s of measured time; the time in which it started counts for no share
     assert run(Load("saturation", users=1, seconds=0.8, warm_up=0, tool="wrk"), "http://x/").client == 0.5

@@ -28,7 +28,7 @@ from ewe_lab.stacks import databases, mariadb, sql_blog, wordpress
 from ewe_lab.stacks.blog import POSTS, POSTS_ON_MAIN_PAGE, posts
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE
 from ewe_lab.stacks.sql_blog import BlogSetup
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 SECONDS = 6.0
 LEGEND = "Phase by phase, times from when a request was due"
@@ -64,7 +64,7 @@ def test_the_blog_is_the_same_each_time() -> None:
     ids=str,
 )
 def test_the_pages_show_the_posts(blog: BlogSetup) -> None:
-    with quick_lab() as lab, blog.served(lab) as (server, database, paths):
+    with quick_lab() as lab, blog.serve(lab) as (server, database, paths):
         assert bool(database) is (blog.database == POSTGRESQL) and len(server.other_pids) == 1
         main, post = (read(server.url.rstrip("/") + path) for path in paths)
         newest = posts()[-1]
@@ -87,7 +87,7 @@ def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(databases, "programs", str)
     lacking = BlogSetup("asyncio", POSTGRESQL)
     assert lacking.why_missing == "asyncio PostgreSQL is left out: apt install postgresql"
-    with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.served(lab):
+    with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.serve(lab):
         pass
     monkeypatch.setattr(sql_blog, "find_spec", lambda name: None)
     assert "pip install 'ewe-server[pages]'" in BlogSetup("asyncio").why_missing
@@ -118,7 +118,7 @@ def test_a_site_of_php_files(way: ServingStack, tmp_path: Path) -> None:
         for name in ("index.php", "page.php", "more/index.php"):
             (root / name).write_text(PHP)
         (root / "style.css").write_text("body {}")
-        with served(lab, way, root=root) as (server, path):
+        with serve_stack(lab, way, root=root) as (server, path):
             assert path == "/"
             assert read(f"{server.url}?p=1") == "index.php 1 /index.php\n"
             assert read(f"{server.url}page.php") == "page.php none /page.php\n"
@@ -173,7 +173,7 @@ def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
     with quick_lab() as lab:
         with (
             wordpress.wordpress(lab) as blog,
-            served(lab, SITES[-1], root=blog.root) as (server, _),
+            serve_stack(lab, SITES[-1], root=blog.root) as (server, _),
         ):
             assert [each.pid for each in processes() if each.pid in blog.other_pids]
             main, post = read(server.url), read(server.url.rstrip("/") + blog.post)

@@ -23,7 +23,7 @@ from ewe_lab.experiments.thesis_static import BEST_COLUMN_PREFIX, KEEP_ALIVE, NO
 from ewe_lab.stacks import backends, ways, webservers
 from ewe_lab.stacks.backends import opener
 from ewe_lab.stacks.programs import PAGE_JSP, PAGE_SERVLET, PERL, PROGRAMS, programs_directory
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 from ewe_lab.stacks.webservers import APACHE_MODULES, BackendProgram, Setup
 
 IDS = ("T-DT1", "T-DT1a", "T-DT1w", "T-DT1c", "T-DT2", "T-DT2s", "T-DT3", "T-DT4", "T-HS2", "T-HS3")
@@ -137,14 +137,14 @@ def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pyte
     monkeypatch.setattr(ways, "find_tool", lambda name: f"/bin/{name}")
     with quick_lab() as lab:
         with pytest.raises(LabError, match="nginx fcgi is left out: apt install libfcgi-perl"):
-            served(lab, ServingStack("nginx", "fcgi", "perl", program="hello")).__enter__()
+            serve_stack(lab, ServingStack("nginx", "fcgi", "perl", program="hello")).__enter__()
         assert asked == [PERL] and PROGRAMS["hello_fcgi.pl"].startswith(f"#!{PERL}\n")
         monkeypatch.setattr(ways, "find_spec", lambda name: None)
         with pytest.raises(LabError, match="gunicorn wsgi is left out: pip install gunicorn"):
-            served(lab, ServingStack("gunicorn", "wsgi", "python")).__enter__()
+            serve_stack(lab, ServingStack("gunicorn", "wsgi", "python")).__enter__()
         monkeypatch.setattr(webservers, "LIGHTTPD_MODULES", "/nowhere")
         with pytest.raises(LabError, match="lighttpd cgi is left out: apt install lighttpd-mod-openssl"):
-            served(lab, ServingStack("lighttpd", "cgi", "python"), tls=True).__enter__()
+            serve_stack(lab, ServingStack("lighttpd", "cgi", "python"), tls=True).__enter__()
 
 
 def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 def test_ways_answer(way: ServingStack) -> None:
     """Each way serves its page, and leaves no process behind."""
     with quick_lab() as lab:
-        with served(lab, way) as (server, path):
+        with serve_stack(lab, way) as (server, path):
             thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
             started = {server.pid, *server.other_pids}
             assert bool(server.other_pids) is way.is_backed
@@ -209,7 +209,7 @@ def test_ways_answer(way: ServingStack) -> None:
 def test_servlets_and_jsp_pages_answer(way: ServingStack) -> None:
     """Tomcat's and ewe's own, one start for both: the application of a JSP page has the servlet too."""
     build_once()
-    with quick_lab() as lab, served(lab, way) as (server, path):
+    with quick_lab() as lab, serve_stack(lab, way) as (server, path):
         url = server.url.rstrip("/") + path
         thesis_dynamic.probe(url, PAGE_JSP)
         thesis_dynamic.probe(url.removesuffix(".jsp"), PAGE_SERVLET)
@@ -225,7 +225,7 @@ def test_servlets_and_jsp_pages_answer(way: ServingStack) -> None:
     ],
 )
 def test_ways_answer_over_tls(way: ServingStack) -> None:
-    with quick_lab() as lab, served(lab, way, tls=True) as (server, path):
+    with quick_lab() as lab, serve_stack(lab, way, tls=True) as (server, path):
         assert server.url.startswith("https://")
         thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
 
@@ -269,7 +269,10 @@ def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
         (programs_directory(lab) / "page.php").write_text(page)
         for opcache in (False, True):
             tuned = replace(way, opcache=opcache)
-            with served(lab, tuned) as (server, path), opener().open(server.url.rstrip("/") + path) as answer:
+            with (
+                serve_stack(lab, tuned) as (server, path),
+                opener().open(server.url.rstrip("/") + path) as answer,
+            ):
                 assert answer.read() == (b"on" if opcache else b"off")
 
 
@@ -299,7 +302,7 @@ def test_the_luck_of_the_best_point_is_not_in_its_figure(monkeypatch: pytest.Mon
     def running(*_: object, **__: object) -> Iterator[tuple[SimpleNamespace, str]]:
         yield SimpleNamespace(url="http://127.0.0.1:9/", command="nginx"), "/page"
 
-    monkeypatch.setattr(thesis_dynamic, "served", running)
+    monkeypatch.setattr(thesis_dynamic, "serve_stack", running)
     monkeypatch.setattr(thesis_dynamic, "probe", lambda *_: None)
     way = ServingStack("nginx", "php-fpm", "php")
     test = DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}, clients=(1, 2, 4))
@@ -321,7 +324,7 @@ def test_a_way_that_fails_is_a_row_that_cannot_be_tested(monkeypatch: pytest.Mon
     way = ServingStack("nginx", "php-fpm", "php")
     monkeypatch.setattr(ServingStack, "why_missing", "")
     for module in (thesis_dynamic, thesis_memory):
-        monkeypatch.setattr(module, "served", failing)
+        monkeypatch.setattr(module, "serve_stack", failing)
     lab = SimpleNamespace(quick=True, notes=[])
     (cell,) = thesis_dynamic.measure(
         lab, DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}), way

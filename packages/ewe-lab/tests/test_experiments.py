@@ -48,7 +48,7 @@ from ewe_lab.experiments.t_a8 import PRINTED as A8
 from ewe_lab.experiments.thesis_memory import PROGRAM
 from ewe_lab.report import report, summary
 from ewe_lab.stacks.servers import run_ewe
-from ewe_lab.stacks.ways import ServingStack, served, technology
+from ewe_lab.stacks.ways import ServingStack, serve_stack, technology
 
 ALL_IDS = """
 E-T1 E-T2 E-T3 E-T4 E-T5 E-F1 E-F2 E-C1 E-C2 E-C3 E-C4
@@ -452,7 +452,7 @@ def test_a_load_that_fails_takes_no_other_figure_with_it(monkeypatch: pytest.Mon
             raise LabError("wrk does not end")
         return Sample("wrk", 1.0, replies=server.loads)
 
-    monkeypatch.setattr(apps, "served", lambda lab, way: nullcontext(
+    monkeypatch.setattr(apps, "serve_stack", lambda lab, way: nullcontext(
         (SimpleNamespace(name=way.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
     ))  # fmt: skip
     monkeypatch.setattr(apps, "probe", lambda *_: None)
@@ -846,7 +846,7 @@ def test_technologies_answer(name: str) -> None:
     """Each technology is really started, and gives the expected answer."""
     if name == "xswitch java":
         build_once()
-    with quick_lab() as lab, served(lab, technology(name)) as (server, path):
+    with quick_lab() as lab, serve_stack(lab, technology(name)) as (server, path):
         assert 0 < xswitch_tables.time_first_answer(server.url.rstrip("/") + path) < 50
 
 

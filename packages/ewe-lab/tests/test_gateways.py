@@ -57,7 +57,7 @@ def body_by(
 @pytest.mark.needs("gcc")
 def test_every_form_sends_the_same_bytes() -> None:
     with quick_lab() as lab:
-        where = forms.forms_of(lab, [70_000])
+        where = forms.write_forms(lab, [70_000])
         in_c, in_python = (CgiProgram(where, name, "70000") for name in ("bytes.cgi", "bytes.py"))
         expected = (where / "70000.html").read_bytes()
         found = {

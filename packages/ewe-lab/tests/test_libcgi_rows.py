@@ -180,7 +180,7 @@ def test_the_claim_about_times(small: tuple[float, ...], large: tuple[float, ...
 @pytest.mark.needs("gcc")
 def test_all_servers_of_table_3_answer_the_same() -> None:
     with quick_lab() as lab:
-        programs = forms.forms_of(lab, SIZES)
+        programs = forms.write_forms(lab, SIZES)
         ways = {**l_t3.gateways_of_ewe(lab, programs, "asyncio"), **l_t3.installed_servers(lab, programs)}
         answers = {}
         for name, serve in ways.items():
@@ -241,7 +241,7 @@ def test_a_library_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     monkeypatch.setattr(l_c1, "LIBRARY_COUNTS", (3, 3))
     with quick_lab() as lab:
-        programs = forms.forms_of(lab, SIZES[:1])
+        programs = forms.write_forms(lab, SIZES[:1])
         found = l_c1.measure_column(lab, LIBCGI, lambda: l_c1.time_libraries(lab, programs))
         cells = {cell.server: cell for cell in found}
         assert l_c1.time_import(programs) > 0

@@ -196,7 +196,7 @@ def test_the_policy_decides_how_many_small_files_come_first(
         (root / name).write_bytes(bytes(size))
     log = tmp_path / "order.log"
     with lab.start(replace(tested, options=(*tested.options, "--access-log", str(log))), root) as server:
-        assert sff.emptied(server, "/large-9", log).extra["before"] == before
+        assert sff.measure_emptying(server, "/large-9", log).extra["before"] == before
 
 
 def policies(orders: tuple[float, ...], drops: dict[str, tuple[int, int, int]]) -> ExperimentTable:

@@ -325,7 +325,7 @@ def test_postgresql_that_is_starting_up_has_time_to_start(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "psycopg", module)
     monkeypatch.setattr(databases, "time", SimpleNamespace(sleep=pauses.append))
     with pytest.raises(LabError, match="PostgreSQL does not start"):
-        databases.load("dbname=postgres")
+        databases.load_sample("dbname=postgres")
     assert sum(pauses) > 5
 
 

@@ -21,7 +21,7 @@ from ewe_lab.bench.experiment import Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
 from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.load.histogram import Histogram
-from ewe_lab.renew import Renewal, Renewer, order, seconds_of
+from ewe_lab.renew import Renewal, Renewer, experiments_to_renew, seconds_of
 from ewe_lab.report import claims, kept_reports
 from ewe_lab.report.claims import KeptFinding, KeptFindings
 
@@ -47,18 +47,18 @@ def test_what_lacks_a_verdict_comes_first_then_the_oldest() -> None:
         }
     )
     chosen = [CATALOG[id] for id in ("E-T1", "E-C3", "L-T1", "L-C1", "R-T1", "L-PK")]
-    sequence = [each.id for each in order(kept, chosen, False)]
+    sequence = [each.id for each in experiments_to_renew(kept, chosen, False)]
     assert sequence[:3] + sequence[5:] == ["L-C1", "L-T1", "R-T1", "E-T1"]
     assert CATALOG[sequence[3]].minutes <= CATALOG[sequence[4]].minutes
-    assert [each.id for each in order(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
+    assert [each.id for each in experiments_to_renew(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
 
 
 def test_of_one_day_the_shortest_comes_first_in_the_length_of_the_run() -> None:
     long = replace(CATALOG["L-T1"], id="long", minutes=9, quick_seconds=1)
     short = replace(CATALOG["L-T1"], id="short", minutes=1, quick_seconds=9)
     kept = KeptFindings(findings={})
-    assert [each.id for each in order(kept, [long, short], quick=False)] == ["short", "long"]
-    assert [each.id for each in order(kept, [short, long], quick=True)] == ["long", "short"]
+    assert [each.id for each in experiments_to_renew(kept, [long, short], quick=False)] == ["short", "long"]
+    assert [each.id for each in experiments_to_renew(kept, [short, long], quick=True)] == ["long", "short"]
 
 
 def run_of(id: str, foreign: float = 0.0, interrupted: bool = False) -> Results:
@@ -117,7 +117,7 @@ def test_each_experiment_is_kept_with_a_small_report(tmp_path: Path) -> None:
     assert sorted(trial.measured) == sorted(IDS)
     assert set(trial.kept().findings) == set(IDS)
     assert "2026-05-05" in trial.page.read_text()
-    path = kept_reports.kept_report(tmp_path / "kept", "L-T1")
+    path = kept_reports.report_file(tmp_path / "kept", "L-T1")
     loaded = lab_results.load(path)
     assert loaded.machine["code"] == CODE
     assert trial.kept().findings["L-T1"].code == CODE
@@ -254,7 +254,7 @@ def test_a_run_that_says_less_replaces_nothing(tmp_path: Path, capsys: pytest.Ca
     """Other programs came while it was measured: page and report stay as they are."""
     trial = Trial(tmp_path)
     trial.renew()
-    path = kept_reports.kept_report(tmp_path / "kept", "L-T1")
+    path = kept_reports.report_file(tmp_path / "kept", "L-T1")
     before = trial.page.read_text(), path.read_text()
     other = Trial(tmp_path)
     other.renewal = replace(other.renewal, chosen=[CATALOG["L-T1"]], runs=tmp_path / "runs2")

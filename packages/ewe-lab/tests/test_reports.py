@@ -65,7 +65,7 @@ def server(lab: LabBench) -> Iterator[PostgreSQL]:
         made.source += " port=5432"
         try:
             made.start()
-            databases.load(made.source)
+            databases.load_sample(made.source)
             yield made
         finally:
             made.stop()

@@ -37,7 +37,7 @@ def test_the_servlets_report_is_the_daemons() -> None:
             body = b"".join(fragments("TABLE", [each[0] for each in found.description], found))
         connection.close()
         place.chmod(0o644)
-        with servlets.served(lab, servlets.TYPE_2, str(place)) as (server, path):
+        with servlets.serve_report(lab, servlets.TYPE_2, str(place)) as (server, path):
             digest = hashlib.sha256(body).hexdigest()
             took = run_clients(server.url.rstrip("/") + path, 1, 3, digest)
     assert took.errors == {}
@@ -53,6 +53,6 @@ def test_without_the_build_servlets_are_left_out_by_name(monkeypatch: pytest.Mon
     with (
         quick_lab() as lab,
         pytest.raises(LabError, match="make java"),
-        servlets.served(lab, servlets.TYPE_2, "x"),
+        servlets.serve_report(lab, servlets.TYPE_2, "x"),
     ):
         pass

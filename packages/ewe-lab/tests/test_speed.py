@@ -183,9 +183,9 @@ def test_what_is_started_is_pinned_and_we_are_not() -> None:
         assert processes.wait_for_end(started, 20)
         assert processes.output_text(output).strip() == str({core})
     assert os.sched_getaffinity(0) == before
-    assert processes.core_seconds(core) > 0
+    assert processes.busy_seconds_of_core(core) > 0
     with pytest.raises(LabError, match="core 99999"):
-        processes.core_seconds(99999)
+        processes.busy_seconds_of_core(99999)
 
 
 # ---------------------------------------------------------------------------------------------------------

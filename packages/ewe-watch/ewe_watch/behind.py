@@ -5,7 +5,8 @@
 
 Both are the same picture: requests wait in a queue until a lane takes one. A lane is an engine, which belongs to a
 user and a language, or a connection to a database. Each lane has a begin and an end, because engines and
-connections come and go. A request names the connection of the server that waits for it, if ewe is that server.
+connections come and go. In these events the field `connection` has the name of the request. The text of an event
+names the connection of the server that waits for the request, if ewe is that server.
 
 An engine has one request at a time, except for a shared one (Java): its other requests lie in separate lanes.
 """
@@ -96,7 +97,7 @@ class BehindStep(NamedTuple):
 
 @dataclass
 class BehindStory:
-    """The story so far.
+    """The story so far. Each method x_NAME or db_NAME handles the event x-NAME or db-NAME (EVENTS).
 
     request_of: returns the index of the request that a connection of the server has now. worker_of: returns the
     worker that has begun this request, or "".
@@ -110,8 +111,8 @@ class BehindStory:
     steps: dict[str, list[BehindStep]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     queued: Counter[str] = field(default_factory=Counter)
     open_lanes: dict[str, BehindLane] = field(default_factory=dict)  # engine, or worker -> lane
-    # Engine -> lanes of requests at the same time
-    second: dict[str, list[BehindLane]] = field(default_factory=dict)
+    # Engine that runs several requests at once (Java) -> its further lanes
+    further_lanes: dict[str, list[BehindLane]] = field(default_factory=dict)
     open_requests: dict[str, BehindRequest] = field(default_factory=dict)
     processes: set[str] = field(default_factory=set)  # X-Switch's main processes
     ended: float = 0.0
@@ -119,8 +120,8 @@ class BehindStory:
     def feed(self, event: TraceEvent) -> None:
         """Add the next event. An event that the story does not know is ignored."""
         self.ended = max(self.ended, event.seconds)
-        if (tell := EVENTS.get(event.kind)) is not None:
-            tell(self, event)
+        if (handle := EVENTS.get(event.kind)) is not None:
+            handle(self, event)
 
     # X-Switch
 
@@ -179,7 +180,7 @@ class BehindStory:
 
     def lane_of_busy_engine(self, lane: BehindLane, seconds: float) -> BehindLane:
         """Return a free lane of a shared engine whose first lane is busy; add one if there is none."""
-        lanes = self.second.setdefault(lane.key, [])
+        lanes = self.further_lanes.setdefault(lane.key, [])
         for other_lane in lanes:
             if other_lane.busy is None:
                 return other_lane
@@ -256,7 +257,7 @@ class BehindStory:
     def end_lane(self, key: str, seconds: float, why: str) -> None:
         """End the lane of an engine or a connection, with the further lanes of a shared engine."""
         first_lane = self.open_lanes.pop(key, None)
-        for lane in (first_lane, *self.second.pop(key, ())):
+        for lane in (first_lane, *self.further_lanes.pop(key, ())):
             if lane is not None:
                 lane.ended, lane.why = seconds, why
 

@@ -29,7 +29,7 @@ from ewe_watch.moment import duration, several
 from ewe_watch.page import page
 from ewe_watch.perfetto import perfetto
 from ewe_watch.picture import svg_of
-from ewe_watch.story import TraceStory, tell
+from ewe_watch.story import TraceStory, story_of_events
 
 MOST_TRACES = 4  # on one page
 MAX_EXAMINED_EVENTS = 1000  # events at the begin of a file, by which its writer is known
@@ -169,7 +169,7 @@ def story_of(files: list[str]) -> TraceStory:
     """Return the story of the files of one picture. Raises TraceError."""
     name = files[0]
     events = heapq.merge(*(read(Path(file)) for file in files), key=lambda event: event.seconds)
-    story = tell(islice(events, MOST_EVENTS))
+    story = story_of_events(islice(events, MOST_EVENTS))
     if not story.events:
         raise TraceError(f"{name} has no events: has the server served anybody?")
     if next(events, None) is not None:  # an event that the story has not taken

@@ -503,7 +503,7 @@ OF_CONNECTION: dict[str, Callable[[TraceStory, TraceEvent, TracedConnection], No
 }
 
 
-def tell(events: Iterable[TraceEvent]) -> TraceStory:
+def story_of_events(events: Iterable[TraceEvent]) -> TraceStory:
     """Return the story of these events."""
     story = TraceStory()
     for event in events:

@@ -17,7 +17,7 @@ from ewe_watch.events import parts_of_accepted, read
 from ewe_watch.moments import moments
 from ewe_watch.perfetto import trace_events
 from ewe_watch.picture import svg_of
-from ewe_watch.story import BACKLOG, TraceStory, tell
+from ewe_watch.story import BACKLOG, TraceStory, story_of_events
 
 CLIENTS = 5
 WORK_S = 1.0
@@ -40,7 +40,7 @@ def serial(directory: Path, *, told: bool = True) -> Path:
 
 
 def story_of(path: Path) -> TraceStory:
-    return tell(read(path))
+    return story_of_events(read(path))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from ewe_watch.document import document
 from ewe_watch.events import parse
 from ewe_watch.moments import moments
 from ewe_watch.perfetto import perfetto
-from ewe_watch.story import TraceStory, tell
+from ewe_watch.story import TraceStory, story_of_events
 
 SERVER = """\
 100.000000 model - 10/10 xswitch an event loop before X-Switch
@@ -72,7 +72,7 @@ def chromium(one_chromium: Browser) -> Iterator[Browser]:
 
 def story() -> TraceStory:
     lines = sorted((SERVER + XSWITCH + DAEMON).splitlines())
-    return tell(map(parse, lines))
+    return story_of_events(map(parse, lines))
 
 
 def test_requests_wait_and_engines_take_them() -> None:
@@ -145,14 +145,14 @@ def test_arrows_lead_from_the_server_to_the_engines() -> None:
 
 def test_lost_events_of_two_programs_are_added() -> None:
     lines = ["1.0 x-begins - 20/20 ", "1.1 lost - 10/10 3", "1.2 lost - 11/11 5", "1.3 lost - 20/20 7"]
-    assert tell(map(parse, lines)).lost == 12
+    assert story_of_events(map(parse, lines)).lost == 12
 
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_connection_whose_end_was_lost_gives_way_to_the_next_one(busy: bool) -> None:
     statement = ["1.2 db-request 40.1 40/40 - uid:7 log", "1.3 db-runs 40.1 41/42 SELECT ?"] if busy else []
     lines = ["1.1 db-opened - 41/42 log sqlite", *statement, "1.4 db-opened - 41/42 other sqlite"]
-    found = tell(map(parse, lines)).behind
+    found = story_of_events(map(parse, lines)).behind
     assert [(lane.name, lane.began, lane.ended) for lane in found.lanes] == [
         ("log", 1.1, 1.4),
         ("other", 1.4, None),
@@ -166,7 +166,7 @@ def test_a_connection_whose_end_was_lost_gives_way_to_the_next_one(busy: bool) -
 def test_a_trace_of_nonsense_is_told_without_a_fault() -> None:
     lines = [line for line in (XSWITCH + DAEMON).splitlines() if "x-engine" not in line]
     for cut in range(len(lines)):
-        told = tell(map(parse, lines[cut:] + lines[:cut]))
+        told = story_of_events(map(parse, lines[cut:] + lines[:cut]))
         document(told, "x")
         moments(told)
         perfetto(told)
@@ -180,7 +180,7 @@ def test_a_trace_of_nonsense_is_told_without_a_fault() -> None:
         "db-lost",
         "db-closed",
     ):
-        document(tell([parse(f"1.0 {kind} 1.1 2/2"), parse(f"1.0 {kind} - 2/2")]), "x")
+        document(story_of_events([parse(f"1.0 {kind} 1.1 2/2"), parse(f"1.0 {kind} - 2/2")]), "x")
 
 
 @pytest.mark.starts_processes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ewe_watch.live import accounts
-from ewe_watch.live.accounts import GONE, MOST_OF_OTHERS, OwnAccountFirst, account_of_client, own_accounts
+from ewe_watch.live.accounts import GONE, MOST_OF_OTHERS, AccountLimitSocket, account_of_client, own_accounts
 
 STRANGER = os.geteuid() + 1
 WAIT_S = 30
@@ -23,12 +23,14 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def listening(stack: ExitStack, own: int, family: socket.AddressFamily = socket.AF_INET) -> OwnAccountFirst:
+def listening(
+    stack: ExitStack, own: int, family: socket.AddressFamily = socket.AF_INET
+) -> AccountLimitSocket:
     """Return a listening socket for which one account has precedence."""
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     server = socket.create_server((host, 0), family=family, backlog=100)
     server.settimeout(WAIT_S)
-    return stack.enter_context(OwnAccountFirst(server, frozenset((own,))))
+    return stack.enter_context(AccountLimitSocket(server, frozenset((own,))))
 
 
 def client_of(stack: ExitStack, server: socket.socket) -> socket.socket:

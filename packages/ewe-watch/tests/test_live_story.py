@@ -149,9 +149,9 @@ def test_a_work_tells_which_worker_has_asked_and_how_it_ended() -> None:
     )  # fmt: skip
     assert change["queued"] == {"engine": 1, "database": 0}
     change = behind(told, "1.4 x-runs 8.1 8/8 8.1")
-    assert change["rows"][0][7] == [0, 1300.0] and change["queued"]["engine"] == 0
+    assert change["rows"][0][7] == (0, 1300.0) and change["queued"]["engine"] == 0
     change = behind(told, "1.5 x-left 8.1 8/8 ", "1.6 x-answered 8.1 8/8 502 a crash")
-    assert [span[7:] for span in change["spans"]] == [[[0, 1300.0], ""], [None, "502 a crash"]]
+    assert [span[7:] for span in change["spans"]] == [[(0, 1300.0), ""], [None, "502 a crash"]]
 
 
 def test_a_failure_belongs_to_one_of_two_connections_of_the_same_name() -> None:

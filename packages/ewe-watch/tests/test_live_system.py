@@ -166,7 +166,7 @@ def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
 def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> None:
     """The quotes of a shell are removed first: {"x"} is {x} in the word that the server gets."""
     with pytest.raises(UsageError) as raised:
-        foreign.foreign(line)
+        foreign.foreign_choice(line)
     assert text in str(raised.value)
 
 

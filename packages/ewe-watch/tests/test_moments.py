@@ -8,11 +8,11 @@ from made_traces import MAIN, POOL, MadeTrace, Visitor, in_turn, made
 from ewe_watch.events import parse
 from ewe_watch.moment import several
 from ewe_watch.moments import Moment, duration, moments
-from ewe_watch.story import tell
+from ewe_watch.story import story_of_events
 
 
 def moments_of(trace: MadeTrace) -> dict[str, Moment]:
-    return {moment.kind: moment for moment in moments(tell(map(parse, trace.text().splitlines())))}
+    return {moment.kind: moment for moment in moments(story_of_events(map(parse, trace.text().splitlines())))}
 
 
 def test_the_collapse_of_a_pool() -> None:

@@ -10,7 +10,7 @@ from made_traces import ALL, made
 
 from ewe_watch.events import parse
 from ewe_watch.perfetto import perfetto
-from ewe_watch.story import tell
+from ewe_watch.story import story_of_events
 
 # Phase -> the fields that it must have
 FIELDS = {
@@ -42,7 +42,7 @@ def assert_nested(spans: list[tuple[int, int]]) -> int:
 def test_each_event_has_the_documented_fields(model: str) -> None:
     trace = made(model)
     trace.say(1.0, "refused", "-", "7120/7120", "192.0.2.1 max-connections")
-    story = tell(map(parse, trace.text().splitlines()))
+    story = story_of_events(map(parse, trace.text().splitlines()))
     document = json.loads(json.dumps(perfetto(story)))
     assert document["displayTimeUnit"] in ("ms", "ns")
     lanes, pairs = defaultdict(list), defaultdict(list)
@@ -78,7 +78,7 @@ CHILD = """1.0 model - 7/7 fork a process per connection
 
 
 def test_the_life_of_a_child_and_of_an_engine_encloses_its_work() -> None:
-    story = tell(map(parse, CHILD.format(space=" ").splitlines()))
+    story = story_of_events(map(parse, CHILD.format(space=" ").splitlines()))
     events = perfetto(story)["traceEvents"]
     lives = {event["name"]: event for event in events if event.get("cat") == "life"}
     assert {name: (each["ts"], each["dur"], each["args"]) for name, each in lives.items()} == {
@@ -101,5 +101,9 @@ def test_a_life_begins_with_work_that_a_damaged_trace_has_before_it() -> None:
     """The event `begins` was lost, and that of the next worker of the same number was not."""
     lines = ["1.0 model - 7/7 fork a", "2.0 accepted 8.1 8/8 a", "2.1 runs 8.1 8/8 ", "2.5 ended 8.1 8/8 a",
              "3.0 begins - 8/8 ", "3.2 ends - 8/8 "]  # fmt: skip
-    (life,) = (each for each in perfetto(tell(map(parse, lines)))["traceEvents"] if each.get("cat") == "life")
+    (life,) = (
+        each
+        for each in perfetto(story_of_events(map(parse, lines)))["traceEvents"]
+        if each.get("cat") == "life"
+    )
     assert (life["ts"], life["dur"]) == (2_100_000, 1_100_000)

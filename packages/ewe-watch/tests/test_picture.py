@@ -23,12 +23,12 @@ from ewe_watch.picture import (
     lane_pictures,
     svg_of,
 )
-from ewe_watch.story import tell
+from ewe_watch.story import story_of_events
 
 
 def numbers(trace: MadeTrace) -> dict[str, Any]:
     """Return the document of a trace."""
-    return document(tell(map(parse, trace.text().splitlines())), "a.trace")
+    return document(story_of_events(map(parse, trace.text().splitlines())), "a.trace")
 
 
 def lanes_of(picture: LanePicture) -> dict[str, DrawnLane]:
@@ -103,7 +103,7 @@ def test_a_long_trace_has_a_picture_of_limited_size() -> None:
 @pytest.mark.parametrize("event", ["closed 1.1 1/2 ", "answered 1.1 1/2 200 files", "later 1.1 1/2 what"])
 def test_a_trace_without_a_step_of_the_queue_has_a_picture(event: str) -> None:
     """Such as the end of a trace whose beginning was cut."""
-    found = document(tell([parse(f"1.0 {event}")]), "a.trace")
+    found = document(story_of_events([parse(f"1.0 {event}")]), "a.trace")
     assert svg_of([found]).startswith("<svg")
 
 

@@ -10,11 +10,11 @@ from made_traces import ALL, COLLAPSE, SILENT, MadeTrace, Visitor, made
 import ewe_watch.story as story_module
 from ewe_watch.document import document
 from ewe_watch.events import parse, read
-from ewe_watch.story import BUSY, PARKED, QUEUED, SENDS, WAITS, TraceStory, tell
+from ewe_watch.story import BUSY, PARKED, QUEUED, SENDS, WAITS, TraceStory, story_of_events
 
 
 def story_of(trace: MadeTrace) -> TraceStory:
-    return tell(map(parse, trace.text().splitlines()))
+    return story_of_events(map(parse, trace.text().splitlines()))
 
 
 def standing_still(story: TraceStory) -> dict[str, float]:
@@ -202,7 +202,7 @@ SCHEDULED = """\
 def test_the_short_form_of_a_student_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "trace.txt"
     path.write_text(SCHEDULED)
-    story = tell(read(path))
+    story = story_of_events(read(path))
     assert [lane.detail for lane in story.lanes()] == ["A in the trace", "B in the trace"]
     assert [story.label(each) for each in story.connections] == ["40112", "40113", "40114"]
     assert [(each.line, each.worker) for each in story.requests] == [
@@ -234,7 +234,7 @@ def story_of_lives(lives: list[tuple[int, float, float]]) -> TraceStory:
         *(line for each in lives for line in lived(*each)),
         "99.0 stops - 7/7",
     ]
-    return tell(sorted(map(parse, lines), key=lambda event: event.seconds))
+    return story_of_events(sorted(map(parse, lines), key=lambda event: event.seconds))
 
 
 def test_a_pool_that_grows_has_the_lives_of_its_threads() -> None:

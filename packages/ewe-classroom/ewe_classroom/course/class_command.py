@@ -102,7 +102,7 @@ def check_options(options: argparse.Namespace) -> None:
                 f"--table: {options.table.name} is the name of a file of the results; rename the platform's table"
             )
         # Fill in no marks: this only raises the ConfigError of a wrong table or column.
-        marks.filled(options.table, options.column, [])
+        marks.fill_table(options.table, options.column, [])
     if options.similar:
         needs_copydetect()
 
@@ -233,7 +233,7 @@ def write_results(
     for name in marks.unknown_students(rules, graded):
         print(f"ewe-course: {options.rules}: [extensions] {name}: no student of this class", file=sys.stderr)
     if options.table:
-        table = marks.filled(options.table, options.column, all_marks)
+        table = marks.fill_table(options.table, options.column, all_marks)
         marks.write_if_new(plan.results / options.table.name, table.text)
         print(f"{plan.results / options.table.name}")
         if table.missing:

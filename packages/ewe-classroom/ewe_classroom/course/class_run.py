@@ -172,7 +172,7 @@ def grade_class(
     again. Raises ConfigError if the results' directory cannot be written.
     """
     with locked(plan.results):
-        return grade_alone(plan, hand_ins, on_result, tell)
+        return grade_in_locked_directory(plan, hand_ins, on_result, tell)
 
 
 @contextlib.contextmanager
@@ -204,7 +204,7 @@ def locked(results: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def grade_alone(
+def grade_in_locked_directory(
     plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
@@ -226,36 +226,36 @@ def grade_alone(
     found: dict[str, GradedHandIn] = {}
     waiting: list[WaitingHandIn] = []
     for each in hand_ins:
-        ready = prepare(plan, each, lab_digests)
+        ready = prepare(plan, each, lab_digests)  # a result, if nothing has changed since the last run
         if isinstance(ready, GradedHandIn):
             found[each.key] = ready
         else:
             waiting.append(ready)
-    for text in changes(waiting):
+    for text in change_lines(waiting):
         tell(text)
     if waiting and plan.variant.name == "go":
         # Before the time limits of the submissions begin.
         go_cache.warm_up(own_account=os.geteuid() != 0 or plan.user == "root")
     for ready_count, result in enumerate(found.values(), 1):
         on_result(result, len(hand_ins) - ready_count, None)
-    for result in timed(plan, waiting, given, on_result):
+    for result in grade_with_time_left(plan, waiting, given, on_result):
         found[result.hand_in.key] = result
-    late = [each for each in found.values() if has_reached_limit(each, plan)]
-    if late:
+    cut_off = [each for each in found.values() if has_reached_limit(each, plan)]
+    if cut_off:
         longer = replace(plan, jobs=1, limit_s=LONGER_LIMIT * plan.limit_s)
         tell(
-            f"the limit of {plan.limit_s:g} s was reached: {counted(len(late))} to be graded again, one at a time,"
-            f" with {longer.limit_s:g} s"
+            f"the limit of {plan.limit_s:g} s was reached: {submissions_text(len(cut_off))} to be graded again, "
+            f"one at a time, with {longer.limit_s:g} s"
         )
-        for result in timed(
-            longer, [prepare_again(plan, each, lab_digests) for each in late], given, on_result
+        for result in grade_with_time_left(
+            longer, [prepare_again(plan, each, lab_digests) for each in cut_off], given, on_result
         ):
             result.again = True
             found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
 
 
-def timed(
+def grade_with_time_left(
     plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None, on_result: OnResult
 ) -> Iterator[GradedHandIn]:
     """Grade submissions (in_parallel()). Yield each result, and then call on_result with the time that is left."""
@@ -267,16 +267,16 @@ def timed(
         on_result(result, left_count, seconds_each * left_count)
 
 
-def counted(count: int) -> str:
+def submissions_text(count: int) -> str:
     """Return a number of submissions as text."""
     return f"{count} submission{'' if count == 1 else 's'}"
 
 
-def changes(waiting: Sequence[WaitingHandIn]) -> list[str]:
+def change_lines(waiting: Sequence[WaitingHandIn]) -> list[str]:
     """Return a line for each change after which submissions are graded again."""
     counts = Counter(change for each in waiting for change in each.changed)
     return [
-        f"{change} since the last run: {counted(count)} to be graded again"
+        f"{change} since the last run: {submissions_text(count)} to be graded again"
         for change, count in counts.items()
     ]
 

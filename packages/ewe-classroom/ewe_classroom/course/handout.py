@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ewe.config.messages import ConfigError, docs_page
 from ewe_classroom.course.labs import MODEL, STEP, Lab, LabVariant, steps
-from ewe_classroom.course.locales import ENGLISH, frame, phrase
+from ewe_classroom.course.locales import ENGLISH, phrase, shared_text
 from ewe_classroom.course.text_page import MarkdownMissing, to_html
 from ewe_classroom.grader import scheme
 from ewe_classroom.grader.kinds import SERVER
@@ -119,14 +119,14 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     """
     text = lab.in_language("text.md", variant.name, locale).strip()
     plan = scheme.load(lab.name).checks_for_language(variant.name)
-    files = [frame("work", locale).format(name=name) for name in variant.work]
-    files += [frame("given", locale).format(name=name) for name in variant.given]
-    files += [frame("test", locale).format(name=name) for name in variant.tests]
+    files = [shared_text("work", locale).format(name=name) for name in variant.work]
+    files += [shared_text("given", locale).format(name=name) for name in variant.given]
+    files += [shared_text("test", locale).format(name=name) for name in variant.tests]
     source = SOURCE_OF_EWE.search(text)
-    begin = frame("begin", locale).format(
+    begin = shared_text("begin", locale).format(
         files="\n".join(files),
-        source=frame("source", locale).format(name=source[1]) if source else "",
-        build=frame("build", locale).format(build=variant.build) if variant.build else "",
+        source=shared_text("source", locale).format(name=source[1]) if source else "",
+        build=shared_text("build", locale).format(build=variant.build) if variant.build else "",
         lab=f"{lab.name} --seed {shlex.quote(seed.name)}" if seed is not None else lab.name,
         grade=variant.grade,
         name=lab.name,
@@ -134,8 +134,8 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
         subject=plan.subject,
     )
     times = [hours for _, hours in steps(text)]
-    head = frame("head", locale).format(
-        how=frame("model", locale) if variant.name == MODEL else PROGRAMMING[variant.name],
+    head = shared_text("head", locale).format(
+        how=shared_text("model", locale) if variant.name == MODEL else PROGRAMMING[variant.name],
         hours=sum(times),
         steps=len(times),
         points=sum(item.points for item in plan.items),
@@ -143,22 +143,22 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
     own = numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
     title = phrase(lab.title, locale)
     scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
-    watch = frame("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
+    watch = shared_text("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
     text = with_first_test(text, variant, locale)
     return f"# {title}\n\n{head}\n\n{watch}{text}\n{begin}{own}{section_of_points(plan, locale)}"
 
 
 def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
     """Return the text of a lab with the command of its first test, below the heading of the first step."""
-    go = frame("first-go", locale).rstrip("\n") if variant.name == "go" else ""
-    race = frame("first-race", locale) if "-race" in variant.first else ""
-    first = frame("first", locale).format(command=variant.first, go=go + race)
+    go = shared_text("first-go", locale).rstrip("\n") if variant.name == "go" else ""
+    race = shared_text("first-race", locale) if "-race" in variant.first else ""
+    first = shared_text("first", locale).format(command=variant.first, go=go + race)
     return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 
 def section_of_points(plan: scheme.Scheme, locale: str = ENGLISH) -> str:
     """Return the section with the points of a lab, as Markdown."""
-    return frame("points", locale).format(rows="\n".join(rows_of_points(plan, locale)))
+    return shared_text("points", locale).format(rows="\n".join(rows_of_points(plan, locale)))
 
 
 def rows_of_points(plan: scheme.Scheme, locale: str) -> list[str]:
@@ -195,14 +195,15 @@ def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
     usual_workers = scheme.load(lab.name).workers
     workers = seed.workers(usual_workers)
     files = [
-        frame("file", locale).format(path=path, bytes=len(content)) for path, content in seed.files().items()
+        shared_text("file", locale).format(path=path, bytes=len(content))
+        for path, content in seed.files().items()
     ]
     command = f"python3 {variant.work[0]} {seed.port} site {workers}"
-    return frame("numbers", locale).format(
+    return shared_text("numbers", locale).format(
         name=seed.name,
         quoted=shlex.quote(seed.name),
         port=seed.port,
-        workers=frame("workers", locale).format(workers=workers) if usual_workers > 1 else "",
+        workers=shared_text("workers", locale).format(workers=workers) if usual_workers > 1 else "",
         files="\n".join(files),
-        run=frame("try", locale).format(command=command) if variant.name == "python" else "",
+        run=shared_text("try", locale).format(command=command) if variant.name == "python" else "",
     )

@@ -272,20 +272,21 @@ def to_text(entries: list[LeaderboardEntry]) -> str:
     for each in standings(entries):
         entry = each.entry
         spread = f"{entry.low:.2f} to {entry.high:.2f}"
-        marks = f"{of_all(entry.passed, entry.checks):>6}  {of_all(entry.score, entry.points):>6}"
+        marks = f"{count_text(entry.passed, entry.checks):>6}  {count_text(entry.score, entry.points):>6}"
         lines.append(
-            f"{each.rank or '–':>4}  {entry.name[:28]:<28} {entry.rate:>6.2f} {spread:>14} {shown(entry.p99):>6} "
-            f"{shown(entry.cpu):>6} {shown(entry.memory_kib, 1):>7}  {marks}"
+            f"{each.rank or '–':>4}  {entry.name[:28]:<28} {entry.rate:>6.2f} {spread:>14} "
+            f"{figure_text(entry.p99):>6} {figure_text(entry.cpu):>6} {figure_text(entry.memory_kib, 1):>7}  "
+            f"{marks}"
         )
     lines += [f"   –  {entry.name[:28]:<28} no speed: {entry.failure}" for entry in entries if entry.failure]
     return "\n".join(lines) + "\n"
 
 
-def of_all(count: int, all_count: int) -> str:
+def count_text(count: int, all_count: int) -> str:
     """Return a count of several as text; a dash if there are none, as after `ewe-grade --only speed`."""
     return f"{count}/{all_count}" if all_count else "–"
 
 
-def shown(value: float | None, digits: int = 2) -> str:
+def figure_text(value: float | None, digits: int = 2) -> str:
     """Return a figure as text; a dash if it was not measured."""
     return "–" if value is None else f"{value:.{digits}f}"

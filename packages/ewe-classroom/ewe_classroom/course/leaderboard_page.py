@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ewe_classroom.course.leaderboard import LeaderboardEntry, Standing, of_all, shown, standings
+from ewe_classroom.course.leaderboard import LeaderboardEntry, Standing, count_text, figure_text, standings
 from ewe_explore.pages import render
 
 
@@ -95,11 +95,14 @@ def row_of(row: Standing) -> LeaderboardRow:
             LeaderboardCell("rank", row.rank, str(row.rank or "–")),
             LeaderboardCell("name", entry.name, entry.name),
             LeaderboardCell("rate", entry.rate, f"{entry.rate:.2f}"),
-            LeaderboardCell("p99", entry.p99, shown(entry.p99), "99 %"),
-            LeaderboardCell("cpu", entry.cpu, shown(entry.cpu), "CPU"),
-            LeaderboardCell("memory", entry.memory_kib, shown(entry.memory_kib, 1), "KiB"),
+            LeaderboardCell("p99", entry.p99, figure_text(entry.p99), "99 %"),
+            LeaderboardCell("cpu", entry.cpu, figure_text(entry.cpu), "CPU"),
+            LeaderboardCell("memory", entry.memory_kib, figure_text(entry.memory_kib, 1), "KiB"),
             LeaderboardCell(
-                "checks", entry.passed if entry.checks else None, of_all(entry.passed, entry.checks), "checks"
+                "checks",
+                entry.passed if entry.checks else None,
+                count_text(entry.passed, entry.checks),
+                "checks",
             ),
         ],
     )

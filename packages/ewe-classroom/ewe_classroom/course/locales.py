@@ -44,7 +44,7 @@ def words(locale: str = ENGLISH) -> Words:
     return table("words.toml") | (table(f"words.{locale}.toml") if locale != ENGLISH else {})
 
 
-def frame(piece: str, locale: str) -> str:
+def shared_text(piece: str, locale: str) -> str:
     """Return a piece of the text around the assignments."""
     return table("frame.toml")[piece][locale]
 

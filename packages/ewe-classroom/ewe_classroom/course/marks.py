@@ -367,7 +367,7 @@ class FilledTable:
     above: list[str]
 
 
-def filled(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
+def fill_table(path: Path, column: str | None, marks: list[Mark]) -> FilledTable:
     """Fill the marks into a platform's own table (Moodle's worksheet, Canvas's gradebook, a roster).
 
     column: the head of the column for the marks; None: Moodle's "Grade". A mark above the maximum of the table is

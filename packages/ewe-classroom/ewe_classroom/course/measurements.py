@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -123,23 +123,22 @@ def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None
     all_responses = 0
     cpu_s_before = cpu_seconds(subject)
     for clients in CLIENT_COUNTS:
-        responses, response_s, duration_s = closed_loop(port, clients)
-        if not responses:
+        found = run_closed_loop(port, clients)
+        if not found.responses:
             raise ConfigError(
                 f"no response in {RESPONSE_TIMEOUT_S:g} s with {clients} clients: is this the server of the lab?"
             )
-        rates[clients] = round(responses / duration_s, 1)
-        times_ms[clients] = round(response_s / responses * 1000, 3)
-        all_responses += responses
+        rates[clients], times_ms[clients] = round(found.rate, 1), round(found.mean_ms, 3)
+        all_responses += found.responses
         say(f"{clients:3} clients: {rates[clients]:8.1f} responses/s, {times_ms[clients]:8.3f} ms each")
     # Taken before the programs run: the CPU time of a response is that of a file.
     cpu_us = round((cpu_seconds(subject) - cpu_s_before) / all_responses * 1e6, 1)
     program_ms = {}
     if lab in PROGRAMS:
-        responses, response_s, _ = closed_loop(port, 1, PROGRAMS[lab])
-        if not responses:
+        found = run_closed_loop(port, 1, PROGRAMS[lab])
+        if not found.responses:
             raise ConfigError(f"no response of the program {PROGRAMS[lab]}: is this the server of the lab?")
-        program_ms[1] = round(response_s / responses * 1000, 3)
+        program_ms[1] = round(found.mean_ms, 3)
         say(f"  1 client of a program: {program_ms[1]:8.3f} ms each")
     for count in IDLE_CONNECTION_COUNTS:
         stalled = [hold(port) for _ in range(count)]
@@ -168,11 +167,26 @@ class OkAnswer:
         return not data
 
 
-def closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> tuple[int, float, float]:
-    """Let clients ask again and again for CLOSED_LOOP_S.
+class LoopResult(NamedTuple):
+    """The responses of one closed loop. sum_s: their times together. duration_s: of the loop."""
 
-    Return the number of responses, the sum of their times in seconds, and the duration of the loop in seconds.
-    """
+    responses: int
+    sum_s: float
+    duration_s: float
+
+    @property
+    def rate(self) -> float:
+        """The responses of one second."""
+        return self.responses / self.duration_s
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean time of a response in milliseconds. There must be at least one response."""
+        return self.sum_s / self.responses * 1000
+
+
+def run_closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> LoopResult:
+    """Let clients ask again and again for CLOSED_LOOP_S; return their responses."""
     load = ClosedLoad(
         ("127.0.0.1", port),
         REQUEST % path.encode(),
@@ -182,7 +196,7 @@ def closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> tuple[in
         stall_timeout_s=RESPONSE_TIMEOUT_S,
     )
     found = ClosedLoop(load).run()
-    return len(found.times_s), sum(found.times_s), found.seconds
+    return LoopResult(len(found.times_s), sum(found.times_s), found.seconds)
 
 
 def hold(port: int) -> socket.socket:

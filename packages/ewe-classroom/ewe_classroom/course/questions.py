@@ -57,7 +57,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
 
     def filled(text: str) -> str:
         """Return a text with the value of each expression in braces in its place."""
-        return EXPRESSION.sub(lambda match: shown(evaluate(match[1], values)), text)
+        return EXPRESSION.sub(lambda match: number_text(evaluate(match[1], values)), text)
 
     made = []
     for template in lab.questions:
@@ -81,7 +81,7 @@ def questions(lab: Lab, measurements: Measurements) -> list[Question]:
     return made
 
 
-def shown(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number as a question shows it."""
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 

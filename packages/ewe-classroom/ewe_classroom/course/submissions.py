@@ -609,9 +609,10 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
 
 
 def set_time(path: Path, seconds: float) -> None:
-    """Give an unpacked file the time that its archive has for it: newest_change() reads it in the class's archive.
+    """Give an unpacked file the time of change that its archive has for it, in seconds since 1970.
 
-    A time that cannot be leaves the present one.
+    newest_change() reads these times, to find out when a student handed in. A time that no file can have, such as
+    one before 1970 on some systems, is ignored.
     """
     with contextlib.suppress(OSError, OverflowError, ValueError):
         os.utime(path, (seconds, seconds))

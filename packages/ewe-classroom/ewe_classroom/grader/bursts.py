@@ -95,8 +95,8 @@ def bursts(scene: Scene) -> None:
             unread = sum(scene.is_unread(client) for client in clients[:-1])
             scene.fail(
                 f"{count} clients connected at once, and {count - 1} of them sent half a request; the last one "
-                f"sent a whole request and {whole.story()}; {unread} of the {count - 1} halves had not been read"
-                f"{scene.blocked()}",
+                f"sent a whole request and {whole.outcome_text()}; {unread} of the {count - 1} halves had not been "
+                f"read{scene.blocked_text()}",
                 f"answer it: the server serves {count} clients at a time, and only {count - 1} are stalled",
                 cause(scene),
             )

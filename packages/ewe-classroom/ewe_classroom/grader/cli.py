@@ -27,9 +27,9 @@ from ewe_classroom.grader import formats, own_model, processes, repeat, replay, 
 from ewe_classroom.grader.check import Check, all_checks
 from ewe_classroom.grader.grading import Grading
 from ewe_classroom.grader.kinds import DATA, SERVER, kind
-from ewe_classroom.grader.located import located
+from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.page import to_html
-from ewe_classroom.grader.refused import refused
+from ewe_classroom.grader.refused import refusal_report
 from ewe_classroom.grader.sandbox import (
     SandboxLimits,
     SubjectAccount,
@@ -218,10 +218,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     if options.path and not options.work:
         try:
-            options.path = located(options.path, lab.subject)
+            options.path = locate_submission(options.path, lab.subject)
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
-    lab = with_options(lab, options)
+    lab = apply_options(lab, options)
     if options.zero is not None:
         return refuse(options, lab, printable(one_line(options.zero)))
     # Data of a measurement is no program, and needs no account.
@@ -244,13 +244,13 @@ def run(options: argparse.Namespace) -> int:
             )
             # A submission in Python may be a model of ewe that was only renamed.
             if lab.subject == SERVER and (options.path or "").endswith(".py"):
-                own_model.expect(Path(options.path).absolute())
+                own_model.expect_own_work(Path(options.path).absolute())
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
         check_readable(start_command, account)
         if options.repeat > 1 or options.runs:
             return grade_often(options, start_command, lab, account, hidden)
-        with prepared(options, start_command, lab, account, hidden) as grading:
+        with prepare_grading(options, start_command, lab, account, hidden) as grading:
             if options.replay:
                 return print_replay(grading, str(head.get("check")), steps)
             return grade(grading, options)
@@ -289,7 +289,7 @@ def check_report_files(options: argparse.Namespace) -> None:
         formats.check_directory(Path(options.record))
 
 
-def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
+def apply_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Scheme:
     """Apply --seed, --claim and --only to the lab; return the changed lab. Raises ConfigError.
 
     --seed changes only the number of workers here: Grading gets the seed for all else. --claim: the number of
@@ -303,7 +303,7 @@ def with_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Sche
         lab = replace(lab, speed=replace(lab.speed, clients=options.claim))
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
-        lab = chosen(lab, options.only, options.speed)
+        lab = keep_only(lab, options.only, options.speed)
     if options.speed and lab.subject != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     return lab
@@ -358,7 +358,7 @@ def graded_copy(
 
 
 @contextmanager
-def prepared(
+def prepare_grading(
     options: argparse.Namespace,
     start_command: subject.StartCommand,
     lab: scheme.Scheme,
@@ -399,7 +399,7 @@ def known_checks() -> dict[str, Check]:
     return {**all_checks(), SPEED.name: SPEED}
 
 
-def chosen(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
+def keep_only(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
     """Return the lab with only the checks of --only, in the order of `names`. Raises ConfigError.
 
     A named check that the lab does not have is added without points. speed: whether this run measures the speed;
@@ -533,7 +533,7 @@ def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
     shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
     lab = lab.checks_for_language(language_of([*(options.work or ()), options.path or ""]))
     student = options.student or options.seed or ""
-    report = refused(lab, shown, reason, student, seeded=options.seed is not None)
+    report = refusal_report(lab, shown, reason, student, seeded=options.seed is not None)
     save(report, options)
     if options.autolab:
         print(formats.to_autolab(report))
@@ -577,7 +577,7 @@ def grade_often(
     """
 
     def once() -> Report:
-        with prepared(options, start_command, lab, account, hidden) as grading:
+        with prepare_grading(options, start_command, lab, account, hidden) as grading:
             return grading.run()
 
     checks = [item.check.name for item in lab.items]

@@ -66,10 +66,12 @@ def exchange(
     client = ask(scene.client(), path, {**fields, "Connection": "close"}, method)
     # The end of the connection, not of the response: surplus bytes would come after it.
     scene.until(client.over, f"{client.name} sees the end of the connection")
-    asked = f"{method} {path} with {shown(fields)}"
+    asked = f"{method} {path} with {fields_text(fields)}"
     if not client.answers:
         scene.expect_alive(asked)
-        scene.fail(f"{asked}: the client {client.story()}", "answer the request", scene.likely_reason())
+        scene.fail(
+            f"{asked}: the client {client.outcome_text()}", "answer the request", scene.likely_reason()
+        )
     expect_no_more(scene, client, asked)
     client.close()
     return client.answers[0]
@@ -93,7 +95,7 @@ def expect_no_more(scene: Scene, client: SceneClient, asked: str) -> None:
     )
 
 
-def shown(fields: Mapping[str, str]) -> str:
+def fields_text(fields: Mapping[str, str]) -> str:
     """Return the header fields of a request for a message."""
     return ", ".join(f"{name}: {value}" for name, value in fields.items()) or "no condition"
 
@@ -114,13 +116,13 @@ def expect(
             404: "there is no file to compare with",
         }[status]
         scene.fail(
-            f"{method} {path} with {shown(fields)} got status {response.status}",
+            f"{method} {path} with {fields_text(fields)} got status {response.status}",
             f"answer {status}: {meaning}",
             because,
         )
     if status == 200 and method == "GET" and response.body != scene.site.files[path]:
         scene.fail(
-            f"{method} {path} with {shown(fields)} got 200 and {len(response.body)} bytes",
+            f"{method} {path} with {fields_text(fields)} got 200 and {len(response.body)} bytes",
             f"send the file's {len(scene.site.files[path])} bytes",
             because,
         )
@@ -240,10 +242,10 @@ def not_modified(scene: Scene) -> None:
         before = len(client.answers)
         ask(client, "/page.txt", fields)
         scene.until(lambda wanted=before + 1: len(client.answers) == wanted or client.over(), "the answer")  # type: ignore[misc]
-        expect_no_more(scene, client, f"GET /page.txt with {shown(fields)}")
+        expect_no_more(scene, client, f"GET /page.txt with {fields_text(fields)}")
         if len(client.answers) == before or client.answers[-1].status != status:
             scene.fail(
-                f"on one connection, GET /page.txt with {shown(fields)}: the client {client.story()}",
+                f"on one connection, GET /page.txt with {fields_text(fields)}: the client {client.outcome_text()}",
                 f"answer {status}",
                 "the server or the client mistakes bytes of the 304 for the next message",
             )

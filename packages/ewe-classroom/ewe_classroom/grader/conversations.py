@@ -1,4 +1,21 @@
-"""Checks of one conversation: the bytes of each response, and the end of the connection."""
+"""Checks of one conversation: the bytes of each response, and the end of the connection.
+
+TCP carries a stream of bytes, and has no messages. One recv() may return a part of a request, or several requests.
+One send() may take a part of a response. A server that takes one recv() for one request works in its author's test,
+where each message arrives as a whole. These checks choose the pieces:
+
+    byte-by-byte      the head arrives one byte at a time: when is it complete?
+    pipelined         two requests arrive together: the second is already in the buffer
+    answers           the client reads late, so send() takes only a part of a large file
+    half-close        FIN comes after a request, whose client still waits; or within a head, which stays incomplete
+    content-length,
+    keep-alive        the end of a response is at its last byte, or at the end of the connection
+
+Possible failures: the kernel joins or divides the pieces on their way. Over the loopback interface a piece arrives
+as it was sent, if the server has read the earlier one. The scene waits for that.
+
+Read next: responses.py, how the grader reads a response.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +77,7 @@ def content_length(scene: Scene) -> None:
         scene.until(client.over, f"{client.name} sees the end")
         responses = client.reader.responses
         if not responses:
-            scene.fail(f"{client.name} {client.story()}", "answer with a response")
+            scene.fail(f"{client.name} {client.outcome_text()}", "answer with a response")
         length = responses[0].length
         if length is not None and length != size:
             scene.fail(
@@ -93,7 +110,7 @@ def not_found(scene: Scene) -> None:
         scene.expect_alive("a request for a missing file")
         if not client.answered():
             scene.fail(
-                f"{client.name} asked for a missing file and {client.story()}",
+                f"{client.name} asked for a missing file and {client.outcome_text()}",
                 "answer 404",
                 "the exception of open() ends the conversation, or its thread",
             )
@@ -152,7 +169,8 @@ def byte_by_byte(scene: Scene) -> None:
     scene.until(client.answered_or_over, f"{client.name} gets a response")
     if index < len(request) - 1:
         scene.fail(
-            f"the server answered or closed after {index + 1} of {len(request)} bytes: the client {client.story()}",
+            f"the server answered or closed after {index + 1} of {len(request)} bytes: the client "
+            f"{client.outcome_text()}",
             "wait for the whole head of the request",
             "one recv() is taken for one request",
         )
@@ -184,7 +202,7 @@ def half_close(scene: Scene) -> None:
             because = "the conversation has ended, and nothing closes its connection: no thread is in recv()"
         scene.fail_once(
             STAYS_OPEN,
-            f"half a request and FIN have arrived, and the connection stays open{scene.blocked()}",
+            f"half a request and FIN have arrived, and the connection stays open{scene.blocked_text()}",
             "close the connection: the rest of the request can never come",
             because,
         )
@@ -205,14 +223,16 @@ def pipelined(scene: Scene) -> None:
     client.send(client.request("/1.txt") + client.request("/2.txt"))
     scene.until(lambda: len(client.answers) == 2 or client.over(), "two answers")
     if not client.answers:
-        scene.fail(f"two requests in one segment: the client {client.story()}", "answer both, in order")
+        scene.fail(
+            f"two requests in one segment: the client {client.outcome_text()}", "answer both, in order"
+        )
     scene.expect_body(client, client.answers[0], "/1.txt")
     if client.answers[0].keeps_open:
         if len(client.answers) < 2:
             scene.fail(
                 f"the first response promised to keep the connection open; the second request, "
                 f"sent with the first, "
-                f"was lost: the client {client.story()}",
+                f"was lost: the client {client.outcome_text()}",
                 "answer the second request, too",
                 "the server throws away the bytes after the first request, or breaks its promise",
             )
@@ -229,11 +249,12 @@ def next_response(scene: Scene, client: SceneClient, number: int) -> Response:
     if len(client.answers) <= number:
         if number == 0:
             scene.fail(
-                f"a request without Connection: close: the client {client.story()}", "answer the request"
+                f"a request without Connection: close: the client {client.outcome_text()}",
+                "answer the request",
             )
         scene.fail(
             f"response {number} promised to keep the connection open, and request {number + 1} on it failed: "
-            f"the client {client.story()}",
+            f"the client {client.outcome_text()}",
             "answer the next request, or send Connection: close with the previous response",
             "the server closes each connection but answers as HTTP/1.1 without saying so",
         )
@@ -277,7 +298,7 @@ def keep_alive(scene: Scene) -> None:
                 )
             scene.fail_once(
                 STAYS_OPEN,
-                f"the connection stays open after a request with {what}: the client {client.story()}",
+                f"the connection stays open after a request with {what}: the client {client.outcome_text()}",
                 "close the connection after the response",
                 because,
             )

@@ -341,8 +341,8 @@ class EngineScene(Scene):
             )
         if answer.status != status:
             self.fail(
-                f"the end mark of {name} has status {ending(answer.status)}{self.errors(answer)}",
-                f"give the script's exit status: {ending(status)}",
+                f"the end mark of {name} has status {status_text(answer.status)}{self.errors(answer)}",
+                f"give the script's exit status: {status_text(status)}",
                 because,
             )
         return answer
@@ -364,7 +364,7 @@ class EngineScene(Scene):
         except (ValueError, RecursionError):
             self.fail(
                 f"an ordinary script{after and ' after ' + after} answered "
-                f"{short(answer.output)}{self.errors(answer)}",
+                f"{short_text(answer.output)}{self.errors(answer)}",
                 "run the script as in a new process",
             )
 
@@ -373,13 +373,13 @@ class EngineScene(Scene):
         found = self.probe(after)[key]
         if found != wanted:
             self.fail(
-                f"after {after}, the next script found {key} {short(found)}",
-                f"give each script a fresh start: {key} {short(wanted)}",
+                f"after {after}, the next script found {key} {short_text(found)}",
+                f"give each script a fresh start: {key} {short_text(wanted)}",
                 because,
             )
 
 
-def short(value: object) -> str:
+def short_text(value: object) -> str:
     """Return a value as a short text: its beginning and its length if it is long."""
     text = repr(value)
     return text if len(text) <= MAX_SHORT_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
@@ -396,6 +396,6 @@ def difference(found: bytes, wanted: bytes) -> str:
     return f"{len(found):,} bytes; from byte {at:,} on: {around!r}"
 
 
-def ending(status: int | None) -> str:
+def status_text(status: int | None) -> str:
     """Return the exit status of an end mark in words. None: the engine ended without a mark."""
     return "none: the engine ended" if status is None else str(status)

@@ -40,7 +40,7 @@ from typing import NamedTuple
 import ewe
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short, state_of
+from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short_text, state_of
 from ewe_classroom.grader.engines import HEADER_SCRIPT
 from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, named_account, own_account
 from ewe_classroom.grader.scene import WAIT_LIMIT_S
@@ -225,7 +225,7 @@ class XSwitchServer:
     def wait_until_ready(self) -> None:
         """Wait until ewe listens. Raises RuntimeError if ewe ends first, or after START_TIMEOUT_S."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not processes.listens(self.port):
+        while not processes.listener_inode(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ewe -x does not start: {self.last_output()}")
             time.sleep(POLL_EVERY_S)
@@ -280,7 +280,7 @@ class XSwitchServer:
             return state_of(body)
         except (ValueError, RecursionError):
             self.scene.fail(
-                f"an ordinary script behind X-Switch answered {short(body)}",
+                f"an ordinary script behind X-Switch answered {short_text(body)}",
                 "send the script's output as it is",
                 f"the log of X-Switch says: {self.last_output()[-400:]}",
             )
@@ -321,7 +321,7 @@ def behind_xswitch(scene: EngineScene) -> None:
         status, body = server.ask("/cgi-bin/form.py", b"name=bob")
         if (status, body) != (200, b"name=bob\n"):
             scene.fail(
-                f"a form behind X-Switch got status {status} and {short(body)}",
+                f"a form behind X-Switch got status {status} and {short_text(body)}",
                 "answer 200 and b'name=bob\\n'",
             )
         second = server.probe()

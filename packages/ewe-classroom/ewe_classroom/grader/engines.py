@@ -16,7 +16,7 @@ import os
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.engine_scene import EngineScene, short
+from ewe_classroom.grader.engine_scene import EngineScene, short_text
 
 HEADER_SCRIPT = 'print("Content-Type: text/plain\\n")\n'
 ECHO = (
@@ -437,7 +437,7 @@ def errors(scene: EngineScene) -> None:
             )
         if words not in answer.errors:
             scene.fail(
-                f"{name} left {short(answer.errors)} on descriptor 2",
+                f"{name} left {short_text(answer.errors)} on descriptor 2",
                 f"write the reason there: {words.decode()}",
                 "the error is swallowed: the author of the script learns nothing",
             )
@@ -486,7 +486,7 @@ def leftovers(scene: EngineScene) -> None:
         )
     if not answer.output.endswith(b"done\n"):
         scene.fail(
-            f"the answer was {short(answer.output)}", "flush the script's output before the engine ends"
+            f"the answer was {short_text(answer.output)}", "flush the script's output before the engine ends"
         )
     scene.expect(
         "plain.py", plain, "plain\n", "the engine does not start again, or a lock of the old one is left"

@@ -1,4 +1,22 @@
-"""Checks of faults: clients that disconnect or send bytes that are no request. The server must survive them."""
+"""Checks of faults: clients that disconnect or send bytes that are no request. The server must survive them.
+
+An exception in one conversation may end more than this conversation: its worker, the loop that accepts, or the
+process. Each check causes one fault, and then needs a client that is served:
+
+    fault ─▶ expect_alive(): a process of the server still listens ─▶ more requests than the server has workers
+                                                                          └─▶ one without an answer: a worker ended
+
+    early-close, reset-in-response     the client disconnects (recv() returns b"", send() raises EPIPE, ECONNRESET)
+    nonsense, oversized                bytes that are no request, and requests without an end
+    descriptors-used-up, pause         accept() fails with EMFILE: the server waits, and does not try at once again
+    silence                            a client that sends nothing, as one whose network has failed
+    child-killed                       a child process ends; only its client may notice
+
+Possible failures: the fault has no effect, because the server has not reached the state in which it would hurt.
+settle() therefore comes before each reset: the server then waits in the call that the reset shall disturb.
+
+Read next: hygiene.py, for faults that show only after many clients.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +25,7 @@ import signal
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, MIN_RUN_SHARE, watch
+from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, watch_processor_use
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 from ewe_classroom.grader.subject import numbered_path
 
@@ -115,7 +133,8 @@ def nonsense(scene: Scene) -> None:
         if not client.over():
             scene.fail_once(
                 STAYS_OPEN,
-                f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open{scene.blocked()}",
+                f"a client sent the bytes {text[:16]!r} and FIN, and the connection stays open"
+                f"{scene.blocked_text()}",
                 "answer 400, or close",
                 "the worker waits for more bytes, or has ended without closing the connection",
             )
@@ -146,7 +165,7 @@ def oversized(scene: Scene) -> None:
     scene.expect_alive("a request had a target of 80 KB")
     if not client.answered_or_over():
         scene.fail(
-            f"a target of 80 KB: the client {client.story()}{scene.blocked()}",
+            f"a target of 80 KB: the client {client.outcome_text()}{scene.blocked_text()}",
             "answer 414, 400 or 404, or close",
             "the worker waits for bytes that will not come",
         )
@@ -247,16 +266,16 @@ def pause(scene: Scene) -> None:
     scene.expect_answer()
     scene.settle()
     use_up_descriptors(scene)
-    ran, wanted, wake_ups = watch(scene)
-    if (wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE) or wake_ups > MAX_WAKE_UPS_PER_S:
+    use = watch_processor_use(scene)
+    if use.is_busy or use.wake_ups_per_s > MAX_WAKE_UPS_PER_S:
         scene.fail(
-            f"no descriptor was free and clients waited: the server wanted {wanted:.0%} of a processor and woke up "
-            f"{wake_ups:.0f} times a second",
+            f"no descriptor was free and clients waited: the server wanted {use.wanted_share:.0%} of a processor "
+            f"and woke up {use.wake_ups_per_s:.0f} times a second",
             "wait a moment before the next accept()",
             "accept() fails with EMFILE, and the loop calls it again at once: the waiting connection makes "
             "select() and accept() return immediately",
         )
-    scene.confirm(f"without a free descriptor, the server woke up {wake_ups:.0f} times a second")
+    scene.confirm(f"without a free descriptor, the server woke up {use.wake_ups_per_s:.0f} times a second")
 
 
 @check(
@@ -280,7 +299,7 @@ def silence(scene: Scene) -> None:
     if left:
         scene.fail(
             f"after {SILENCE_S:.0f} s without a byte, the connection of '{left[0].name}' is still open"
-            f"{scene.blocked()}",
+            f"{scene.blocked_text()}",
             f"disconnect a client that has been silent for some seconds (at most {SILENCE_S:.0f})",
             "no code looks at the time of a client's last byte, or the wait for events has no time limit",
         )

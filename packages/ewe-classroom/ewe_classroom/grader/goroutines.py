@@ -25,6 +25,7 @@ import os
 import re
 import signal
 from collections import Counter
+from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
@@ -43,6 +44,13 @@ MAX_DUMP_BYTES = 16 << 20  # a stack takes less than a kilobyte
 EXTRA_GOROUTINES = 1  # an event loop may have one more goroutine, which waits for signals and wakes the loop
 
 
+class Goroutine(NamedTuple):
+    """A goroutine of a dump. state: such as "IO wait". stack: its calls, as Go's runtime writes them."""
+
+    state: str
+    stack: str
+
+
 def is_go(pid: int) -> bool:
     """Return whether Go built the program of a process."""
     return is_go_program(f"/proc/{pid}/exe")
@@ -53,7 +61,7 @@ def servers(scene: Scene) -> list[int]:
 
     This leaves out `go run` and a shell that started the server.
     """
-    return list(processes.holders(processes.listens(scene.subject.port), scene.subject.running()))
+    return list(processes.holders(processes.listener_inode(scene.subject.port), scene.subject.running()))
 
 
 def runs_go(scene: Scene) -> bool:
@@ -61,13 +69,16 @@ def runs_go(scene: Scene) -> bool:
     return any(is_go(pid) for pid in servers(scene))
 
 
-def stacks(text: str) -> list[tuple[str, str]]:
-    """Return the state and the stack of each goroutine of a dump, without the goroutines of Go's runtime."""
-    return [(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
+def stacks(text: str) -> list[Goroutine]:
+    """Return the goroutines of a dump, without those of Go's runtime."""
+    return [Goroutine(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
 
 
-def count_goroutines(scene: Scene) -> list[tuple[str, str]]:
-    """End the server by SIGQUIT; return the state and the stack of each of its goroutines."""
+def dump_goroutines(scene: Scene) -> list[Goroutine]:
+    """End the server by SIGQUIT, at which Go's runtime writes all stacks; return the goroutines of the program.
+
+    Fail if the program writes none.
+    """
     scene.note(do="signal", signal="SIGQUIT")
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
@@ -100,9 +111,9 @@ def restart_server(scene: Scene) -> None:
         )
 
 
-def in_words(found: list[tuple[str, str]]) -> str:
+def states_text(found: list[Goroutine]) -> str:
     """Return the number of goroutines in each state: "12 in IO wait, 1 in syscall"."""
-    counts = Counter(state for state, _ in found)
+    counts = Counter(each.state for each in found)
     return ", ".join(f"{count} in {state}" for state, count in sorted(counts.items()))
 
 
@@ -122,14 +133,14 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
     """
     scene.settle()
     processes_alone = len(scene.subject.running())
-    before = count_goroutines(scene)
+    before = dump_goroutines(scene)
     restart_server(scene)
     hold(scene, client_count)
     more_processes = len(scene.subject.running()) - processes_alone
-    during = count_goroutines(scene)
+    during = dump_goroutines(scene)
     more_goroutines = len(during) - len(before)
     growth = f"{client_count} stalled clients brought {more_goroutines} goroutines more"
-    growth_and_states = f"{growth} (now {in_words(during)})"
+    growth_and_states = f"{growth} (now {states_text(during)})"
     # A process for each connection brings a goroutine, too: the main goroutine of the process
     if kind == "thread" and (more_goroutines != client_count or more_processes > 0):
         scene.fail(
@@ -139,7 +150,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
         )
     if kind == "fixed" and len(before) < scene.workers:
         scene.fail(
-            f"the program has {len(before)} goroutines before the first client connects ({in_words(before)})",
+            f"the program has {len(before)} goroutines before the first client connects ({states_text(before)})",
             f"at least {scene.workers}: the workers start before the first client comes",
             "the main goroutine serves the clients, or the workers are started only when they are needed",
         )
@@ -151,7 +162,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
         )
     if kind == "one" and len(during) > 1 + EXTRA_GOROUTINES:
         scene.fail(
-            f"the program has {len(during)} goroutines ({in_words(during)})",
+            f"the program has {len(during)} goroutines ({states_text(during)})",
             "one goroutine, the event loop, and at most one that waits for signals",
             "helper goroutines do the work that the loop should do without blocking",
         )
@@ -162,11 +173,11 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
     scene.settle()
-    after = count_goroutines(scene)
+    after = dump_goroutines(scene)
     if len(after) > len(before):
         scene.fail(
             f"{len(after) - len(before)} goroutines remain after their {client_count} clients have disconnected "
-            f"({in_words(after)})",
+            f"({states_text(after)})",
             "end the goroutine of a connection with the connection",
             "a goroutine still waits on a channel or a lock, and no other goroutine will wake it",
         )

@@ -1,4 +1,24 @@
-"""Checks of hygiene: resources that clients leave behind, and the work of an idle server."""
+"""Checks of hygiene: resources that clients leave behind, and the work of an idle server.
+
+A server runs for months, so a loss of one descriptor, one zombie or some KB for each client ends it some day. These
+checks find such a loss within a second or two:
+
+    warm up ─▶ count the resource ─▶ n clients of one kind come and go ─▶ the server is quiescent ─▶ count again
+      └─▶ what a server opens once, for its first client, is no leak
+
+A leak grows with each client. `descriptors` therefore fails a server that has more than n/2 descriptors more, and
+`memory` one whose memory grows by more than a bound for each client. The clients of `descriptors` leave at every
+point of a conversation (VISITS). `cgi-leaks` (running_programs.py) counts in the same way.
+
+`idle-cpu` looks for work without an event. A loop that spins takes a whole processor, and one that polls (it sleeps
+for a short time, and tests again) wakes up many times a second. The kernel counts both for each thread:
+watch_processor_use().
+
+Possible failures: the server closes a descriptor, or reaps a child, only when the next event comes. The checks
+therefore wait until the server is quiescent, and allow a few leftovers (MAX_ZOMBIES).
+
+Read next: faults.py, which uses watch_processor_use() for a server without a free descriptor.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +26,16 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 
 CLIENTS_OF_EACH_KIND = 8
-MAX_ZOMBIES = 2
+MAX_ZOMBIES = 2  # a server may reap its latest children only when the next client comes
 WARM_UP_VISITS = 60
-WINDOW_S = 0.5
+WINDOW_S = 0.5  # of one measurement of the processor's use
 MAX_WINDOWS = 8  # the most windows in a row, while the measurement is inconclusive
 MAX_BUSY_SHARE = 0.2  # share of a window in which the server runs or waits for a processor
 # Share of a window in which the server runs: below it, the waits for a processor alone do not prove a busy loop
@@ -88,6 +109,11 @@ def open_descriptors(scene: Scene) -> dict[tuple[int, int], str]:
         for pid in scene.subject.running()
         for number, target in processes.descriptors(pid).items()
     }
+
+
+def zombie_pids(scene: Scene) -> list[int]:
+    """Return the ids of the server's processes that have ended, and that their parent has not waited for."""
+    return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
 
 
 def expect_closed(
@@ -165,13 +191,10 @@ def descriptors(scene: Scene) -> None:
     fresh=True,
 )
 def zombies(scene: Scene) -> None:
-    def zombie_pids() -> list[int]:
-        return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
-
     def expect_reaped(requests: str, because: str) -> None:
         # A server that calls waitpid() before accept() leaves its latest children until the next client comes.
-        scene.until(lambda: len(zombie_pids()) <= MAX_ZOMBIES, "the server reaps its children")
-        left = zombie_pids()
+        scene.until(lambda: len(zombie_pids(scene)) <= MAX_ZOMBIES, "the server reaps its children")
+        left = zombie_pids(scene)
         if len(left) > MAX_ZOMBIES:
             scene.fail(
                 f"{requests} left {len(left)} zombies (processes in state Z, such as {left[0]})",
@@ -230,32 +253,49 @@ def idle_cpu(scene: Scene) -> None:
         if add_clients is not None:
             add_clients()
         scene.settle()
-        ran, wanted, wake_ups = watch(scene)
-        # On a busy machine a process waits for a processor after each wake-up, so this wait alone proves nothing.
-        is_busy = wanted > MAX_BUSY_SHARE and ran > MIN_RUN_SHARE
-        scene.never_sleeps = is_busy or wake_ups > MAX_WAKE_UPS_PER_S
-        if is_busy:
+        use = watch_processor_use(scene)
+        scene.never_sleeps = use.is_busy or use.wake_ups_per_s > MAX_WAKE_UPS_PER_S
+        if use.is_busy:
             scene.fail(
-                f"while {label}, the server wants {wanted:.0%} of a processor",
+                f"while {label}, the server wants {use.wanted_share:.0%} of a processor",
                 "sleep until an event comes",
                 "a loop repeats a test (busy waiting): non-blocking calls without "
                 "select(), or a flag in a loop",
             )
-        if wake_ups > MAX_WAKE_UPS_PER_S:
+        if use.wake_ups_per_s > MAX_WAKE_UPS_PER_S:
             scene.fail(
-                f"while {label}, the server wakes up {wake_ups:.0f} times a second",
+                f"while {label}, the server wakes up {use.wake_ups_per_s:.0f} times a second",
                 "sleep until an event comes",
                 "a loop sleeps for a short time and tests again (polling)",
             )
     scene.confirm("the server slept while it was idle, and while clients were stalled")
 
 
-def watch(scene: Scene) -> tuple[float, float, float]:
-    """Return the share of a processor that the server had, the share that it wanted, and its wake-ups a second.
+class ProcessorUse(NamedTuple):
+    """The use of the processor by all threads of a server. The shares are of one processor, so they may exceed 1.
 
-    The wanted share includes the time in which a thread waits for a processor: on a busy machine, a spinning loop
-    gets only a part of a processor, but wants all of it. A thread or process that starts within the window counts
-    with all of its time, up to the last look at it: a loop may go on in ever new threads.
+    ran_share: the share of the time for which threads ran. wanted_share: for which they ran, or waited for a
+    processor: on a busy machine, a spinning loop gets only a part of a processor, but wants all of it.
+    """
+
+    ran_share: float
+    wanted_share: float
+    wake_ups_per_s: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server works although nothing happens.
+
+        On a busy machine a thread waits for a processor after each wake-up, so this wait alone proves nothing.
+        """
+        return self.wanted_share > MAX_BUSY_SHARE and self.ran_share > MIN_RUN_SHARE
+
+
+def watch_processor_use(scene: Scene) -> ProcessorUse:
+    """Measure the server's use of the processor for WINDOW_S, or longer while the measurement is inconclusive.
+
+    A thread or process that starts meanwhile counts with all of its time, up to the last look at it: a loop may go
+    on in ever new threads.
     """
     before, start = scene.subject.tasks(), time.monotonic()
     latest = dict(before)  # the last look at each thread, also at those that have ended
@@ -272,7 +312,7 @@ def watch(scene: Scene) -> tuple[float, float, float]:
         if wanted_share <= MAX_BUSY_SHARE or ran_share > MIN_RUN_SHARE:
             break
         # The processors are so busy that a spinning loop and a polling loop look alike: watch for longer.
-    return ran_share, wanted_share, wake_ups_per_s
+    return ProcessorUse(ran_share, wanted_share, wake_ups_per_s)
 
 
 @check(

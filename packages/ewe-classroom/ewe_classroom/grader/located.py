@@ -21,7 +21,7 @@ MAX_FOLDERS = 1000  # a wrong directory, such as /, is not searched to its end
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with a dot at its beginning
 
 
-def located(text: str, subject: str) -> str:
+def locate_submission(text: str, subject: str) -> str:
     """Return the path of the submission that a path of the command line stands for. Raises BadSubject.
 
     A platform may unpack a submission into a further folder. A directory, or a missing file with the usual name of

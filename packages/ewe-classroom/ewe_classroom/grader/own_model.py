@@ -40,7 +40,7 @@ NEEDED_MODULES = (
 STARTERS = ("ewe.cli", "ewe.__main__", "ewe.registry", "ewe_classroom", "ewe_explore")
 
 
-def expect(path: Path) -> None:
+def expect_own_work(path: Path) -> None:
     """Raise BadSubject if a submission, or a module beside it that it imports, takes a model from ewe."""
     pending, seen = [path], {path}  # files to be read; a set, because two files may import each other
     while pending:

@@ -34,8 +34,20 @@ from ewe_classroom.grader.verdicts import (
 from ewe_explore import lanes
 from ewe_explore.pages import render
 
-# Steps by which a page becomes smaller: the characters of one text, and the verdicts that get a picture.
-TEXT_LIMITS = ((2000, (PASSED, FAILED, ERROR)), (2000, (FAILED, ERROR)), (500, (FAILED, ERROR)), (200, ()))
+
+class PageLimits(NamedTuple):
+    """The limits of one page. max_chars: of one text. drawn: the statuses of the verdicts that get a picture."""
+
+    max_chars: int
+    drawn: tuple[str, ...]
+
+
+PAGE_STEPS = (  # by which a page becomes smaller
+    PageLimits(2000, (PASSED, FAILED, ERROR)),
+    PageLimits(2000, (FAILED, ERROR)),
+    PageLimits(500, (FAILED, ERROR)),
+    PageLimits(200, ()),
+)
 INTERPRETER = re.compile(r"python[\d.]*")
 COLUMNS_FACTOR = 4  # a text in columns is mostly spaces, so it may be longer than others by this factor
 LITERAL_STYLES = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
@@ -65,9 +77,9 @@ class Card(NamedTuple):
 
 def to_html(report: Report) -> str:
     """Return the page of a report, with at most formats.MAX_FILE_BYTES if the shortest texts allow it."""
-    for max_chars, drawn in TEXT_LIMITS:
-        title = f"{report.title}: {report.score} of {report.points}"
-        page = render("ewe_classroom", "report.html.j2", title=title, **values_of(report, max_chars, drawn))
+    title = f"{report.title}: {report.score} of {report.points}"
+    for limits in PAGE_STEPS:
+        page = render("ewe_classroom", "report.html.j2", title=title, **values_of(report, limits))
         if len(page.encode(errors="replace")) <= MAX_FILE_BYTES:
             break
     return page
@@ -75,16 +87,12 @@ def to_html(report: Report) -> str:
 
 def to_frame(report: Report) -> str:
     """Return a report for a notebook as HTML, in a frame."""
-    max_chars, drawn = TEXT_LIMITS[1]  # the first step without pictures of passed checks
-    values = values_of(report, max_chars, drawn)
+    values = values_of(report, PAGE_STEPS[1])  # the first step without pictures of passed checks
     return render("ewe_classroom", "notebook.html.j2", title=summary_line(report), **values)
 
 
-def values_of(report: Report, max_chars: int, drawn: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the page's template.
-
-    max_chars: of one text. drawn: the statuses of the verdicts that get a picture.
-    """
+def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
+    """Return the values of the page's template."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
     failed = by_weight(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
@@ -95,7 +103,7 @@ def values_of(report: Report, max_chars: int, drawn: Sequence[str]) -> dict[str,
         "report": report,
         # The template itself has the words of RESTLESS, the first of them in bold.
         "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
-        "subject": clip(report.subject, max_chars),
+        "subject": clip(report.subject, limits.max_chars),
         "program": clip(program(report.subject), 60),
         "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
         "tiles": [tiles for tiles in (failed, open_verdicts, right) if tiles],
@@ -109,7 +117,7 @@ def values_of(report: Report, max_chars: int, drawn: Sequence[str]) -> dict[str,
         "definitions": Markup(lanes.definitions()),
         "samples": Markup(lanes.legend(LEGEND)),
         "sections": [
-            (heading, [card(verdict, report, max_chars, drawn) for verdict in verdicts])
+            (heading, [card(verdict, report, limits) for verdict in verdicts])
             for heading, verdicts in (
                 ("Look at these", failed),
                 ("Not judged, or not run", open_verdicts),
@@ -146,16 +154,14 @@ def pieces(text: str) -> list[Piece]:
     return [Piece(part, is_code=index % 2 == 1) for index, part in enumerate(parts) if part]
 
 
-def card(verdict: Verdict, report: Report, max_chars: int, drawn: Sequence[str]) -> Card:
-    """Return one check with its evidence and its timeline. The card of a failed check, and of the speed, is open.
-
-    max_chars: of one text. drawn: the statuses of verdicts that get a picture.
-    """
+def card(verdict: Verdict, report: Report, limits: PageLimits) -> Card:
+    """Return one check with its evidence and its timeline. A failed check, and the speed, have an open card."""
     is_speed = verdict.name == "speed"
-    is_drawn = verdict.status in drawn
+    is_drawn = verdict.status in limits.drawn
     rows = []
     for label, text, style in rows_of(verdict):
-        clipped = clip(text, max_chars * COLUMNS_FACTOR if style == "columns" else max_chars)
+        columns_factor = COLUMNS_FACTOR if style == "columns" else 1
+        clipped = clip(text, limits.max_chars * columns_factor)
         text_pieces = [Piece(clipped, is_code=False)] if style in LITERAL_STYLES else pieces(clipped)
         rows.append((label, text_pieces, style))
     return Card(

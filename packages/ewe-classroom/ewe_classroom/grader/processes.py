@@ -350,7 +350,7 @@ def described(target: str, known: dict[str, TcpEntry]) -> str:
     return f"the connection of client port {connection.peer} in state {connection.state}{closed}"
 
 
-def listens(port: int) -> str:
+def listener_inode(port: int) -> str:
     """Return the inode of the socket that listens on a port; "" if none does."""
     for entry in sockets().values():
         if entry.port == port and entry.state == "LISTEN":

@@ -25,24 +25,24 @@ def ask(
     scene: Scene,
     path: str,
     fields: dict[str, str] | None = None,
-    line_count: int | None = None,
+    body_lines: int | None = None,
     name: str = "",
 ) -> SceneClient:
     """Send a request for a program; return its client.
 
-    fields: more fields of the head. line_count: how often the body of a POST repeats LINE; None: send GET.
+    fields: more fields of the head. body_lines: how often the body of a POST repeats LINE; None: send GET.
     """
     host = f"localhost:{scene.subject.port}"
-    method = "GET" if line_count is None else "POST"
+    method = "GET" if body_lines is None else "POST"
     head = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
     head += [f"{field}: {value}" for field, value in (fields or {}).items()]
-    if line_count is not None:
-        head.append(f"Content-Length: {len(LINE) * line_count}")
+    if body_lines is not None:
+        head.append(f"Content-Length: {len(LINE) * body_lines}")
     client = scene.client(name)
     client.path = path
     client.send("\r\n".join([*head, "", ""]).encode("latin-1"))
-    if line_count:
-        client.send(LINE, line_count)
+    if body_lines:
+        client.send(LINE, body_lines)
     return client
 
 
@@ -52,7 +52,7 @@ def response_of(scene: Scene, client: SceneClient, because: str = "") -> Respons
     if not client.answered():
         scene.expect_alive(f"a request for {client.path}")
         scene.fail(
-            f"{client.name} asked for {client.path} and {client.story()}{scene.blocked()}",
+            f"{client.name} asked for {client.path} and {client.outcome_text()}{scene.blocked_text()}",
             "run the program, and answer with its output",
             because
             or "the server waits for the program, and the program for the server; or the thread has ended",
@@ -64,16 +64,16 @@ def run(
     scene: Scene,
     path: str,
     fields: dict[str, str] | None = None,
-    line_count: int | None = None,
+    body_lines: int | None = None,
     because: str = "",
     status: int = 200,
 ) -> Response:
     """Request a program; return the response. Fail without a response, or if it has another status.
 
-    fields: more fields of the head. line_count: how often the body of a POST repeats LINE; None: send GET.
+    fields: more fields of the head. body_lines: how often the body of a POST repeats LINE; None: send GET.
     because: the likely cause of a failure.
     """
-    client = ask(scene, path, fields, line_count)
+    client = ask(scene, path, fields, body_lines)
     response = response_of(scene, client, because)
     if response.status != status:
         scene.fail(
@@ -86,15 +86,15 @@ def run(
 
 
 def environment(
-    scene: Scene, path: str, fields: dict[str, str], line_count: int | None = None, because: str = ""
+    scene: Scene, path: str, fields: dict[str, str], body_lines: int | None = None, because: str = ""
 ) -> dict[str, str]:
     """Request the program that prints its environment; return its variables. Fail if it does not answer with 200.
 
-    fields: of the request. line_count: how often the body of a POST repeats LINE; None: send GET. because: the
+    fields: of the request. body_lines: how often the body of a POST repeats LINE; None: send GET. because: the
     likely cause of a failure.
     """
     # The program prints its /proc/PID/environ, in which a NUL ends each NAME=value.
-    body = run(scene, path, fields, line_count, because).body.decode("latin-1")
+    body = run(scene, path, fields, body_lines, because).body.decode("latin-1")
     return dict(text.partition("=")[::2] for text in body.split("\0") if "=" in text)
 
 
@@ -118,7 +118,7 @@ def cgi_environment(scene: Scene) -> None:
         scene,
         "/cgi-bin/environment/more/a%20b?x=%2F&y=1+2",
         fields,
-        line_count=3,
+        body_lines=3,
         because="the program's name ends at the next slash; the rest of the path is PATH_INFO",
     )
     expected = {
@@ -139,29 +139,31 @@ def cgi_environment(scene: Scene) -> None:
     for name, value in expected.items():
         if found.get(name) != value:
             scene.fail(
-                f"the program got {shown(name, found)}",
+                f"the program got {variable_text(name, found)}",
                 f"give it {name}={value}",
                 PARTS_CAUSE if name in REQUEST_PARTS else "",
             )
     if not found.get("SERVER_SOFTWARE"):
-        scene.fail(f"the program got {shown('SERVER_SOFTWARE', found)}", "set it to the name of your server")
+        scene.fail(
+            f"the program got {variable_text('SERVER_SOFTWARE', found)}", "set it to the name of your server"
+        )
     found = environment(scene, "/cgi-bin/environment", {})
     if found.get("QUERY_STRING") != "":
         scene.fail(
-            f"the request had no query, and the program got {shown('QUERY_STRING', found)}",
+            f"the request had no query, and the program got {variable_text('QUERY_STRING', found)}",
             "set QUERY_STRING to an empty value: section 4.1.7 requires the variable",
         )
     for name in ("PATH_INFO", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTP_COOKIE", "HTTP_X_TWO_WORDS"):
         if found.get(name, "") not in ("", "0"):
             scene.fail(
-                f"the GET had no body, path or cookie, and the program got {shown(name, found)}",
+                f"the GET had no body, path or cookie, and the program got {variable_text(name, found)}",
                 f"leave {name} out",
                 "variables of an earlier request are still there: all requests share one dictionary (os.environ?)",
             )
     scene.confirm(f"{len(expected) + 2} variables were right, and none of them reached the next request")
 
 
-def shown(name: str, found: dict[str, str]) -> str:
+def variable_text(name: str, found: dict[str, str]) -> str:
     """Return a variable as text for a verdict."""
     return f"{name}={found[name]}" if name in found else f"no {name}"
 
@@ -196,7 +198,7 @@ def cgi_secrets(scene: Scene) -> None:
                 "every field becomes HTTP_ and its name, without an exception",
             )
     if found.get("HTTP_COOKIE") != "a=b":
-        scene.fail(f"the program got {shown('HTTP_COOKIE', found)}", "give it HTTP_COOKIE=a=b")
+        scene.fail(f"the program got {variable_text('HTTP_COOKIE', found)}", "give it HTTP_COOKIE=a=b")
     scene.confirm("the fields Proxy, Authorization and Proxy-Authorization did not reach the program")
 
 
@@ -209,12 +211,12 @@ def cgi_secrets(scene: Scene) -> None:
     hint="Close the writing end of the pipe after the body. No child process may keep a copy of it.",
 )
 def cgi_body(scene: Scene) -> None:
-    for line_count in (None, 0, 1, 400):  # no body; 0, 128 and 51,200 bytes
-        body = LINE * (line_count or 0)
+    for body_lines in (None, 0, 1, 400):  # no body; 0, 128 and 51,200 bytes
+        body = LINE * (body_lines or 0)
         found = run(
             scene,
             "/cgi-bin/echo",
-            line_count=line_count,
+            body_lines=body_lines,
             because="the program's input does not end: a process still has the writing end of its pipe open, or "
             "the server reads all of the output before it writes the body",
         ).body
@@ -250,7 +252,7 @@ def cgi_deadlock(scene: Scene) -> None:
     sent_body = LINE * PIPE_OVERFLOW_LINES
     # Both programs copy the body of the request. The second one first writes NUL bytes (site_programs.py).
     for name, early_bytes in (("echo", 0), ("talks-first", EARLY_BYTES)):
-        received = run(scene, f"/cgi-bin/{name}", line_count=PIPE_OVERFLOW_LINES, because=because).body
+        received = run(scene, f"/cgi-bin/{name}", body_lines=PIPE_OVERFLOW_LINES, because=because).body
         expected = bytes(early_bytes) + sent_body
         if received != expected:
             differ = " that differ" if len(received) == len(expected) else ""
@@ -274,7 +276,7 @@ def cgi_no_reader(scene: Scene) -> None:
     because = "the error of the write (EPIPE, BrokenPipeError) ends the request; the program has answered"
     for name in ("reads-nothing", "closes-input"):
         for _ in range(2):
-            response = run(scene, f"/cgi-bin/{name}", line_count=PIPE_OVERFLOW_LINES, because=because)
+            response = run(scene, f"/cgi-bin/{name}", body_lines=PIPE_OVERFLOW_LINES, because=because)
             if response.body != b"done\n":
                 scene.fail(
                     f"the program wrote 'done', and the client got {response.body[:60]!r}",

@@ -65,10 +65,10 @@ def play_progress(scene: Scene, kind: str) -> None:
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} gets a response"):
             scene.expect_alive(f"{held_clients(count, kind)} connected")
-            did = f"beside {held_clients(count, kind)}, the next client {fast.story()}{scene.blocked()}"
+            did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
             note_at_once(scene, kind)  # last, because it closes all clients
-            scene.fail(did, f"answer this client: {wanted(scene)}", because)
+            scene.fail(did, f"answer this client: {expectation_text(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
     waiting = None
@@ -76,11 +76,11 @@ def play_progress(scene: Scene, kind: str) -> None:
         hold_more(scene, stalled, stopped, kind)
         waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
         if scene.until(waiting.answered_or_over, f"{waiting.name} gets a response"):
-            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.story()}"
+            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.outcome_text()}"
             note_at_once(scene, kind)
             scene.fail(
                 did,
-                f"let this client wait with an open connection until a worker is free: {wanted(scene)}",
+                f"let this client wait with an open connection until a worker is free: {expectation_text(scene)}",
                 "there are more workers than asked for, or other threads than the workers read from clients",
             )
     release_all(scene, stalled, waiting, kind)
@@ -131,7 +131,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
             scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not waiting.answered():
             scene.fail(
-                f"a gate was opened, and the waiting client {waiting.story()}{scene.blocked()}",
+                f"a gate was opened, and the waiting client {waiting.outcome_text()}{scene.blocked_text()}",
                 "serve the waiting client as soon as a worker is free",
                 "a wake-up is lost, a worker has ended, or the worker keeps the first client's idle connection",
             )
@@ -145,7 +145,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
         client.close()
 
 
-def wanted(scene: Scene) -> str:
+def expectation_text(scene: Scene) -> str:
     """Return the expectation of the lab's model in words."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
@@ -192,7 +192,7 @@ def second_client(scene: Scene) -> None:
     if not scene.until(second.answered, f"{second.name} gets a response"):
         scene.expect_alive("a stalled client connected")
         scene.fail(
-            f"beside {held_clients(1, 'half')}, the next client {second.story()}{scene.blocked()}",
+            f"beside {held_clients(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
             "answer this client",
             "the server serves one client at a time: the code that accepts also serves, or a lock is held"
             " while the server waits for a client",
@@ -254,7 +254,7 @@ def idle_clients(scene: Scene) -> None:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
-                f"beside {number} idle connections, the next client {client.story()}{scene.blocked()}",
+                f"beside {number} idle connections, the next client {client.outcome_text()}{scene.blocked_text()}",
                 "answer this client: idle connections must not stop other clients",
                 f"each idle connection occupies one of {number} workers",
             )
@@ -262,7 +262,7 @@ def idle_clients(scene: Scene) -> None:
     scene.confirm(f"{IDLE_CLIENTS} idle connections stopped no new client")
 
 
-def mixed(client: SceneClient, what: str) -> str:
+def cause_of_wrong_file(client: SceneClient, what: str) -> str:
     """Return the likely cause if a client did not get its file while another one was served; "" if unknown."""
     if client.answered():
         return f"two connections share a buffer for the {what}"
@@ -289,7 +289,7 @@ def own_answers(scene: Scene) -> None:
     scene.until(first.answered_or_over, "A gets a response")
     scene.until(second.answered_or_over, "B gets a response")
     for client in (first, second):
-        scene.expect_file(client, client.path, because=mixed(client, "request"))
+        scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "request"))
     # Two large responses at the same time: neither client reads before both have been asked for.
     first = scene.client("C", reads=False).ask("/large.bin", Connection="close")
     scene.settle()
@@ -299,7 +299,7 @@ def own_answers(scene: Scene) -> None:
     second.read_on()
     for client in (first, second):
         scene.until(client.answered_or_over, f"{client.name} gets a response")
-        scene.expect_file(client, client.path, because=mixed(client, "response"))
+        scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "response"))
     scene.confirm("four clients with overlapping requests and responses got their own files")
 
 
@@ -440,7 +440,7 @@ def no_deadlock(scene: Scene) -> None:
         scene.expect_alive("slow clients connected")
         scene.fail(
             f"every client reads, and {len(stuck)} of {len(clients)} never get a response: {stuck[0].name} "
-            f"{stuck[0].story()}{scene.blocked()}",
+            f"{stuck[0].outcome_text()}{scene.blocked_text()}",
             "answer all of them",
             deadlock_cause(scene, stuck[0]),
         )

@@ -33,6 +33,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import ewe
 import ewe_explore
@@ -54,11 +55,24 @@ SCENARIO_COUNT = SCENARIOS.read_text(encoding="utf-8").count("\ndef scenario_")
 PASSED_LINE = re.compile(r"^[^:\n]+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
 ROOM_LINE = re.compile(rb"^ROOM = \d+", re.MULTILINE)
 SMALLEST_ROOM = b"ROOM = 1"
-# What the clients of a model do: the words for it, the explorer's options, whether there is room for one connection
+
+
+class ModelScenario(NamedTuple):
+    """The behaviour of a model's clients. option: of the explorer. room_for_one: its queue has room for one."""
+
+    text: str
+    option: str
+    room_for_one: bool = False
+
+
 MODEL_SCENARIOS = (
-    ("three clients keep their connections until all have their answers", "--together", False),
-    ("the same, with ROOM = 1", "--together", True),
-    ("the server is stopped while it serves three clients, with ROOM = 1", "--stop-early", True),
+    ModelScenario("three clients keep their connections until all have their answers", "--together"),
+    ModelScenario("the same, with ROOM = 1", "--together", room_for_one=True),
+    ModelScenario(
+        "the server is stopped while it serves three clients, with ROOM = 1",
+        "--stop-early",
+        room_for_one=True,
+    ),
 )
 # The control: lines that break the queue or the model after its file was read.
 QUEUE_IMPORT = "\nfrom server import Queue\n"
@@ -137,28 +151,20 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
     """Run the class `name` of a model under the explorer; fail if it fails in one of MODEL_SCENARIOS."""
     directory = copy_of_submission(scene, scene.subject.start_command.directory)
     file = directory / f"{module}.py"
+    runs = ("--runs", str(SCHEDULES_PER_MODEL_SCENARIO))
     schedules = 0
-    for scenario, option, is_narrow in MODEL_SCENARIOS:
-        if is_narrow and file.is_file():
+    for scenario in MODEL_SCENARIOS:
+        if scenario.room_for_one and file.is_file():
             file.write_bytes(ROOM_LINE.sub(SMALLEST_ROOM, file.read_bytes()))
-        arguments = [
-            file.name,
-            "--model",
-            name,
-            "--clients",
-            "3",
-            option,
-            "--runs",
-            str(SCHEDULES_PER_MODEL_SCENARIO),
-        ]
+        arguments = [file.name, "--model", name, "--clients", "3", scenario.option, *runs]
         status, report = explore(scene, directory, arguments)
         passed = PASSED_LINE.findall(report)
         if status != 0 or not passed:
-            fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario}")
+            fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario.text}")
         schedules += sum(int(count.replace(",", "")) for _, count in passed)
     with file.open("a", encoding="utf-8") as broken:
         broken.write(MODEL_CONTROL.format(name=name))
-    expect_failure(scene, directory, arguments)
+    expect_failure(scene, directory, arguments)  # the last scenario again
     scene.confirm(f"{len(MODEL_SCENARIOS)} scenarios passed in {schedules:,} orders of their threads")
 
 

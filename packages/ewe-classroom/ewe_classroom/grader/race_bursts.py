@@ -302,7 +302,7 @@ class Bursts:
         in_queue = 0 if self.scene.connecting() else accepted(self.scene) - len(held) - 1
         self.scene.signal(signal.SIGTERM)
         batch, rest = len(held) - 1, [*held[1:], *clients]
-        while rest and (len(rest) > len(clients) or processes.listens(self.scene.subject.port)):
+        while rest and (len(rest) > len(clients) or processes.listener_inode(self.scene.subject.port)):
             self.settle()
             self.release(rest[:batch])
             rest = rest[batch:]
@@ -315,7 +315,8 @@ class Bursts:
         lost = [client for client in served if not client.answered()]
         if lost:
             self.fail(
-                f"SIGTERM came while the queue was full. {lost[0].name} was in the queue, and {lost[0].story()}",
+                f"SIGTERM came while the queue was full. {lost[0].name} was in the queue, and "
+                f"{lost[0].outcome_text()}",
                 "let the workers take the rest of the queue, and let them end only then",
                 f"the stop loses connections in the queue: {len(lost)} of {len(served)}",
             )
@@ -444,7 +445,7 @@ class Bursts:
             expected = self.scene.site.files[client.path]
             if response.status != 200 or response.body != expected:
                 self.fail(
-                    f"{what}: {client.name} asked for {client.path}, and {client.story()}, not its own file",
+                    f"{what}: {client.name} asked for {client.path}, and {client.outcome_text()}, not its own file",
                     "take each connection from the queue once",
                     "two threads have one connection, or a worker has one that another worker has closed",
                 )
@@ -461,14 +462,14 @@ class Bursts:
             words = CRASH.search(output)
             at = self.crash_position(output)
             self.fail(
-                f"{what}: the server {self.scene.subject.ending()}{f': {words[1]}' if words else ''}{at}",
+                f"{what}: the server {self.scene.subject.ending_text()}{f': {words[1]}' if words else ''}{at}",
                 "go on serving",
                 "a worker takes an item from an empty queue" if words and "out of range" in words[1] else "",
             )
         missing = [client for client in clients if not client.answered()]
         self.fail(
             f"{what}: {len(missing)} of {len(clients)} without a response, and {missing[0].name} "
-            f"{missing[0].story()}{self.sleepers()}",
+            f"{missing[0].outcome_text()}{self.sleepers()}",
             "wake a thread for each connection that is put into the queue",
             "a wake-up is lost"
             if self.waiting()
@@ -560,7 +561,7 @@ class Bursts:
     def sleepers(self) -> str:
         """Describe where the threads of the server sleep: in waits of the trace, else in system calls."""
         found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
-        return f" (threads: {', '.join(found)})" if found else self.scene.blocked()
+        return f" (threads: {', '.join(found)})" if found else self.scene.blocked_text()
 
     def keyword_of(self, position: str) -> str:
         """Return the keyword of the statement that tests the condition of a wait: "while", "for" or "if".

@@ -11,7 +11,9 @@ from ewe_classroom.grader.scheme import Scheme
 from ewe_classroom.grader.verdicts import FAILED, Report, Verdict
 
 
-def refused(lab: Scheme, shown: str, reason: str, student: str = "", *, seeded: bool = False) -> Report:
+def refusal_report(
+    lab: Scheme, shown: str, reason: str, student: str = "", *, seeded: bool = False
+) -> Report:
     """Return a finished report without points. shown: the submission, as on the command line. seeded: by --seed."""
     verdicts = [Verdict(item.check.name, item.check.proves, item.points) for item in lab.items]
     if verdicts:

@@ -1,6 +1,20 @@
 """Checks of running programs: progress of other clients, time limits, inherited descriptors, leaks.
 
-See programs.py.
+A program takes as long as it likes. The server must serve its other clients meanwhile, end a program whose time is
+over, and leave nothing behind of any program:
+
+    cgi-progress    programs wait at gates ─▶ files and other programs are served; each opened gate ends one program
+    cgi-timeout     programs that never end ─▶ after CGI_TIMEOUT seconds 504, and no process remains
+    cgi-inherits    a program lists its own descriptors ─▶ 0, 1, 2, and no connection of another client
+    cgi-leaks       programs that end in each way ─▶ as many descriptors as before, and no zombie
+
+Only the time limit needs a clock. The other checks follow from gates: a program waits at a FIFO until the grader
+opens it (site_programs.py), so the speed of the machine does not matter.
+
+Possible failures: the server kills a program and not the processes that the program has started. Each of them holds
+the pipe of the program's output open, so the output never ends.
+
+Read next: programs.py, which sends the requests and checks a single program.
 """
 
 from __future__ import annotations
@@ -9,14 +23,19 @@ import time
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.hygiene import CLIENTS_OF_EACH_KIND, expect_closed, open_descriptors
+from ewe_classroom.grader.hygiene import (
+    CLIENTS_OF_EACH_KIND,
+    MAX_ZOMBIES,
+    expect_closed,
+    open_descriptors,
+    zombie_pids,
+)
 from ewe_classroom.grader.programs import PIPE_OVERFLOW_LINES, ask, response_of, run
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.site_programs import open_gate
 
 LIMIT_S = 1
 MIN_LIMIT_SHARE = 0.9  # a server may count the time from a moment before the grader's clock
-MAX_ZOMBIES = 2
 
 
 @check(
@@ -41,7 +60,7 @@ def cgi_progress(scene: Scene) -> None:
         client = clients[number - 1]
         if not open_gate(scene.site.root, f"gate-{number}"):
             scene.fail(
-                f"{client.name}: the program was not started, or does not wait any more{scene.blocked()}",
+                f"{client.name}: the program was not started, or does not wait any more{scene.blocked_text()}",
                 "start the program of each request immediately",
                 "the server runs programs one after the other",
             )
@@ -95,7 +114,7 @@ def cgi_timeout(scene: Scene) -> None:
         if not client.answered():
             scene.fail(
                 f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
-                f"{client.story()}{scene.blocked()}",
+                f"{client.outcome_text()}{scene.blocked_text()}",
                 "kill the program and answer 504",
                 "there is no time limit; or the server sends only SIGTERM, which the program "
                 "ignores; or a child of "
@@ -108,8 +127,8 @@ def cgi_timeout(scene: Scene) -> None:
             )
     if not closes.answered_or_over():
         scene.fail(
-            f"{closes.name}: the program has closed its output and does not end; the client {closes.story()}"
-            f"{scene.blocked()}",
+            f"{closes.name}: the program has closed its output and does not end; the client {closes.outcome_text()}"
+            f"{scene.blocked_text()}",
             "end the program when its time is over",
             "after the end of the output the server waits for the program's end without a limit",
         )
@@ -204,26 +223,26 @@ def cgi_inherits(scene: Scene) -> None:
     fresh=True,
 )
 def cgi_leaks(scene: Scene) -> None:
-    def leaves(number: int) -> None:
+    def disconnect_early(number: int) -> None:
         client = ask(scene, f"/cgi-bin/gate-{number + 1}", name=f"leaves {number + 1}")
         scene.settle()
         client.reset()
         scene.note(do="open-gate", gate=f"gate-{number + 1}")
         open_gate(scene.site.root, f"gate-{number + 1}")
 
-    def asks(path: str, line_count: int | None = None) -> None:
-        client = ask(scene, path, line_count=line_count)
+    def ask_and_close(path: str, body_lines: int | None = None) -> None:
+        client = ask(scene, path, body_lines=body_lines)
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
 
     kinds = {
-        "got a response": lambda number: asks("/cgi-bin/echo", 1),
-        "asked for a program that is killed": lambda number: asks("/cgi-bin/is-killed"),
-        "asked for a program that writes nothing": lambda number: asks("/cgi-bin/says-nothing"),
-        "asked for a program that does not read": lambda number: asks(
+        "got a response": lambda number: ask_and_close("/cgi-bin/echo", 1),
+        "asked for a program that is killed": lambda number: ask_and_close("/cgi-bin/is-killed"),
+        "asked for a program that writes nothing": lambda number: ask_and_close("/cgi-bin/says-nothing"),
+        "asked for a program that does not read": lambda number: ask_and_close(
             "/cgi-bin/reads-nothing", PIPE_OVERFLOW_LINES
         ),
-        "disconnected before the program's end": leaves,
+        "disconnected before the program's end": disconnect_early,
     }
     for visit in kinds.values():  # what a server opens for its first clients is no leak
         visit(0)
@@ -239,14 +258,10 @@ def cgi_leaks(scene: Scene) -> None:
             "a path through the code ends without close()",
             first="pipe:",
         )  # fmt: skip
-
-        def zombie_pids() -> list[int]:
-            return [pid for pid in scene.subject.family() if processes.state(pid) == "Z"]
-
-        scene.until(lambda: len(zombie_pids()) <= MAX_ZOMBIES, "the server reaps the programs")
-        if len(zombie_pids()) > MAX_ZOMBIES:
+        scene.until(lambda: len(zombie_pids(scene)) <= MAX_ZOMBIES, "the server reaps the programs")
+        if len(zombie_pids(scene)) > MAX_ZOMBIES:
             scene.fail(
-                f"{CLIENTS_OF_EACH_KIND} clients {how}, and {len(zombie_pids())} programs are zombies",
+                f"{CLIENTS_OF_EACH_KIND} clients {how}, and {len(zombie_pids(scene))} programs are zombies",
                 "call waitpid() for each program when its output has ended",
                 "the server takes the end of the output for the end of the program, and does not "
                 "wait for the program",

@@ -135,7 +135,7 @@ def server_log(scene: RunScene) -> None:
     next_runs = [bisect.bisect_left(arrivals, first_sent(run) - CLOCK_TOLERANCE_S) for run in runs[1:]]
     for run, begin, end in zip(runs, [0, *next_runs], [*next_runs, len(served)], strict=True):
         lines = served[begin:end]
-        strange, missing = matched(run, lines)
+        strange, missing = unmatched(run, lines)
         if missing:
             slow = mean([line.end - line.arrival for line in missing]) * 1000
             usual = mean([request.done - request.sent for request in run.requests]) * 1000
@@ -161,7 +161,7 @@ def first_sent(run: LoadRun) -> float:
     return min(request.sent for request in run.requests)
 
 
-def matched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list[Served]]:
+def unmatched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list[Served]]:
     """Match requests and log lines; return the requests without a line, and the lines without a request.
 
     A line fits a request if sent <= arrival and end <= done. Lines are taken in the order of their arrival, so each

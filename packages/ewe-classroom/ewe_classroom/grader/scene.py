@@ -285,7 +285,7 @@ class SceneClient:
             return 0
         return int.from_bytes(size, "little") + len(self.outbox)
 
-    def story(self) -> str:
+    def outcome_text(self) -> str:
         """Describe in words what the client has got, as the end of a sentence of a verdict: "got no response"."""
         if self.reader.fault:
             return f"got {self.reader.fault}"
@@ -712,7 +712,7 @@ class Scene:
         self.settle()
         if self.subject.alive():
             return
-        ending = self.subject.ending()
+        ending = self.subject.ending_text()
         # Of a last line "KeyError: 'x'" only KeyError: the rest may differ from check to check
         words = self.subject.log(1).partition(":")[0].strip()
         # A status without any words could have another cause in each check
@@ -768,7 +768,7 @@ class Scene:
         later = f" after {after}" if after else ""
         if not client.answered():
             self.fail(
-                f"{client.name} asked for {path}{later} and {client.story()}{self.blocked()}",
+                f"{client.name} asked for {path}{later} and {client.outcome_text()}{self.blocked_text()}",
                 f"answer 200 with the {len(self.site.files[path])} bytes of the file",
                 because,
             )
@@ -814,7 +814,7 @@ class Scene:
             functions[function or "waiting"] = functions.get(function or "waiting", 0) + 1
         return functions
 
-    def blocked(self) -> str:
+    def blocked_text(self) -> str:
         """Describe for a message in which calls the server's threads sleep; "" if the server has ended."""
         if not self.subject.alive():
             return ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe_classroom.grader import trace
 from ewe_classroom.grader.check import check
@@ -76,41 +77,55 @@ def patient(times: int) -> Rule:
     return lambda waiting: next((each for each in waiting if each.overtaken >= times), smallest(waiting))
 
 
-# the waiting requests in the order of arrival, and the chosen one
-Choice = tuple[list[WaitingRequest], WaitingRequest]
+class ObservedChoice(NamedTuple):
+    """One choice of the server. waiting: the requests that waited, in the order of arrival. chosen: one of them."""
 
-# Wrong rules that a server may follow. The first one that explains every choice so far is the likely cause.
-GUESSES: list[tuple[Rule, str]] = [
-    (last, "the server takes the last request: a stack"),
-    (
+    waiting: list[WaitingRequest]
+    chosen: WaitingRequest
+
+
+class WrongRule(NamedTuple):
+    """A wrong rule that a server may follow, and its description for the student."""
+
+    rule: Rule
+    cause: str
+
+
+# The first rule that explains every choice so far is the likely cause.
+WRONG_RULES = [
+    WrongRule(last, "the server takes the last request: a stack"),
+    WrongRule(
         lambda waiting: min(waiting, key=lambda each: len(each.client.path)),
         "the server takes the request with the shortest URL",
     ),
-    (smallest, "the server takes the smallest file, however often a request was overtaken"),
-    (
+    WrongRule(smallest, "the server takes the smallest file, however often a request was overtaken"),
+    WrongRule(
         lambda waiting: min(reversed(waiting), key=lambda each: each.size),
         "of equal files, the server takes the last request",
     ),
-    (largest, "the server takes the largest file"),
-    (
+    WrongRule(largest, "the server takes the largest file"),
+    WrongRule(
         lambda waiting: max(waiting, key=lambda each: each.size),
         "of equal files, the server takes the first request",
     ),
-    (first, "the server takes the first request, as by FIFO"),
+    WrongRule(first, "the server takes the first request, as by FIFO"),
 ]
 
 
-def guess(choices: list[Choice]) -> str:
-    """Return the likely cause of a wrong choice, which is the last element of `choices`; "" if none is known."""
-    for rule, words in GUESSES:
-        if all(rule(waiting) is chosen for waiting, chosen in choices):
-            return words
-    chosen = choices[-1][1]
+def cause_of_choice(choices: list[ObservedChoice]) -> str:
+    """Return the likely cause of a wrong choice, the last one of `choices`; "" if none is known.
+
+    choices: all of this kind so far. A wrong rule that explains every one of them is the cause.
+    """
+    for wrong in WRONG_RULES:
+        if all(wrong.rule(each.waiting) is each.chosen for each in choices):
+            return wrong.cause
+    chosen = choices[-1].chosen
     return f"{chosen.client.name} had been overtaken {chosen.overtaken} times" if chosen.overtaken else ""
 
 
-class Play:
-    """Occupied workers, waiting requests, and the clients' observations so far.
+class SchedulingScenario:
+    """A scenario of a check: occupied workers, waiting requests, and the clients' observations so far.
 
     rule: chooses, of the waiting requests in the order of arrival, the one that the server should serve next.
     """
@@ -122,16 +137,16 @@ class Play:
         self.waiting: list[WaitingRequest] = []  # in the order of arrival
         self.observed_order = trace.TraceOrder()
         self.names: dict[int, str] = {}  # of the clients, by port
-        self.served: list[Choice] = []  # the choices of the next request so far
-        self.dropped: list[Choice] = []  # the choices of the request to drop so far
+        self.served: list[ObservedChoice] = []  # the choices of the next request so far
+        self.dropped: list[ObservedChoice] = []  # the choices of the request to drop so far
         self.checks_trace = False  # the trace of the server is checked, too
         for number in range(scene.workers):
             client = self.send(f"occupies {number + 1}", STALLED_PATH)
             scene.until(lambda client=client: self.status(client) > 0, f"{client.name} is served")  # type: ignore[misc]
             if self.status(client) != 200:
                 scene.fail(
-                    f"{number} of {scene.workers} workers are busy, and the next request {self.outcome(client)}"
-                    f"{scene.blocked()}",
+                    f"{number} of {scene.workers} workers are busy, and the next request "
+                    f"{self.outcome_text(client)}{scene.blocked_text()}",
                     "serve this request: a worker is free",
                     "there are fewer workers than asked for, or a free worker is not woken up",
                 )
@@ -159,7 +174,7 @@ class Play:
         digits = data[STATUS_DIGITS]
         return int(digits) if data.startswith(b"HTTP/1.") and digits.isdigit() else 0
 
-    def outcome(self, client: SceneClient) -> str:
+    def outcome_text(self, client: SceneClient) -> str:
         status = self.status(client)
         return f"got status {status}" if status else "got no response"
 
@@ -176,7 +191,7 @@ class Play:
             if answered:
                 served = answered[0]
                 scene.fail(
-                    f"{len(self.waiting)} requests waited, and {served.name} {self.outcome(served.client)}",
+                    f"{len(self.waiting)} requests waited, and {served.name} {self.outcome_text(served.client)}",
                     "let this request wait: all workers are occupied, and the queue has room",
                     "the queue is smaller than QUEUE, or the server serves more requests than it has workers",
                 )
@@ -194,19 +209,23 @@ class Play:
         count = len(self.waiting)
         if not answered:
             scene.fail(
-                f"{count - 1} requests may wait, and {count} do: none of them got a response{scene.blocked()}",
+                f"{count - 1} requests may wait, and {count} do: none of them got a response{scene.blocked_text()}",
                 "answer one of them with 503 immediately: the queue is full",
                 "the queue has no bound, or the front waits for room and leaves clients without an answer",
             )
         for each in answered:
             if self.status(each.client) != 503:
-                scene.fail(f"the queue was full, and {each.name} {self.outcome(each.client)}", "answer 503")
-        self.dropped.append((list(self.waiting), answered[0]))
+                scene.fail(
+                    f"the queue was full, and {each.name} {self.outcome_text(each.client)}", "answer 503"
+                )
+        self.dropped.append(ObservedChoice(list(self.waiting), answered[0]))
         if answered != [wanted]:
             scene.fail(
                 f"the queue was full, and {' and '.join(each.name for each in answered)} got 503",
                 f"drop {wanted.name}, and let the others wait",
-                guess(self.dropped) if len(answered) == 1 else "the server drops more than one request",
+                cause_of_choice(self.dropped)
+                if len(answered) == 1
+                else "the server drops more than one request",
             )
         self.waiting.remove(wanted)
         self.observed_order.drop.append(wanted.client.port)
@@ -214,7 +233,7 @@ class Play:
         scene.until(wanted.client.answered_or_over, f"{wanted.client.name} gets a response")
         if not wanted.client.answered():
             scene.fail(
-                f"{wanted.name} was dropped and {wanted.client.story()}",
+                f"{wanted.name} was dropped and {wanted.client.outcome_text()}",
                 "send the whole response with status 503",
                 "the server closes the connection before it has read the request or sent the whole response",
             )
@@ -240,11 +259,11 @@ class Play:
         shown = "; ".join(each.name for each in self.waiting)
         if not begun:
             scene.fail(
-                f"a worker became free, and no waiting request is served ({shown}){scene.blocked()}",
+                f"a worker became free, and no waiting request is served ({shown}){scene.blocked_text()}",
                 f"serve {wanted.name}",
                 "a wake-up is lost, or the worker has ended",
             )
-        self.served.append((list(self.waiting), begun[0]))
+        self.served.append(ObservedChoice(list(self.waiting), begun[0]))
         if begun != [wanted]:
             for each in begun:  # for the timeline of the verdict
                 each.client.note("served")
@@ -252,7 +271,9 @@ class Play:
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
                 f"{' and '.join(each.name for each in begun)}{self.claimed()}",
                 f"take {wanted.name}",
-                guess(self.served) if len(begun) == 1 else "a worker serves several requests at a time",
+                cause_of_choice(self.served)
+                if len(begun) == 1
+                else "a worker serves several requests at a time",
             )
         for each in self.waiting[: self.waiting.index(wanted)]:
             each.overtaken += 1
@@ -273,7 +294,7 @@ class Play:
         answers = client.answers
         if not answers or answers[-1].status != 200 or len(answers[-1].body) != size:
             self.scene.fail(
-                f"{client.name} asked for {client.path} and {client.story()}",
+                f"{client.name} asked for {client.path} and {client.outcome_text()}",
                 f"answer 200 with the {size:,} bytes of the file",
             )
         if not answers[-1].body.startswith(line):
@@ -336,15 +357,15 @@ def variables(policy: str, queue: int, drop: str = "newest", overtaken: int = 10
     environment=variables("fifo", 16),
 )
 def order_fifo(scene: Scene) -> None:
-    play = Play(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
-        play.add(name, path)
-    play.serve_next()
-    play.serve_next()
-    play.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)  # the smallest file, which comes last: FIFO serves it last, too
+    scenario.finish()
     scene.confirm("the server served six requests for files of different sizes in the order of their arrival")
 
 
@@ -364,17 +385,17 @@ def order_fifo(scene: Scene) -> None:
     environment=variables("sff", 16),
 )
 def order_sff(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     # With --seed, the five sizes are in the student's order. They arrive in the order of the names.
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
-        play.add(name, path)
-    play.serve_next()
-    play.serve_next()
-    play.add("6th", SIZE_1)
-    play.add("7th", SIZE_3)
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)
+    scenario.add("7th", SIZE_3)
+    scenario.finish()
     scene.confirm("the server served seven requests by file size, and equal files in the order of arrival")
 
 
@@ -388,14 +409,14 @@ def order_sff(scene: Scene) -> None:
     environment=variables("sff", 16, overtaken=2),
 )
 def order_patience(scene: Scene) -> None:
-    play = Play(scene, rule=patient(2))
+    scenario = SchedulingScenario(scene, rule=patient(2))
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_4), ("3rd", SIZE_1), ("4th", SIZE_2)):
-        play.add(name, path)
-    play.serve_next()
-    play.add("5th", SIZE_1)
-    play.serve_next()
-    play.add("6th", SIZE_1)
-    play.finish()
+        scenario.add(name, path)
+    scenario.serve_next()
+    scenario.add("5th", SIZE_1)
+    scenario.serve_next()
+    scenario.add("6th", SIZE_1)
+    scenario.finish()
     scene.confirm("later requests overtook a request twice, and not a third time")
 
 
@@ -412,15 +433,16 @@ def order_patience(scene: Scene) -> None:
     environment=variables("fifo", 3),
 )
 def queue_bound(scene: Scene) -> None:
-    play = Play(scene, rule=first)  # occupies all workers; the rule chooses the request to serve next
+    # It occupies all workers. The rule chooses the request to serve next
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_1), ("3rd", SIZE_4)):
-        play.add(name, path)
-    play.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
-    play.add("5th", SIZE_3, victim=last)
-    play.serve_next()
-    play.add("6th", SIZE_2)
-    play.add("7th", SIZE_1, victim=last)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
+    scenario.add("5th", SIZE_3, victim=last)
+    scenario.serve_next()
+    scenario.add("6th", SIZE_2)
+    scenario.add("7th", SIZE_1, victim=last)
+    scenario.finish()
     scene.confirm(
         f"{scene.workers} requests had workers and 3 waited; three more got 503; the others were served"
     )
@@ -436,12 +458,12 @@ def queue_bound(scene: Scene) -> None:
     environment=variables("fifo", 3, "oldest"),
 )
 def drop_oldest(scene: Scene) -> None:
-    play = Play(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=first)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_1)):
-        play.add(name, path)
-    play.add("4th", SIZE_2, victim=first)
-    play.add("5th", SIZE_1, victim=first)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_2, victim=first)
+    scenario.add("5th", SIZE_1, victim=first)
+    scenario.finish()
     scene.confirm("the two oldest requests got 503, and the others were served")
 
 
@@ -455,13 +477,13 @@ def drop_oldest(scene: Scene) -> None:
     environment=variables("sff", 3, "largest"),
 )
 def drop_largest(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_2)):
-        play.add(name, path)
-    play.add("4th", SIZE_1, victim=largest)
-    play.add("5th", SIZE_6, victim=largest)
-    play.add("6th", SIZE_4, victim=largest)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_1, victim=largest)
+    scenario.add("5th", SIZE_6, victim=largest)
+    scenario.add("6th", SIZE_4, victim=largest)
+    scenario.finish()
     scene.confirm("the largest request got 503 three times, and the others were served")
 
 
@@ -476,20 +498,20 @@ def drop_largest(scene: Scene) -> None:
     fresh=True,
 )
 def trace_agrees(scene: Scene) -> None:
-    play = Play(scene, rule=smallest)
+    scenario = SchedulingScenario(scene, rule=smallest)
     if not scene.subject.trace.stat().st_size:
         scene.fail(
             f"{scene.workers} requests are served, and the file that EWE_TRACE names is empty",
             f"append a line for each event: {trace.LINE_FORMAT}",
             "the server keeps events in a buffer, or does not write them at all",
         )
-    play.checks_trace = True
+    scenario.checks_trace = True
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_2), ("3rd", SIZE_4)):
-        play.add(name, path)
-    play.add("4th", SIZE_3, victim=last)
-    play.serve_next()
-    play.add("5th", SIZE_1)
-    play.finish()
+        scenario.add(name, path)
+    scenario.add("4th", SIZE_3, victim=last)
+    scenario.serve_next()
+    scenario.add("5th", SIZE_1)
+    scenario.finish()
     scene.confirm(
-        f"the trace agreed with {len(play.observed_order.arrival)} clients: orders, workers and the drop"
+        f"the trace agreed with {len(scenario.observed_order.arrival)} clients: orders, workers and the drop"
     )

@@ -145,7 +145,7 @@ def ratio(pairs: list[tuple[float, float]]) -> Ratio:
     return Ratio(round(median, 4), low=round(low, 4), high=round(high, 4), pairs=len(ratios))
 
 
-def reference_recipe(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
+def reference_command(plan: SpeedPlan, lab: str, directory: Path) -> StartCommand:
     """Return the start command of the reference: a model of ewe, or the lab's solution, written to `directory`."""
     if plan.reference == "solution":
         # Imported here, because the course imports the grader.
@@ -258,7 +258,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
             speed.rates[clients] = both.ratio_of_rates(clients)
         except RequestFailed as failed:
             who = "" if failed.side is both.mine else f"the reference, {name}: "
-            speed.failure = f"{who}{at_load(clients, plan.clients)}: {failed}"
+            speed.failure = f"{who}{load_text(clients, plan.clients)}: {failed}"
             return speed
     used_s = [after - before for after, before in zip(both.cpu_s(), cpu_s_before, strict=True)]
     if both.mine.forgets_children():
@@ -369,7 +369,7 @@ class Comparison:
         return round(sum(each.own_cpu_s for each in at_claim) / sum(each.seconds for each in at_claim), 3)
 
 
-def at_load(clients: int, claim: int) -> str:
+def load_text(clients: int, claim: int) -> str:
     """Describe a load in words."""
     if clients == 2 * claim:
         return f"with {clients} clients at once, twice the {claim} that it claims to serve"
@@ -454,9 +454,9 @@ def run_speed(student: Subject, plan: SpeedPlan, lab: str, directory: Path, port
     else:
         # mkdir() applies the umask, and the reference may run as another account.
         reference_directory.chmod(0o755)
-    # The reference is ewe, so it reads also_hidden.
+    # also_hidden are paths of ewe, which a student's server may not read. The reference runs ewe, and must.
     limits = replace(student.limits, account=account, also_hidden=())
-    start_command = reference_recipe(plan, lab, reference_directory)
+    start_command = reference_command(plan, lab, reference_directory)
     name = f"the lab's solution ({lab})" if plan.reference == "solution" else f"ewe --model {plan.reference}"
     try:
         with reference_server(

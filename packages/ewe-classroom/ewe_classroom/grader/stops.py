@@ -1,4 +1,19 @@
-"""Checks of the end: SIGTERM ends a server with all of its processes in bounded time, and frees the port."""
+"""Checks of the end: SIGTERM ends a server with all of its processes in bounded time, and frees the port.
+
+A server is stopped many times: at each deployment, by systemd, by the student. Three things can go wrong, and each
+has a check:
+
+    stop       a process lives on, and occupies the port: an orphan, or a server that ignores SIGTERM
+    drain      a response in progress is cut
+    restart    the port is not free at once, because a connection is in the state TIME_WAIT
+
+    SIGTERM ─▶ no process listens ─▶ conversations in progress end ─▶ no process is left
+
+How long may a server take? Only a server that waits for nothing is too slow: MAX_END_S counts while the server is
+quiescent (processes.py), so a busy machine gives it more time.
+
+Read next: processes.py, for quiescence.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +33,7 @@ def has_ended(scene: Scene) -> bool:
 
 def has_stopped_listening(scene: Scene) -> bool:
     """Return whether the server has ended or has stopped listening."""
-    return scene.subject.process.poll() is not None or not processes.listens(scene.subject.port)
+    return scene.subject.process.poll() is not None or not processes.listener_inode(scene.subject.port)
 
 
 @check(
@@ -48,13 +63,13 @@ def stop(scene: Scene) -> None:
     scene.until(lambda: has_ended(scene), "the server and its processes end", quiescent_s=MAX_END_S)
     if scene.subject.process.poll() is None:
         scene.fail(
-            f"the server still runs after SIGTERM, with nothing left to do{scene.blocked()}",
+            f"the server still runs after SIGTERM, with nothing left to do{scene.blocked_text()}",
             "end the process",
             "SIGTERM is ignored, or its handler does not end the server; or a thread that is not a daemon "
             "waits and keeps the process alive",
         )
     expect_no_orphan(scene, pids_before)
-    if processes.listens(scene.subject.port):
+    if processes.listener_inode(scene.subject.port):
         scene.fail(
             "the port is still occupied after the server's end",
             "close the listening socket in every process",
@@ -96,7 +111,7 @@ def drain(scene: Scene) -> None:
     scene.until(client.answered_or_over, f"{client.name} gets a response")
     if not client.answered():
         scene.fail(
-            f"the server got SIGTERM while it sent 8 MB; the client {client.story()}",
+            f"the server got SIGTERM while it sent 8 MB; the client {client.outcome_text()}",
             "finish the response, then end",
             "the default action of SIGTERM ends the process immediately; or the server does not wait "
             "for daemon threads",
@@ -106,7 +121,7 @@ def drain(scene: Scene) -> None:
     scene.until(lambda: has_ended(scene), "the server ends", quiescent_s=MAX_END_S)
     if not has_ended(scene):
         scene.fail(
-            f"the last response is finished, and the server still runs{scene.blocked()}",
+            f"the last response is finished, and the server still runs{scene.blocked_text()}",
             "end once the last conversation has ended",
         )
     scene.confirm("all 8 MB arrived although SIGTERM came in between; then the server ended")

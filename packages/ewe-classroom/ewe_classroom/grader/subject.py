@@ -336,7 +336,7 @@ class Subject:
         pause = MIN_START_PAUSE_S  # it grows: most servers listen at once, and each look costs processor time
         previous, still_since = processes.tasks(self.family()), time.monotonic()
         checked_at = time.monotonic()
-        while not processes.listens(self.port):
+        while not processes.listener_inode(self.port):
             if time.monotonic() - checked_at > EXCESS_CHECK_EVERY_S:
                 checked_at = time.monotonic()
                 if excess := self.excess():
@@ -381,9 +381,9 @@ class Subject:
 
     def alive(self) -> bool:
         """Return whether the first process runs, or another process of the server listens."""
-        return self.process.poll() is None or bool(self.running() and processes.listens(self.port))
+        return self.process.poll() is None or bool(self.running() and processes.listener_inode(self.port))
 
-    def ending(self) -> str:
+    def ending_text(self) -> str:
         """Describe in words how the server's first process has ended, or that it still runs."""
         status = self.process.poll()
         if status is None:

@@ -1,4 +1,28 @@
-"""Verdicts: the result of a check, with its evidence; and the report of one run."""
+"""Verdicts: the result of a check, with its evidence; and the report of one run.
+
+A verdict must convince a student who is sure that the server is right. It therefore has the evidence, as a client
+sees it from outside:
+
+    sent       the requests of the clients             did        the behaviour of the server
+    should     the behaviour that was expected         because    the likely cause in the student's program
+    steps      each step with its time, for the timeline and for `ewe-grade --replay`
+
+A check ends in one of five ways (`status`):
+
+    passed, failed     the check has proven it; `facts` are the evidence of a passed check
+    not judged         another check has found a fault that hides the result of this one, or the machine lacks a
+                       program: no points are lost by a fault that has cost its points already
+    not run            the run has reached its limit of time
+    error              the grader itself has failed
+
+`waits`: a check that has ended may still become "not judged", as soon as a check on which it rests has run
+(dependencies.py). Until then it has no points.
+
+A server may write megabytes, or the control sequences of a terminal, into a text that a verdict quotes. clip() and
+printable() make all texts harmless before they reach a file or a terminal.
+
+Read next: grading.py, which fills verdicts in, and formats.py, which writes them.
+"""
 
 from __future__ import annotations
 

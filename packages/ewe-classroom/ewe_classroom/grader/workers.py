@@ -1,4 +1,19 @@
-"""Checks of the workers: the number of threads and processes, and their descriptors."""
+"""Checks of the workers: the number of threads and processes, and their descriptors.
+
+A model decides which thread or process serves a client. From outside, the grader sees this in three ways:
+
+    who-works        counts threads and processes before, beside and after stalled clients: each stalled client
+                     occupies a worker. KIND has the expected numbers of each model
+    exactly-n        opens one gate after the other: a pool of n serves n clients at a time, and no more
+    parent-lets-go   looks into the descriptors of all processes: which of them have a connection open?
+
+The kernel does not see the goroutines of a Go program, so goroutines.py counts these by another way.
+
+Possible failures: a runtime keeps threads that serve no client (SPARE_WORKERS), or a library starts more threads.
+who-works therefore compares the numbers before, beside and after the clients.
+
+Read next: progress.py, which tests the same model by the clients that are served and those that wait.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +151,8 @@ def exactly_n(scene: Scene) -> None:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         if not client.answered():
             scene.fail(
-                f"the gate of '{client.name}' was opened, and the client {client.story()}{scene.blocked()}",
+                f"the gate of '{client.name}' was opened, and the client {client.outcome_text()}"
+                f"{scene.blocked_text()}",
                 "answer this client: it is one of the first n, and occupies a worker",
                 f"only {number} of {n} workers work",
             )
@@ -149,7 +165,7 @@ def exactly_n(scene: Scene) -> None:
             if left:
                 scene.fail(
                     f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
-                    f"served{scene.blocked()}",
+                    f"served{scene.blocked_text()}",
                     "let a free worker take one waiting connection after the other",
                     f"{len(idle)} of the {n} stalled clients were not read by a worker: there are fewer workers, "
                     "or a worker holds a lock while it serves its client, and the others wait for the lock"
@@ -176,7 +192,7 @@ def exactly_n(scene: Scene) -> None:
 def parent_lets_go(scene: Scene) -> None:
     stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(3)]
     scene.settle(sure=True)
-    listening = processes.listens(scene.subject.port)
+    listening = processes.listener_inode(scene.subject.port)
     known = processes.sockets()
     pids = scene.subject.running()
     client_of_port = {client.port: client for client in stalled}

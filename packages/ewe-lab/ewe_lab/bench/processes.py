@@ -141,7 +141,7 @@ def own_cpu_seconds(process: ProcessStat) -> float:
         return process.own
 
 
-def seconds_by_core() -> dict[int, float]:
+def busy_seconds_by_core() -> dict[int, float]:
     """Return, for each core, the seconds that it has been busy with programs since the machine started.
 
     Interrupts are left out: the load itself causes most of them, and they belong to no program.
@@ -159,13 +159,13 @@ def seconds_by_core() -> dict[int, float]:
 
 def busy_seconds(cores: Sequence[int]) -> float:
     """Return the seconds that cores have been busy with programs since the machine started, without interrupts."""
-    by_core = seconds_by_core()
+    by_core = busy_seconds_by_core()
     return sum(by_core.get(core, 0.0) for core in cores)
 
 
-def core_seconds(core: int) -> float:
+def busy_seconds_of_core(core: int) -> float:
     """Return the seconds that a core has been busy with programs since the machine started. Raises LabError."""
-    by_core = seconds_by_core()
+    by_core = busy_seconds_by_core()
     if core not in by_core:
         raise LabError(f"core {core} is not in /proc/stat")
     return by_core[core]
@@ -267,12 +267,12 @@ def end_session(session: int) -> None:
         time.sleep(KILL_PAUSE_S)
 
 
-def end_children(but: set[int]) -> None:
-    """Kill our descendants and their sessions, except the processes `but`.
+def end_descendants(spared: set[int]) -> None:
+    """Kill our descendants and their sessions, except the processes `spared`.
 
     A block of running() stops its own process. An interrupt in the middle of a start leaves one without a block.
     """
-    new = [process for process in process_tree(os.getpid()) if process.pid not in but | {os.getpid()}]
+    new = [process for process in process_tree(os.getpid()) if process.pid not in spared | {os.getpid()}]
     for session in {process.session for process in new} - {os.getsid(0)}:  # our own session lives on
         end_session(session)
 

@@ -1,4 +1,11 @@
-"""Show the current step of the lab: one line that is rewritten on a terminal, plain lines elsewhere."""
+"""Show the current step of the lab: one line that is rewritten on a terminal, plain lines elsewhere.
+
+    [4 min left] E-T2: thread, 16 KB, repeat 2 of 3
+
+The time left is an estimate: planned seconds of the tables that have not begun, and of the rest of the current one.
+This machine may be slower than the one of the estimates, so the finished tables correct it: if they took twice
+their plan, the rest is doubled.
+"""
 
 from __future__ import annotations
 

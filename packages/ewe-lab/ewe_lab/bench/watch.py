@@ -32,7 +32,7 @@ import psutil
 from ewe_lab.bench.processes import (
     ENDED_STATES,
     ProcessStat,
-    core_seconds,
+    busy_seconds_of_core,
     cpu_seconds,
     forgetful_processes,
     process_tree,
@@ -134,7 +134,7 @@ class Watch:
 
     def read_cores(self) -> dict[str, float]:
         """Return, for each watched core, the seconds that it has been busy since the machine started."""
-        return {role: core_seconds(core) for role, core in self.cores.items() if core is not None}
+        return {role: busy_seconds_of_core(core) for role, core in self.cores.items() if core is not None}
 
     def read_each_second(self) -> None:
         """Read at the end of each second, counted from the first reading."""
@@ -149,7 +149,7 @@ class Watch:
         # Before the lock: another reading may hold it for long, and the server goes on meanwhile
         at, cpu = time.monotonic(), cpu_seconds(*self.pids)
         server_core = self.cores[SERVER]
-        core_s = None if server_core is None else core_seconds(server_core)
+        core_s = None if server_core is None else busy_seconds_of_core(server_core)
         with self.lock:
             tree = process_tree(*self.pids)
             self.forgets_programs = self.forgets_programs or bool(forgetful_processes(tree))

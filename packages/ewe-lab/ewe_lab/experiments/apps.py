@@ -20,7 +20,7 @@ from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 CLIENTS = 32
 ROUNDS = 7
@@ -97,7 +97,7 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
                 continue
             cells.append(Cell(way.name, contest.column))
             try:
-                server, path = stack.enter_context(served(lab, way))
+                server, path = stack.enter_context(serve_stack(lab, way))
                 probe(server.url.rstrip("/") + path, way.page)
             except LabError as reason:
                 cells[-1].failure = str(reason)

@@ -1,4 +1,15 @@
-"""Clients beside locust: they open connections and then send nothing, or one request only."""
+"""Clients beside locust: they open connections and then send nothing, or one request only.
+
+Slow and idle clients need no load generator. A server must hold their connections, and serve the load beside them:
+
+    connections()          opens sockets, sends the first bytes over each one, and holds them during a block
+    count_answered()       how many of them get an answer?
+    measure_cells(),
+    measure_once() ...     start a server, measure a cell, and turn a LabError into the cell's failure
+
+Possible failures: thousands of connections need as many descriptors here, and overflow the server's backlog if they
+come at once. connections() raises the limit, and opens MAX_OPENING_CONNECTIONS at a time.
+"""
 
 from __future__ import annotations
 
@@ -155,11 +166,11 @@ def measure_once(
     root: Path,
     around: Callable[[RunningServer], Iterator[None]] | None = None,
 ) -> Cell:
-    """Measure a cell once. It is a point of a sweep, and its neighbours take the place of repeats.
+    """Measure a cell once; return it. The cell is a point of a sweep, so its neighbours take the place of repeats.
 
-    around: a generator function that yields once: it runs to its `yield` before the load, and on after it. It is
-    measured a second time, with a new server, if other programs had the cores. A LabError becomes the cell's
-    failure. Return the cell.
+    The cell is measured a second time, with a new server, if other programs had the cores. A LabError becomes the
+    cell's failure. around: a generator function that yields once: it runs to its `yield` before the load, and on
+    after it.
     """
     load = with_warm_up(load, tested.kind)
     cell.load = load.description()

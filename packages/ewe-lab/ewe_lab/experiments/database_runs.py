@@ -52,7 +52,7 @@ def start_ways(
     with ExitStack() as stack:
         for name in runnable_ways(lab, database, names):
             try:
-                running[name] = stack.enter_context(WAYS[name].served(lab, database, daemon))
+                running[name] = stack.enter_context(WAYS[name].serve(lab, database, daemon))
             except LabError as reason:
                 failed[name] = str(reason)
         yield running, failed

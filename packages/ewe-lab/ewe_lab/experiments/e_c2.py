@@ -1,4 +1,16 @@
-"""EWE, section 4.1: threads share one table of descriptors, processes do not."""
+"""EWE, section 4.1: threads share one table of descriptors, processes do not.
+
+A process may open a limited number of files and sockets. Under the thread model all connections are in one process,
+so the limit stops the server; under fork each connection is in its own process, which needs few:
+
+    limit 64:   thread    ████████████ 64 ░░░░░░░░░░░░  the other connections get no answer
+                fork      ████████████████████████████  each child has its own 64
+
+The event loop stands beside both: it is one process, too.
+
+Possible failures: ewe adapts its connection limit to the limit of descriptors when it starts. The experiment
+therefore lowers the limit of the running server (BEHIND_ITS_BACK).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""EWE, section 5.2: children that have ended stay as zombies until the next request."""
+"""EWE, section 5.2: children that have ended stay as zombies until the next request.
+
+A child that has ended is a zombie until its parent has read its status. When does the parent read it?
+
+    lazy (2006)    when the next connection comes: after the last one, the zombies stay
+    SIGCHLD        when the kernel's signal says that a child has ended
+    pidfd          when the descriptor of the child becomes readable, in the loop that also accepts
+
+Each server forks 200 children. Then no request comes, and the zombies are counted again and again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Full load: as many kept connections as a browser-heavy site has, and every model with its default settings."""
+"""Full load: as many kept connections as a browser-heavy site has, and every model with its default settings.
+
+A rate and a mean hide the clients that wait longest. A model with few workers may serve most clients fast, and let
+one wait for seconds. Two figures show it: the longest wait of a request, and p99 divided by the median (the tail).
+
+Possible failures: the longest wait is often that of a first request, so there is no warm-up. A p99 of too few
+requests is chance, and is not judged.
+"""
 
 from __future__ import annotations
 

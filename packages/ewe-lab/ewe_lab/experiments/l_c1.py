@@ -1,4 +1,13 @@
-"""LibCGI, section 5: the extra time of the first call of a library."""
+"""LibCGI, section 5: the extra time of the first call of a library.
+
+The first call of a library pays for its loading (dlopen() and initfunc()), and later calls do not. Loading itself
+cannot be observed from outside, so it is a difference:
+
+    time of the first call - time of a later call = loading
+
+Each library can be loaded once, so there are many equal copies of it. The same is measured for engines of X-Switch,
+whose first call starts a process, and for the import of a Python module, which ewe does at its start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +28,7 @@ from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import gateways
-from ewe_lab.stacks.forms import PROGRAM, body, forms_of
+from ewe_lab.stacks.forms import PROGRAM, body, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 
 LOADING, LATER, FIRST = "loading", "later", "first"
@@ -48,7 +57,7 @@ REMARKS = (
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the first and the later calls of libraries and of engines, and an import; yield the cells."""
-    programs = forms_of(lab, SIZES[:1])
+    programs = write_forms(lab, SIZES[:1])
     if lacking := gateways.why_missing(gateways.LIBCGI, CgiProgram(programs, PROGRAM)):
         _, _, reason = lacking.partition(": ")  # without the gateway's name
         lab.notes.append(f"LibCGI is left out: {reason}")

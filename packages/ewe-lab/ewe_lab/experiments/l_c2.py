@@ -1,4 +1,16 @@
-"""LibCGI, section 4.2: the cost of resolving the client's name, which ewe does only if a library asks for it."""
+"""LibCGI, section 4.2: the cost of resolving the client's name, which ewe does only if a library asks for it.
+
+CGI has a variable REMOTE_HOST, the name of the client. To find it the server asks a name server, and waits. If each
+request had this price, a slow name server would make each request slow:
+
+    request ─▶ ewe ─▶ library ── asks for the name? ── no ──▶ answer
+                                                  └── yes ─▶ name server, at once or after 1 s ─▶ answer
+
+The name server is the lab's (stub_dns.py), and only ewe may use it. ewe therefore runs in a mount namespace, with a
+separate /etc/resolv.conf.
+
+Possible failures: a mount namespace needs root; without it the experiment is left out, with a note.
+"""
 
 from __future__ import annotations
 
@@ -59,29 +71,29 @@ def run(lab: Bench) -> Iterator[Cell]:
     directory = lab.directory / "names"
     directory.mkdir(exist_ok=True)
     library, resolver = directory / "names.so", directory / "resolv.conf"
-    compiled.library(compiled.SOURCES / "names.c", library)
+    compiled.build_library(compiled.SOURCES / "names.c", library)
     resolver.write_text(f"nameserver {RESOLVER_ADDRESS}\noptions timeout:10 attempts:1\n")
     resolver.chmod(0o644)
-    for name, (query, delay) in ROWS.items():
+    for name, (query, delay_s) in ROWS.items():
         cell = Cell(name, "", value="extra.millis", unit="ms")
         try:
             for _ in range(lab.repeats):
-                cell.samples.append(measure_row(lab, library, resolver, query, delay))
+                cell.samples.append(measure_row(lab, library, resolver, query, delay_s))
         except LabError as reason:
             cell.failure = str(reason)
         yield cell
     lab.notes += REMARKS
 
 
-def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay: float) -> Sample:
+def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay_s: float) -> Sample:
     """Start the server with its own resolv.conf, in a mount namespace, and time a few requests; return the sample.
 
-    query: of the URL, "" for a library that does not ask for the client's name. delay: of the resolver, in seconds.
+    query: of the URL, "" for a library that does not ask for the client's name. delay_s: of the resolver.
     Raises LabError.
     """
     prefix_before = lab.command_prefix
     with ExitStack() as stack:
-        dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay))
+        dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay_s))
         stack.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
         lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))

@@ -1,4 +1,21 @@
-"""LibCGI, figure 1: a library fails, in the server or in an engine, while other clients send requests."""
+"""LibCGI, figure 1: a library fails, in the server or in an engine, while other clients send requests.
+
+A library runs in the server's process, so a fault in it could end the server and all conversations. Figure 1 of
+the paper shows the remedy: the fault is caught, the client gets status 500, and the library is unloaded. The same
+faults are caused under three isolations:
+
+    in place        the library in ewe's process; guard.c recovers from the fault
+    in an engine    the library in a process of X-Switch; its end is the recovery
+    CGI program     the same code as a program, for comparison: each request has its own process
+
+    clients of the library A ──────────────────x─x──────────── some requests may be lost
+    clients of the library B ───────────────────────────────── no request should be lost
+                                   ▲ one request makes A fail  ├─ recovery ─┤ the first right answer of A
+
+Possible failures: ewe blocks a library that faults too often, so each fault has a new copy of it (copy_program()).
+
+Read next: ewe/libcgi/guard.c.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +121,7 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{isolation}: left out, {lacking}")
             continue
         try:
-            with served(lab, isolation, directory) as server:
+            with serve_programs(lab, isolation, directory) as server:
                 for fault in FAULTS:
                     yield from measure_fault(lab, server, isolation, fault, directory, numbers)
         except LabError as reason:
@@ -122,7 +139,7 @@ def why_missing(isolation: str) -> str:
 
 
 @contextmanager
-def served(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
+def serve_programs(lab: Bench, isolation: str, directory: Path) -> Iterator[RunningServer]:
     """Run ewe with the libraries, or programs, of a directory; yield the server. Raises LabError.
 
     isolation: where they run.
@@ -157,7 +174,7 @@ def copy_program(isolation: str, directory: Path, name: str) -> str:
         if is_program:
             compiled.build(source, first, "-DPROGRAM")
         else:
-            compiled.library(source, first)
+            compiled.build_library(source, first)
     shutil.copy(first, directory / f"{name}{ending}")
     return f"/{'cgi-bin' if is_program else 'libcgi-bin'}/{name}{ending}"
 

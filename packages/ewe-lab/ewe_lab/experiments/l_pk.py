@@ -1,4 +1,13 @@
-"""LibCGI, section 4.3: a library that shares the server's address space and cannot reach the interpreter's heap."""
+"""LibCGI, section 4.3: a library that shares the server's address space and cannot reach the interpreter's heap.
+
+A library in the server's process can write to all of its memory. The paper asks for a boundary that is cheaper than
+a process. Two such boundaries are compared with a process, and with no boundary at all:
+
+    METHODS      in place, protection keys, mprotect, process: how long does a call take?
+    DAMAGES      which damage does the boundary stop? Mistakes of a library first (MISTAKES), then the others
+
+../load/protected_calls.py explains both, and measures them in a separate process.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +69,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def measure(lab: Bench) -> dict[str, Any]:
     """Build the library, and return the figures of ewe_lab.load.protected_calls. Raises LabError."""
     library = lab.directory / "protection.so"
-    compiled.library(compiled.SOURCES / "protection.c", library)
+    compiled.build_library(compiled.SOURCES / "protection.c", library)
     counts = [str(int(lab.quick_or_full(*CALL_COUNTS[method]))) for method in METHODS]
     found: dict[str, Any] = figures_of(
         "ewe_lab.load.protected_calls", [str(library), *counts], MAX_RUN_S,

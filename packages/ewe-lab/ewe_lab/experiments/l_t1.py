@@ -1,4 +1,13 @@
-"""LibCGI, table 1: the cost of starting a CGI program, step by step."""
+"""LibCGI, table 1: the cost of starting a CGI program, step by step.
+
+To start a program takes several steps: fork() copies the tables of the parent's memory, exec() loads the program,
+and the interpreter of a script starts. Which one costs most, and does the size of the parent matter?
+
+    parent of 10 MB, and of 500 MB ── fork ──▶ child ── exec ──▶ program ── its first statement ──▶ its answer
+
+../load/steps.py takes the times, in a process whose size this experiment chooses: the lab's own process would be a
+parent of another size.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""LibCGI, table 2: the time of a request in the server, for each way to call its program."""
+"""LibCGI, table 2: the time of a request in the server, for each way to call its program.
+
+One client sends one request after another, to a program that answers with as many bytes as the query says
+(forms.py). The server notes each time itself (variants.Timed), so neither the client nor the network is in it:
+
+    client ──request──▶ ewe: received ─▶ CGI, FastCGI, LibCGI, ... ─▶ the program ─▶ sent to the kernel ──▶ client
+                             └───────────────── the handling time of the paper ──────────────────┘
+
+For the answer of 1 KB the time is divided into three parts: the CPU time of ewe's process, that of all other
+processes, and the rest, in which the kernel started a program, or a process waited.
+
+Possible failures: the CPU time of one request is too short for the kernel's clock. The parts are therefore means
+over all requests of a size, while the handling time is a median.
+
+Read next: ../stacks/gateways.py, which starts each way.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core, own_cpu_seconds, read_process
@@ -16,12 +32,12 @@ from ewe_lab.bench.verdicts import CLOSE_SHARE, FAILS, HOLDS, IN_PART, NOT_TESTA
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways
-from ewe_lab.stacks.forms import body, forms_of
+from ewe_lab.stacks.forms import body, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 from ewe_lab.stacks.variants import TIMES_VARIABLE
 
 CGI_PYTHON, ENGINE, APPLICATION = "CGI in Python", "X-Switch engine", "WSGI in process"
-WAYS = {  # name: the gateway and the program, "" for the file
+WAYS = {  # name of the row: the gateway, and the file of the program; "" for a file without a program
     CGI: (gateways.CGI, "bytes.cgi"),
     CGI_PYTHON: (gateways.CGI, "bytes.py"),
     FASTCGI: (gateways.FASTCGI, "bytes.cgi"),
@@ -49,9 +65,9 @@ REMARKS = (
 
 @dataclass(frozen=True)
 class Handling:
-    """The requests of one size. seconds: the time of each request in the server.
+    """The requests of one size, as the server handled them. seconds: the time of each request in the server.
 
-    server, program: CPU seconds of all requests together.
+    server, program: CPU seconds of all requests together, in ewe's process and in all others.
     """
 
     seconds: list[float]
@@ -59,38 +75,52 @@ class Handling:
     program: float
 
 
+class HandlingParts(NamedTuple):
+    """The µs of a request in which ewe ran, in which the program ran, and in which neither ran."""
+
+    server: float
+    program: float
+    rest: float
+
+
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each way with each size; yield the cells."""
-    programs = forms_of(lab, SIZES)
+    programs = write_forms(lab, SIZES)
     for name, (gateway, file) in WAYS.items():
         program = CgiProgram(programs, file)
         if gateway and (lacking := gateways.why_missing(gateway, program)):
             _, _, why = lacking.partition(": ")  # without the gateway's name
             lab.notes.append(f"{name} is left out: {why}")
             continue
-        cells = {size: cell_of(name, size) for size in SIZES}
-        parts = [Cell(name, part, value="extra.micros", unit="µs") for part in (SERVER, PROGRAM, REST)]
+        yield from measure_way(lab, name, gateway, program)
+    lab.notes += REMARKS
+
+
+def measure_way(lab: Bench, name: str, gateway: str, program: CgiProgram) -> list[Cell]:
+    """Measure a way as often as the lab repeats; return its cells: one for each size, then the parts of 1 KB.
+
+    name: of the row. gateway: "" for the files. program: its directory has all forms, and the files.
+    """
+    cells = {size: empty_cell(name, size) for size in SIZES}
+    parts = [Cell(name, part, value="extra.micros", unit="µs") for part in (SERVER, PROGRAM, REST)]
+    try:
         for _ in range(lab.repeats):
-            try:
-                found = measure_sizes(lab, name, gateway, programs, file)
-            except LabError as reason:
-                for cell in (*cells.values(), *parts):
-                    cell.failure = str(reason)
-                break
+            found = measure_sizes(lab, name, gateway, program)
             for size, handling in found.items():
                 cells[size].samples.append(sample(handling))
             figures = micros_by_part(found[SIZES[1]])  # 1 KB
             for cell, figure in zip(parts, figures, strict=True):
                 extra = {"micros": figure, "share": figure / sum(figures) * 100}
                 cell.samples.append(Sample("pinger", seconds=0.0, extra=extra))
-        yield from cells.values()
-        yield from parts
-    lab.notes += REMARKS
+    except LabError as reason:
+        for cell in (*cells.values(), *parts):
+            cell.failure = str(reason)
+    return [*cells.values(), *parts]
 
 
-def cell_of(name: str, size: int) -> Cell:
+def empty_cell(name: str, size: int) -> Cell:
     """Return an empty cell of a row, with the paper's figure if there is one. size: of the answer, in bytes."""
-    # The samples of sample() have this figure
+    # `extra.millis` is the figure that sample() gives
     cell = Cell(name, size_name(size), value="extra.millis", unit="ms")
     cell.load = "one client on a kept connection"
     if name in PRINTED:
@@ -99,11 +129,12 @@ def cell_of(name: str, size: int) -> Cell:
     return cell
 
 
-def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str) -> dict[int, Handling]:
+def measure_sizes(lab: Bench, name: str, gateway: str, program: CgiProgram) -> dict[int, Handling]:
     """Start the server once and send requests of each size; return the handling by size. Raises LabError.
 
-    name: of the row. gateway, file: as in WAYS.
+    name, gateway, program: as in measure_way().
     """
+    programs = program.directory
     times = programs / "times"
     found = {}
     tested = ServerUnderTest(
@@ -113,7 +144,7 @@ def measure_sizes(lab: Bench, name: str, gateway: str, programs: Path, file: str
         path = ""
         if gateway:
             tested, path = stack.enter_context(
-                gateways.start_gateway(lab, gateway, CgiProgram(programs, file), tested, keeps=True)
+                gateways.start_gateway(lab, gateway, program, tested, keeps=True)
             )
         server = stack.enter_context(lab.start(tested, programs))
         for size in SIZES:
@@ -169,16 +200,17 @@ def sample(handling: Handling) -> Sample:
     )
 
 
-def micros_by_part(handling: Handling) -> tuple[float, float, float]:
-    """Return the µs of a request in which ewe ran, in which the program ran, and in which neither ran.
+def micros_by_part(handling: Handling) -> HandlingParts:
+    """Divide the time of a request.
 
-    The first two are means: the kernel gives the CPU time of all requests together. The third is the median time of
-    a request without these means.
+    The first two parts are means: the kernel gives the CPU time of all requests together. The rest is the median
+    time of a request without these means.
     """
     count = len(handling.seconds)
     server, program = handling.server / count * 1e6, handling.program / count * 1e6
     # A few slow requests can make the means greater than the median
-    return server, program, max(0.0, statistics.median(handling.seconds) * 1e6 - server - program)
+    rest = max(0.0, statistics.median(handling.seconds) * 1e6 - server - program)
+    return HandlingParts(server, program, rest)
 
 
 def check(table: ExperimentTable) -> Finding:

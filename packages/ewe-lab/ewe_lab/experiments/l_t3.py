@@ -1,4 +1,17 @@
-"""LibCGI, table 3: throughput by size and link; without a link, under each model and on other servers."""
+"""LibCGI, table 3: throughput by size and link; without a link, under each model and on other servers.
+
+A link has a speed, and a way to call a program has a cost. With a slow link and a large answer the link decides,
+and all ways look alike; with small answers the ways differ:
+
+    10 and 100 Mbit/s   30 clients ──▶ a link ──▶ ewe -t ──▶ the program, by each gateway     (the paper's table)
+    without a link      30 clients ──────────────▶ ewe, under three models
+    other servers       30 clients ──────────────▶ Apache, lighttpd, nginx, as far as they are installed
+
+Each row is a way, and each column a setting with a size. A file of the same size stands beside the programs: it is
+the most that the server and the link can send.
+
+Read next: ../stacks/gateways.py, and ../bench/links.py for the links.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
@@ -26,7 +40,7 @@ from ewe_lab.experiments.libcgi_tables import (
     size_name,
 )
 from ewe_lab.stacks import backends, compiled, gateways, webservers
-from ewe_lab.stacks.forms import PROGRAM, forms_of
+from ewe_lab.stacks.forms import PROGRAM, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
 from ewe_lab.stacks.webservers import BackendProgram, Setup
@@ -39,10 +53,25 @@ LINKED_MODEL = "thread"
 GATEWAY = {CGI: gateways.CGI, FASTCGI: gateways.FASTCGI, LIBCGI: gateways.LIBCGI}
 APACHE, LIGHTTPD, NGINX = "Apache mod_cgid", "lighttpd mod_cgi", "nginx FastCGI"
 OTHER_SERVERS_COLUMN = "other servers"
-OTHER_SERVERS = {  # name: the package, the program, how the server runs it, its command
-    APACHE: ("apache2", "bytes.cgi", "cgi", webservers.apache("event")),
-    LIGHTTPD: ("lighttpd", "bytes.cgi", "cgi", webservers.lighttpd),
-    NGINX: ("nginx", "bytes.fcgi", "fastcgi", webservers.nginx),
+
+
+class ProgramServer(NamedTuple):
+    """Another server that runs the program. tool: the server's program, by which the lab knows whether it is there.
+
+    file: of the program. gateway: how the server runs it. prepare: writes the server's configuration, and returns
+    its command.
+    """
+
+    tool: str
+    file: str
+    gateway: str
+    prepare: Callable[[Setup], list[str]]
+
+
+OTHER_SERVERS = {
+    APACHE: ProgramServer("apache2", "bytes.cgi", "cgi", webservers.apache("event")),
+    LIGHTTPD: ProgramServer("lighttpd", "bytes.cgi", "cgi", webservers.lighttpd),
+    NGINX: ProgramServer("nginx", "bytes.fcgi", "fastcgi", webservers.nginx),
 }
 SLOWEST_ROW = ("10 Mbit/s", 102_400)  # thirty answers of this size occupy the link for almost three seconds
 MIN_SHARE_OF_STATIC = 0.95  # of the static file's rate: the paper says "within 3 %"
@@ -66,7 +95,7 @@ def column_of(setting: str, size: int) -> str:
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure behind each link, then without one under each model, then other servers; yield the cells."""
-    programs = forms_of(lab, SIZES)
+    programs = write_forms(lab, SIZES)
     for setting, speed in LINKS.items():
         # A quick run measures 1 KB without a link only, and leaves out the slowest row
         sizes = [
@@ -133,18 +162,19 @@ def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
     if lacking := compiled.why_missing():
         note(lab, f"Other servers are left out: {lacking}")
         return found
-    for name, (tool, _, _, _) in OTHER_SERVERS.items():
-        if find_tool(tool):
+    for name, other in OTHER_SERVERS.items():
+        if find_tool(other.tool):
             found[name] = partial(run_other_server, lab, programs, name)
         else:
-            note(lab, f"{name} is left out: apt install {'nginx-light' if tool == 'nginx' else tool}")
+            package = "nginx-light" if other.tool == "nginx" else other.tool
+            note(lab, f"{name} is left out: apt install {package}")
     return found
 
 
 @contextmanager
 def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[RunningServer, str]]:
     """Run another server with the program; yield the server, and the path with {size} in it."""
-    _, file, by, prepare = OTHER_SERVERS[name]
+    other = OTHER_SERVERS[name]
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
     directory.chmod(0o755)
     core = server_core()
@@ -152,20 +182,21 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Ru
         output = stack.enter_context(tempfile.TemporaryFile())
         address = ""
         other_pids: tuple[int, ...] = ()
-        if by == "fastcgi":
+        if other.gateway == "fastcgi":
             socket = directory / "socket"
-            command = backends.fastcgi_command(socket, programs / file, 1)
+            command = backends.fastcgi_command(socket, programs / other.file, 1)
             program = stack.enter_context(running(command, output, core, cwd=directory))
-            backends.wait_for_socket(program, socket, output, file)
+            backends.wait_for_socket(program, socket, output, other.file)
             os.chmod(socket, 0o666)
             address, other_pids = f"unix:{socket}", (program.pid,)
-        behind = BackendProgram(programs / file, address, by, keeps=True)
+        behind = BackendProgram(programs / other.file, address, other.gateway, keeps=True)
         setup = Setup(directory, free_port(), programs, behind=behind)
         web = stack.enter_context(
-            running([*lab.command_prefix, *prepare(setup)], output, core, cwd=directory)
+            running([*lab.command_prefix, *other.prepare(setup)], output, core, cwd=directory)
         )
         wait_for_port(web, setup.port, output, name)
-        yield StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids), f"/{file}?{{size}}"
+        server = StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids)
+        yield server, f"/{other.file}?{{size}}"
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,16 @@
-"""LibCGI, section 2.1: the cost of calling a FastCGI program, and an engine of X-Switch."""
+"""LibCGI, section 2.1: the cost of calling a FastCGI program, and an engine of X-Switch.
+
+A program that stays running needs no start, but its request goes to another process. The paper divides this cost:
+
+    control          the kernel stops one process and lets the other run
+    communication    the bytes of the request and of the answer are copied through a socket
+    protocol         the bytes are encoded and decoded
+
+No part can be measured alone, so ../load/exchanges.py runs three exchanges that differ by one part each. A part is
+the difference of two runs, each the fastest of its rounds.
+
+Possible failures: a difference of two times may be smaller than their noise. cells() then gives no figure.
+"""
 
 from __future__ import annotations
 

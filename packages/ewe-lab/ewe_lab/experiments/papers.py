@@ -30,7 +30,7 @@ from ewe.config.tables import read_file
 from ewe_lab.bench.experiment import Chart, Experiment, ServerUnderTest
 from ewe_lab.bench.results import Cell
 from ewe_lab.experiments import plain
-from ewe_lab.experiments.records import check_keys, of_type, record
+from ewe_lab.experiments.records import check_keys, checked_value, dataclass_of
 
 PAPERS_VARIABLE = "EWE_LAB_PAPERS"  # variable of the environment
 PACKAGE_DIRECTORY = Path(__file__).parent
@@ -173,30 +173,39 @@ def given(id: str) -> Any:
 # From the tables of a file to experiments. All functions raise ConfigError
 
 
+def with_tested_tables(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a file's tables, with the name `tested` in place of its synonym FORMER_TESTED_TABLE.
+
+    Print a warning if the file has the synonym. name: of the file, for the warning.
+    """
+    if FORMER_TESTED_TABLE not in data:
+        return data
+    print(
+        f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
+        file=sys.stderr,
+    )
+    former, present = data[FORMER_TESTED_TABLE], data.get("tested", {})
+    check_types({FORMER_TESTED_TABLE: former, "tested": present})
+    others = {key: table for key, table in data.items() if key != FORMER_TESTED_TABLE}
+    return others | {"tested": former | present}
+
+
 def paper_of(data: dict[str, Any], name: str) -> Paper:
     """Return the paper of a file's tables. name: of the document, if the file names none."""
-    if FORMER_TESTED_TABLE in data:
-        print(
-            f"{data.get('document', name)}: [{FORMER_TESTED_TABLE}.NAME] is now called [tested.NAME]",
-            file=sys.stderr,
-        )
-        former, present = data[FORMER_TESTED_TABLE], data.get("tested", {})
-        check_types({FORMER_TESTED_TABLE: former, "tested": present})
-        data = {**data, "tested": former | present}
-        del data[FORMER_TESTED_TABLE]
+    data = with_tested_tables(data, name)
     check_keys(data, KNOWN_TABLES, "the file")
     check_types(data)
     document = data.get("document", name)
-    untested = tuple(record(UntestedClaim, each, "untested") for each in data.get("untested", ()))
+    untested = tuple(dataclass_of(UntestedClaim, each, "untested") for each in data.get("untested", ()))
     heading, order = data.get("heading", document), data.get("order", DEFAULT_ORDER)
     found = Paper(document, heading, order, untested=untested)
     tested_servers = {
-        key: record(ServerUnderTest, {"name": key} | table, f"tested.{key}")
+        key: dataclass_of(ServerUnderTest, {"name": key} | table, f"tested.{key}")
         for key, table in data.get("tested", {}).items()
     }
     for id, own in data.get("experiment", {}).items():
         kinds = data.get("like", {})
-        like = of_type(str, own.get("like", ""), f"{id}: like")
+        like = checked_value(str, own.get("like", ""), f"{id}: like")
         if like and like not in kinds:
             raise ConfigError(f"{id}: there is no table like.{like}{nearest(like, kinds)}")
         table = with_remarks(kinds.get(like, {}) | own, data.get("remarks", {}), id)
@@ -207,9 +216,9 @@ def paper_of(data: dict[str, Any], name: str) -> Paper:
 def check_types(data: dict[str, Any]) -> None:
     """Check that each value of a file has its type. Raises ConfigError."""
     for key, value in data.items():
-        of_type(TYPES.get(key, dict), value, key)
+        checked_value(TYPES.get(key, dict), value, key)
         for name, table in value.items() if key in TABLES_OF_TABLES else ():
-            of_type(dict, table, f"{key}.{name}")
+            checked_value(dict, table, f"{key}.{name}")
 
 
 def add_experiment(
@@ -230,7 +239,7 @@ def add_experiment(
     apart = moved_keys(table, APART, id)
     measured = moved_keys(table, plain.KNOWN_KEYS, id)
     for column in measured.get("columns", ()):
-        of_type(dict, column, f"{id}: columns")
+        checked_value(dict, column, f"{id}: columns")
     table |= {
         "id": id,
         "document": to.document,
@@ -251,7 +260,7 @@ def add_experiment(
             table["run"] = Code(plain.__name__, "run", {"measurement": measurement})
     if ("run" in table) is ("needs" in table):  # both, or neither
         raise ConfigError(f"{id}: one of columns, run and needs has to be there")
-    to.experiments.append(record(Experiment, table, id))
+    to.experiments.append(dataclass_of(Experiment, table, id))
     if "check" in apart:
         to.checks[id] = code_of(apart["check"], "check")
     for kept, key in ((to.printed, "printed"), (to.given, "given")):
@@ -261,7 +270,11 @@ def add_experiment(
 
 def moved_keys(table: dict[str, Any], types: Mapping[str, type], id: str) -> dict[str, Any]:
     """Move the keys of `types` out of the table of an experiment; return them. Their values have these types."""
-    return {key: of_type(kind, table.pop(key), f"{id}: {key}") for key, kind in types.items() if key in table}
+    return {
+        key: checked_value(kind, table.pop(key), f"{id}: {key}")
+        for key, kind in types.items()
+        if key in table
+    }
 
 
 def pair_of_servers(value: Any, context: str) -> tuple[str, str]:
@@ -284,7 +297,7 @@ def charts(
         for column in columns if "{column}" in str(group) else [""]:
             for chart in group:
                 words = {"column": column, "reference": table.get("reference", "")}
-                yield record(Chart, with_words(chart, words), f"{id}: charts")
+                yield dataclass_of(Chart, with_words(chart, words), f"{id}: charts")
 
 
 def with_words(value: Any, words: Mapping[str, str]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 from ewe.config.messages import ConfigError, nearest
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.records import check_keys, record
+from ewe_lab.experiments.records import check_keys, dataclass_of
 from ewe_lab.experiments.tested_servers import BY_NAME
 
 # The keys of an experiment that say how to measure, and the types of their values
@@ -77,7 +77,9 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
     columns = []
     for each in table.get("columns", ()):
         # A key of the column replaces that of the experiment
-        column = record(PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns")
+        column = dataclass_of(
+            PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns"
+        )
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
         if not column.servers:
             raise ConfigError(f"{context}: column {column.name!r} has no servers")
@@ -107,7 +109,7 @@ def load_fields(table: dict[str, Any], context: str) -> dict[str, Any]:
     # A check only: loads_of() makes the Load, when it is known whether the run is quick
     for index in (0, 1):
         values = {name: value[index] if is_pair(name, value) else value for name, value in table.items()}
-        record(Load, values, context)
+        dataclass_of(Load, values, context)
     return table
 
 
@@ -163,7 +165,7 @@ def loads_of(lab: Bench, column: PlainColumn) -> Iterator[Load]:
     }
     if column.size:
         values |= {"path": f"/{column.size}.html", "length": column.size}
-    load = record(Load, values, column.name)
+    load = dataclass_of(Load, values, column.name)
     yield from (replace(load, users=users) for users in column.users) if column.users else [load]
 
 

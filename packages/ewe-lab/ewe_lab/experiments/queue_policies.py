@@ -35,7 +35,7 @@ from ewe_lab.experiments.sff import (
     SETTLE_S,
     SMALL_BYTES,
     SMALL_ONES,
-    asking,
+    connect_and_ask,
     ends_of,
     settled_targets,
     targets,
@@ -80,11 +80,11 @@ def run(lab: Bench) -> Iterator[Cell]:
     for tested in lab.servers(tuple(ORDERS)):
         logging = replace(tested, options=(*tested.options, "--access-log", str(log)))
         cells = [Cell(tested.name, PASSED, value="extra.passed", unit="requests")]
-        yield from measure_cells(lab, logging, root, cells, partial(passed, log=log), lab.repeats)
+        yield from measure_cells(lab, logging, root, cells, partial(measure_passing, log=log), lab.repeats)
     columns = ((SMALL_SERVED, "small"), (LARGE_SERVED, "large"), (EARLY_SERVED, "early"))
     for tested in lab.servers(dropping_servers()):
         cells = [Cell(tested.name, column, value=f"extra.{key}", unit="requests") for column, key in columns]
-        yield from measure_cells(lab, tested, root, cells, filled, lab.repeats)
+        yield from measure_cells(lab, tested, root, cells, measure_full_queue, lab.repeats)
 
 
 def dropping_servers() -> tuple[ServerUnderTest, ...]:
@@ -93,7 +93,7 @@ def dropping_servers() -> tuple[ServerUnderTest, ...]:
     return tuple(ServerUnderTest(name, model="pool", options=(*short, "--overload", name)) for name in DROPS)
 
 
-def passed(server: RunningServer, log: Path) -> Sample:
+def measure_passing(server: RunningServer, log: Path) -> Sample:
     """Begin a large file, and ask for small ones while its client pauses; count those that end before it.
 
     log: the server's access log. Raises LabError.
@@ -102,9 +102,9 @@ def passed(server: RunningServer, log: Path) -> Sample:
     served = len(targets(log))
     began = time.monotonic()
     try:
-        opened.append(asking(server, "/begun"))
+        opened.append(connect_and_ask(server, "/begun"))
         opened[0].recv(1)  # the response has begun
-        opened += [asking(server, "/s") for _ in range(SMALL_ONES)]
+        opened += [connect_and_ask(server, "/s") for _ in range(SMALL_ONES)]
         time.sleep(SETTLE_S)
         ends = ends_of(opened)
         order = settled_targets(log, served + 1 + SMALL_ONES)[served:]
@@ -117,15 +117,15 @@ def passed(server: RunningServer, log: Path) -> Sample:
     return Sample("sockets", max(ends) - began, requests=len(ends), replies=len(ends), extra=extra)
 
 
-def filled(server: RunningServer) -> Sample:
+def measure_full_queue(server: RunningServer) -> Sample:
     """Occupy the only thread, send more requests than may wait, count those with status 200. Raises LabError."""
     opened: list[socket.socket] = []
     began = time.monotonic()
     try:
-        opened.append(asking(server, "/occupies", BUFFER_BYTES))
+        opened.append(connect_and_ask(server, "/occupies", BUFFER_BYTES))
         opened[0].recv(1)  # the thread serves this client
         for size in HALF * 2:
-            opened.append(asking(server, f"/{size}"))
+            opened.append(connect_and_ask(server, f"/{size}"))
             time.sleep(SPACING_S)
         time.sleep(SETTLE_S)
         opened[

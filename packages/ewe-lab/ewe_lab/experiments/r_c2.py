@@ -1,4 +1,13 @@
-"""RDBMS, section 4: one to four database daemons, each with one connection to the database."""
+"""RDBMS, section 4: one to four database daemons, each with one connection to the database.
+
+A daemon with one connection runs one statement at a time, so the others wait in its queue. Do more daemons help?
+
+    16 clients ──▶ ewe ──▶ 1, 2, 3 or 4 daemons ──▶ a connection each ──▶ the database
+
+It depends on the statement. A report that computes keeps a core busy, and more daemons help only if there are more
+cores. A statement that waits, for a lock or a disk, leaves its core to others, and each further daemon helps. Both
+are measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""RDBMS, figure 5: three ways to a database, for 1 to 16 clients, behind a link of 10 Mbit/s and at full speed."""
+"""RDBMS, figure 5: three ways to a database, for 1 to 16 clients, behind a link of 10 Mbit/s and at full speed.
+
+    1    CGI, embedded SQL        each request starts a program, which connects to the database
+    2    CGI, daemon              each request starts a program, which asks the daemon; the daemon stays connected
+    3    in process, daemon       a library in ewe's process asks the daemon: no program is started
+    X-Switch, kept                an interpreter stays, with its connection to the database (not in the paper)
+
+All ways run side by side, and take turns at each number of clients: a disturbance of the machine then meets all of
+them. Each client opens a connection for each request, and the time runs from the established connection to the
+last byte (http_clients.py).
+
+Possible failures: the database works on the report for longer than a way takes, so the response times are nearly
+equal. The CPU times still differ, and REMARKS says so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""RDBMS, figure 8: the time to connect and to retrieve, and the time that the daemon adds to a call."""
+"""RDBMS, figure 8: the time to connect and to retrieve, and the time that the daemon adds to a call.
+
+A page from a database has two costs: to connect (Tcon), and to run the statement and fetch the rows (Tret). Where
+Tcon is a large part of both, a daemon that keeps its connections saves it on each page:
+
+    CGI, embedded SQL     program ══ Tcon ══▶ database ── Tret ──▶ rows       for each request
+    CGI, daemon           program ─ Tcon ─▶ daemon ── Tret ──▶ rows           the daemon has connected before
+
+The programs report both times by their own clocks, in the head of their answer (http_clients.timings_in()).
+
+The daemon has a price, too: a statement goes through one process more. The row `the daemon adds` is that price, the
+difference of two calls of a statement that does nothing.
+
+Read next: ../stacks/reports.py, the programs of all scenarios.
+"""
 
 from __future__ import annotations
 

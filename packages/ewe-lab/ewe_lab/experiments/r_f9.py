@@ -1,4 +1,16 @@
-"""RDBMS, figure 9: the cost of keeping a session's state, for each tier of the state."""
+"""RDBMS, figure 9: the cost of keeping a session's state, for each tier of the state.
+
+HTTP has no memory: the server must find the state of a visitor for each request, and it may be in several places:
+
+    browser: in the URL, in a signed cookie  ──▶  server: in the process, in a file  ──▶  database, by the daemon
+    no server has to remember                     one machine, or one process             all machines share it
+
+The same counter of visits is kept in each tier in turn, by the same WSGI application (../stacks/sessions.py). The
+difference to "no state" is the cost of a tier.
+
+Possible failures: a tier loses the state, for example by a wrong signature. visit() therefore compares the count in
+each answer with the number of visits. Disks differ more than tiers do, so files and database are in memory.
+"""
 
 from __future__ import annotations
 

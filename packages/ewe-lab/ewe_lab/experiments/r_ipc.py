@@ -1,4 +1,12 @@
-"""RDBMS, section 3.3: the kinds of IPC between a gateway and the daemon, bare and under ewe-dbd."""
+"""RDBMS, section 3.3: the kinds of IPC between a gateway and the daemon, bare and under ewe-dbd.
+
+Pipes, Unix sockets, TCP and message queues carry the same bytes at different prices. Two measurements show them:
+
+    bare         two processes exchange messages, and do nothing else (../load/ipc_kinds.py)
+    statement    a client sends SELECT 1 to ewe-dbd at an address of each kind: parsing and the database are added
+
+Possible failures: the bare price is a small part of a statement's time, so a difference there may be chance.
+"""
 
 from __future__ import annotations
 

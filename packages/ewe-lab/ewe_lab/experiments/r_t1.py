@@ -1,4 +1,16 @@
-"""RDBMS, table 1: marks for kinds of gateways. The row `performance` is measured; the other rows are prose."""
+"""RDBMS, table 1: marks for kinds of gateways. The row `performance` is measured; the other rows are prose.
+
+The paper gives each kind of gateway a mark for its performance, ++, + or -, and no figures. Here a mark is a ratio
+of measured times: how many times as fast as CGI is a call?
+
+    1 (CGI itself) ── - ── 2 ── + ── 10 ── ++        MEDIUM_FACTOR, GOOD_FACTOR
+
+All servers run side by side and take turns, so a disturbance of the machine meets all of them. The claim is about
+the order of the kinds, and needs no marks: is_faster().
+
+Possible failures: a JVM compiles a method only after many calls, so the servlet gets more calls before each round
+(WARM_UP_CALLS).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
@@ -16,7 +29,7 @@ from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways, ways
 from ewe_lab.stacks.applications import HELLO
-from ewe_lab.stacks.forms import PROGRAM, body, forms_of
+from ewe_lab.stacks.forms import PROGRAM, body, write_forms
 from ewe_lab.stacks.gateways import CgiProgram
 
 COLUMN, TIMES = "marks", "time of a call"
@@ -33,6 +46,21 @@ class GatewayKind:
     gateway: str
     program: str
     paper: str
+
+
+class KindCells(NamedTuple):
+    """The two cells of a kind of gateway: its marks, and the time of a call."""
+
+    marks: Cell
+    time: Cell
+
+
+class RunningGateway(NamedTuple):
+    """A server with the program behind a gateway. path: of the URL. answer: the body of a right answer."""
+
+    server: RunningServer
+    path: str
+    answer: bytes
 
 
 KINDS = {
@@ -64,21 +92,21 @@ def run(lab: Bench) -> Iterator[Cell]:
     """Measure the kinds that can run here, in turns; yield their cells."""
     found = {kind: cells_of(kind) for kind in KINDS}
     with ExitStack() as stack:
-        servers: dict[str, tuple[RunningServer, str, bytes]] = {}
+        gateways_by_kind: dict[str, RunningGateway] = {}
         for kind in KINDS:
             try:
                 if lacking := why_missing(lab, kind):
                     lab.notes.append(f"{kind} is left out: {lacking}")
                 else:
-                    servers[kind] = stack.enter_context(served(lab, kind))
+                    gateways_by_kind[kind] = stack.enter_context(serve_kind(lab, kind))
             except LabError as reason:
                 for cell in found[kind]:
                     cell.failure = str(reason)
         for turn in range(int(lab.quick_or_full(*ROUND_COUNTS))):
-            for kind in servers if turn % 2 == 0 else reversed(servers):
-                _marks, timed = found[kind]
+            for kind in gateways_by_kind if turn % 2 == 0 else reversed(gateways_by_kind):
+                timed = found[kind].time
                 try:
-                    timed.samples.append(measure_gateway(lab, kind, *servers[kind]))
+                    timed.samples.append(measure_gateway(lab, kind, gateways_by_kind[kind]))
                 except LabError as reason:
                     timed.failure = str(reason)
     give_marks(found)
@@ -87,8 +115,8 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes += REMARKS
 
 
-def cells_of(kind: str) -> tuple[Cell, Cell]:
-    """Return a kind's cells: its marks, and its time."""
+def cells_of(kind: str) -> KindCells:
+    """Return the empty cells of a kind, with the paper's mark."""
     gateway_kind = KINDS[kind]
     marks = Cell(
         kind,
@@ -99,7 +127,8 @@ def cells_of(kind: str) -> tuple[Cell, Cell]:
         paper_server=gateway_kind.paper,
     )
     marks.paper_note = MARKS[PRINTED[gateway_kind.paper]]
-    return marks, Cell(kind, TIMES, value="extra.micros", unit="µs", load="one client on a kept connection")
+    load = "one client on a kept connection"
+    return KindCells(marks, Cell(kind, TIMES, value="extra.micros", unit="µs", load=load))
 
 
 def why_missing(lab: Bench, kind: str) -> str:
@@ -108,38 +137,39 @@ def why_missing(lab: Bench, kind: str) -> str:
         message = ways.technology("xswitch java").why_missing
     else:
         found = KINDS[kind]
-        message = gateways.why_missing(found.gateway, CgiProgram(forms_of(lab), found.program))
+        message = gateways.why_missing(found.gateway, CgiProgram(write_forms(lab), found.program))
     # "NAME is left out: REASON". The row has another name
     return message.partition(": ")[2]
 
 
 @contextmanager
-def served(lab: Bench, kind: str) -> Iterator[tuple[RunningServer, str, bytes]]:
-    """Run a kind; yield the server, the path and the body of an answer."""
+def serve_kind(lab: Bench, kind: str) -> Iterator[RunningGateway]:
+    """Serve the program by a kind of gateway; yield the running gateway. Raises LabError."""
     if kind == SERVLET:
-        with ways.served(lab, ways.technology("xswitch java")) as (server, path):
-            yield server, path, HELLO.encode()
+        with ways.serve_stack(lab, ways.technology("xswitch java")) as (server, path):
+            yield RunningGateway(server, path, HELLO.encode())
         return
     gateway_kind = KINDS[kind]
-    programs = forms_of(lab)
+    programs = write_forms(lab)
     tested = ServerUnderTest(kind, model="thread")
     program = CgiProgram(programs, gateway_kind.program)
     with (
         gateways.start_gateway(lab, gateway_kind.gateway, program, tested, keeps=True) as (adapted, path),
         lab.start(adapted, programs) as server,
     ):
-        yield server, path, body(ANSWER_BYTES)
+        yield RunningGateway(server, path, body(ANSWER_BYTES))
 
 
-def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, answer: bytes) -> Sample:
+def measure_gateway(lab: Bench, kind: str, gateway: RunningGateway) -> Sample:
     """Measure one round of a kind of gateway: warm it up, then time each call. Return the sample. Raises LabError.
 
-    answer: the body of a right answer. The sample's figure `extra.micros` is the median of the times, in µs. Its
-    usage is the CPU time of the server and of the processes that work for it.
+    The sample's figure `extra.micros` is the median of the times, in µs. Its usage is the CPU time of the server
+    and of the processes that work for it.
     """
+    server = gateway.server
     count = int(lab.quick_or_full(*CALL_COUNTS))
     durations_us: list[float] = []
-    with pinger.http(server.url, path, answer) as call, on_core(load_core()):
+    with pinger.http(server.url, gateway.path, gateway.answer) as call, on_core(load_core()):
         pinger.ping(call, WARM_UP_CALLS.get(kind, DEFAULT_WARM_UP_CALLS))
         cpu_before = cpu_seconds(server.pid, *server.other_pids)
         for _ in range(count):
@@ -159,14 +189,16 @@ def measure_gateway(lab: Bench, kind: str, server: RunningServer, path: str, ans
     )
 
 
-def give_marks(found: dict[str, tuple[Cell, Cell]]) -> None:
-    """Give each kind its marks, by how many times as fast as CGI it is. found: by kind, its marks and its time."""
-    _, cgi_timed = found[CGI]
-    for marks, timed in found.values():
-        if cgi_timed.median and timed.median:
-            faster = cgi_timed.median / timed.median
+def give_marks(found: dict[str, KindCells]) -> None:
+    """Give each kind its marks, by how many times as fast as CGI it is. found: the cells by kind."""
+    cgi_median = found[CGI].time.median
+    for cells in found.values():
+        if cgi_median and cells.time.median:
+            faster = cgi_median / cells.time.median
             given = 3 if faster >= GOOD_FACTOR else 2 if faster >= MEDIUM_FACTOR else 1
-            marks.samples.append(Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster}))
+            cells.marks.samples.append(
+                Sample("pinger", seconds=0.0, extra={"marks": given, "faster": faster})
+            )
 
 
 def is_faster(one: Cell, other: Cell) -> bool:

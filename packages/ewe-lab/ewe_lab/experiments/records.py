@@ -1,4 +1,9 @@
-"""Convert a TOML table to a dataclass, and report an error in one line."""
+"""Convert a TOML table to a dataclass, and report an error in one line.
+
+A person writes the file of a paper, so each error must name its place and the nearest known key. The defaults of
+the dataclass say which types its values have: a field with the default 0.0 takes a number, and one without a
+default a text. Nothing else describes the format, so the code and the file cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ def check_keys(table: Any, known: Iterable[str], context: str) -> None:
             raise ConfigError(f"{context}: unknown key {key!r}{nearest(key, names)}")
 
 
-def record(kind: type[T], table: Any, context: str) -> T:
+def dataclass_of(kind: type[T], table: Any, context: str) -> T:
     """Return the dataclass of a table. A field without a default is required, and is a text. Raises ConfigError.
 
     context: the place in the file, with which an error message begins.
@@ -42,7 +47,7 @@ def record(kind: type[T], table: Any, context: str) -> T:
         required = each.default is MISSING and each.default_factory is MISSING
         if each.name in table:
             default = each.default_factory() if each.default_factory is not MISSING else each.default
-            values[each.name] = of_type(
+            values[each.name] = checked_value(
                 str if required else type(default), table[each.name], f"{context}: {each.name}"
             )
         elif required:
@@ -50,7 +55,7 @@ def record(kind: type[T], table: Any, context: str) -> T:
     return kind(**values)
 
 
-def of_type(kind: type, value: Any, context: str) -> Any:
+def checked_value(kind: type, value: Any, context: str) -> Any:
     """Check that a value has the type of the field's default; return it, lists as tuples. Raises ConfigError.
 
     A value of a type that TYPE_DESCRIPTIONS does not have, such as a table, is returned unchecked.

@@ -63,25 +63,25 @@ def run(lab: Bench) -> Iterator[Cell]:
                 Cell(tested.name, MEAN, times, value="extra.mean", unit="ms"),
                 Cell(tested.name, BEFORE, times, value="extra.before", unit="requests"),
             ]
-            measure = partial(emptied, large=f"/large-{times}", log=log)
+            measure = partial(measure_emptying, large=f"/large-{times}", log=log)
             yield from measure_cells(lab, logging, root, cells, measure, lab.repeats)
 
 
-def asking(server: RunningServer, path: str, buffer: int = 0) -> socket.socket:
+def connect_and_ask(server: RunningServer, path: str, receive_buffer_bytes: int = 0) -> socket.socket:
     """Connect and send a request; return the connection, with the response still unread. Raises OSError.
 
-    buffer: bytes of the receive buffer; 0: the system's.
+    receive_buffer_bytes: the size of the client's buffer; 0: as the system chooses.
     """
     sock = socket.socket()
     sock.settimeout(TIMEOUT_S)
-    if buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    if receive_buffer_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
     sock.connect(address(server.url))
     sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return sock
 
 
-def emptied(server: RunningServer, large: str, log: Path) -> Sample:
+def measure_emptying(server: RunningServer, large: str, log: Path) -> Sample:
     """Let requests wait, and then be served; return their mean response time, and the place of the large file.
 
     The first client occupies the only thread, so that all others wait until it leaves. large: the path of the large
@@ -91,11 +91,11 @@ def emptied(server: RunningServer, large: str, log: Path) -> Sample:
     """
     opened: list[socket.socket] = []
     try:
-        occupies = asking(server, "/occupies", BUFFER_BYTES)
+        occupies = connect_and_ask(server, "/occupies", BUFFER_BYTES)
         opened.append(occupies)
         occupies.recv(1)  # the thread serves this client
         for path in (large, *["/small"] * SMALL_ONES):
-            opened.append(asking(server, path))
+            opened.append(connect_and_ask(server, path))
         time.sleep(SETTLE_S)
         served = len(targets(log))
         began = time.monotonic()

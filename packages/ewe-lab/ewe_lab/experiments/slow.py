@@ -1,4 +1,11 @@
-"""Slow clients: some connect, begin a request and never end it. Do the other clients notice?"""
+"""Slow clients: some connect, begin a request and never end it. Do the other clients notice?
+
+    silent clients    GET /index.html HTTP/1.1, Host: ...   and no empty line: a worker waits for it
+    other clients     50 requests a second, each due at its time, with a limit of 2 s
+
+A silent client occupies a worker under the models that have a fixed number of them. As soon as the silent clients
+are as many as the workers, all others wait. Threads for each client, the pool with parking and event loops go on.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.thesis_dynamic import probe
 from ewe_lab.experiments.thesis_memory import SETTLE_S, measure_memory
 from ewe_lab.stacks.programs import write_blog
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 BEFORE, AFTER = "VmRSS before the main page", "VmRSS after the main page"
 WHOLE, COST = "all processes, PSS, after the main page", "the main page at full speed"
@@ -87,7 +87,7 @@ def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> 
         length=len(stack.page),
     )
     try:
-        with served(lab, stack) as (server, path):
+        with serve_stack(lab, stack) as (server, path):
             if stack.by != "xswitch":  # X-Switch starts no engine before the first request
                 time.sleep(SETTLE_S)
                 yield memory_cell(

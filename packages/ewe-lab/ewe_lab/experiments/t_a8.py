@@ -1,4 +1,11 @@
-"""Thesis, tables A.8 and A.11: the memory of an idle server."""
+"""Thesis, tables A.8 and A.11: the memory of an idle server.
+
+A server with several processes has a master, which starts the others and serves nothing, and workers. The thesis
+prints the resident memory (VmRSS) and the address space (VmSize) of both; PSS of all processes is added, since the
+processes share most of their pages. Each server is measured plain and with TLS, whose library takes memory.
+
+Possible failures: a helper process looks like a worker. Only a child with the name of its parent counts as one.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from ewe_lab.experiments.visitors import (
     Stack,
 )
 from ewe_lab.stacks import sql_blog, wordpress
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 WORDPRESS, SQL = "WordPress", "pages from SQL"
 MEMORY, CPU = "memory at its peak", "CPU in the second phase"
@@ -136,7 +136,7 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
         for each in present:
             with (
                 error_as_cell(each.way.name) as failed_here,
-                served(lab, each.way, root=blog.root) as (server, _),
+                serve_stack(lab, each.way, root=blog.root) as (server, _),
             ):
                 running = Stack(lab, server, blog.other_pids, paths)
                 if not capacity:
@@ -161,7 +161,7 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
         if lacking := each.why_missing:
             lab.notes.append(lacking)
             continue
-        with error_as_cell(each.name) as failed, each.served(lab) as (server, other_pids, paths):
+        with error_as_cell(each.name) as failed, each.serve(lab) as (server, other_pids, paths):
             running = Stack(lab, server, other_pids, paths)
             if not capacity:
                 capacity = running.capacity()

@@ -1,4 +1,14 @@
-"""Thesis, section 2.4.3: select(), poll() and epoll under more and more connections, most of them idle."""
+"""Thesis, section 2.4.3: select(), poll() and epoll under more and more connections, most of them idle.
+
+select() and poll() get the whole list of connections at each call, and the kernel looks at each of them. epoll
+keeps the list in the kernel, and returns only the ready ones. With thousands of idle connections, four active users
+are enough to see the difference:
+
+    CPU time of a reply    select, poll    grows with the idle connections
+                           epoll           stays
+
+The three servers are ewe's event loop with another selector each (../stacks/variants.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Thesis, table 3.2: the test load as counts of requests, from 1,000 to 500,000, in place of seconds."""
+"""Thesis, table 3.2: the test load as counts of requests, from 1,000 to 500,000, in place of seconds.
+
+The thesis's test ends after a number of requests, the lab's after a time. If a server's rate is the same for each
+number, both give the same figure. ab counts the requests, each over its own connection.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from ewe_lab.experiments.thesis_static import (
     figure_or_0,
 )
 from ewe_lab.stacks.backends import opener
-from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, served
+from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, serve_stack
 
 QUICK_CLIENT_COUNTS = (32,)
 CGI_CLIENTS = f"CGI is asked by at most {MAX_PROCESSES} clients at once, since each of them is a process."
@@ -104,7 +104,7 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
     with_tls_1_3: list[Cell] = []
     lacking = list(test.printed)  # the columns whose best point has not been measured
     try:
-        with served(lab, stack, tls=over_tls) as (server, path):
+        with serve_stack(lab, stack, tls=over_tls) as (server, path):
             probe(server.url.rstrip("/") + path, stack.page)
             has_cipher = not over_tls or stack.front != "ewe"
             for column in test.printed if has_cipher else ():
@@ -122,7 +122,7 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
             yield best
         yield from with_tls_1_3
         if over_tls:
-            with served(lab, stack) as (server, path):
+            with serve_stack(lab, stack) as (server, path):
                 yield from measure_fixed_clients(lab, test, stack, PLAIN, server, path)
     except LabError as reason:
         for column in lacking:
@@ -191,7 +191,7 @@ def repeat_point(
     """
     over_tls = test.plain is not None
     for _ in range(lab.repeats):
-        with served(lab, stack, tls=over_tls) as (server, path):
+        with serve_stack(lab, stack, tls=over_tls) as (server, path):
             tls = "parity" if over_tls else ""
             yield lab.load(server, load_of(lab, stack, column, int(cell.x or 0), path, tls))
 

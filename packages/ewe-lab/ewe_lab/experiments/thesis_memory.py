@@ -1,4 +1,16 @@
-"""Tables A.9 and A.10 of the thesis: the memory of the processes that run PHP and Python."""
+"""Tables A.9 and A.10 of the thesis: the memory of the processes that run PHP and Python.
+
+"How much memory does a server need?" has several answers, so each row has three figures:
+
+    the largest process that runs the program, VmRSS     as the thesis measured it
+    the largest process of the web server, VmRSS         the same for the server in front
+    all processes, PSS                                   today's answer: a page that n processes share counts 1/n
+
+A process may be both, for example with a module of PHP in Apache. The program's processes are those beside the web
+server (`other_pids`), or X-Switch's engines, or else the web server's own.
+
+Possible failures: an interpreter grows when it first runs a program, so some requests come before the measurement.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +23,7 @@ from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample, Usage
 from ewe_lab.experiments.thesis_dynamic import probe
-from ewe_lab.stacks.ways import ServingStack, served
+from ewe_lab.stacks.ways import ServingStack, serve_stack
 
 if TYPE_CHECKING:
     from psutil import Process
@@ -53,7 +65,7 @@ def run(
             cell.paper_server, cell.paper = printed.get(cell.column, {}).get(stack.name, ("", None))
             cell.load = f"{REQUESTS_BEFORE} requests before"
         try:
-            with served(lab, stack) as (server, path):
+            with serve_stack(lab, stack) as (server, path):
                 for _ in range(REQUESTS_BEFORE):
                     probe(server.url.rstrip("/") + path, stack.page)
                 time.sleep(SETTLE_S)

@@ -1,4 +1,9 @@
-"""The thesis's tests with several processes: nginx, lighttpd, and ewe's event loop with `--workers`."""
+"""The thesis's tests with several processes: nginx, lighttpd, and ewe's event loop with `--workers`.
+
+More processes help a server only if there are more cores. The lab pins all of them to the server's one core, so the
+rates show the cost of several processes, and no gain is to be expected. A server is compared with itself, so each
+has its own column; the row is the number of processes.
+"""
 
 from __future__ import annotations
 

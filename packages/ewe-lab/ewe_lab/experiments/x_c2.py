@@ -1,4 +1,20 @@
-"""X-Switch, section 3.3: every user has separate engines, within the limit of all engines together."""
+"""X-Switch, section 3.3: every user has separate engines, within the limit of all engines together.
+
+An engine belongs to one user, because it runs with the rights of this user. Many users therefore need many engines,
+and the machine has memory for some of them only (`max-engines`). If all engines exist, and a user without one asks,
+X-Switch evicts the engine that has been idle for longest, and starts another one:
+
+    engines:  alice  bob  carol  dave       limit 4; a request of erin ─▶ the idle engine of one of them ends
+                                                                      ─▶ erin's engine starts (counted: evicted)
+
+n users and m engines: with n <= m no engine is evicted, and with n > m about (n - m) / n of the requests evict one.
+The experiment counts the evictions for each n and m; X-Switch's status has the counters.
+
+Possible failures: the users must exist, and have home directories. accounts.py makes them in the mount namespace of
+the server; without root the experiment is left out, with a note.
+
+Read next: ewe/xswitch/switch/scheduler.py.
+"""
 
 from __future__ import annotations
 

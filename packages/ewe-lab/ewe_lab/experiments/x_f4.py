@@ -1,4 +1,13 @@
-"""X-Switch, figure 4: 43 KB of text from Perl, for more and more clients."""
+"""X-Switch, figure 4: 43 KB of text from Perl, for more and more clients.
+
+In a closed loop without pauses, the clients wait for each other: with twice as many clients each waits twice as
+long, and the server sends as much as before. The figure shows both, throughput and response time:
+
+    throughput       flat, if no client costs more than another     MAX_FLAT_RATIO
+    response time    grows along a straight line                    MIN_R_SQUARED of the regression line
+
+Read next: ../stacks/ways.py, which starts X-Switch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +21,7 @@ from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
 from ewe_lab.stacks.programs import LARGE_BYTES
-from ewe_lab.stacks.ways import served, technology
+from ewe_lab.stacks.ways import serve_stack, technology
 
 MAX_FLAT_RATIO = 1.5  # ratio of the greatest to the least throughput up to which it is flat
 MIN_R_SQUARED = 0.95  # the R² of a response time that grows linearly
@@ -38,7 +47,7 @@ def measure(lab: Bench, name: str, count: int) -> Cell:
     settings.write_text("max-queue-per-user = 1000\n")
     load = Load(users=count, seconds=lab.quick_or_full(2, 4), warm_up=1.5, timeout=20.0, length=LARGE_BYTES)
     try:
-        with served(lab, technology(name, "large"), "--xswitch-config", str(settings)) as (server, path):
+        with serve_stack(lab, technology(name, "large"), "--xswitch-config", str(settings)) as (server, path):
             sample = lab.load(server, replace(load, path=path))
     except LabError as reason:
         cell.failure = str(reason)

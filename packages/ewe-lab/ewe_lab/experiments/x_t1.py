@@ -47,7 +47,7 @@ from ewe_lab.stacks.applications import HELLO
 from ewe_lab.stacks.backends import run_xswitch, xswitch_status
 from ewe_lab.stacks.programs import programs_directory
 from ewe_lab.stacks.variants import HELLO_BODY
-from ewe_lab.stacks.ways import served, technology
+from ewe_lab.stacks.ways import serve_stack, technology
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
@@ -156,7 +156,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     settings.write_text(NO_ENGINE_REPLACEMENT)
     # Run 1: the front end, X-Switch behind it, and an engine
     server, path = stack.enter_context(
-        served(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
+        serve_stack(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
     full = stack.enter_context(pinger.http(server.url, path, body))
     # The first request starts the engine, so that processes_by_layer() finds it
@@ -265,7 +265,7 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
         except ValueError:
             raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
     # No pinger takes part, so its CPU time is 0
-    return AllRequestsRun(PingTime(count, seconds, client=0.0), {"": cpu})
+    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {"": cpu})
 
 
 # From runs to layers
@@ -365,7 +365,7 @@ def run_sample(run: AllRequestsRun) -> Sample:
     ping_time = run.ping_time
     extra = {
         "micros": ping_time.seconds / ping_time.count * 1e6,
-        "pinger": ping_time.client / ping_time.count * 1e6,
+        "pinger": ping_time.client_cpu_s / ping_time.count * 1e6,
     }
     usage = Usage(cpu=sum(run.cpu.values()))
     return Sample(

@@ -1,4 +1,15 @@
-"""Table 2 and figures 5 to 8 of X-Switch: the printed figures, and the measurement of a technology of today."""
+"""Table 2 and figures 5 to 8 of X-Switch: the printed figures, and the measurement of a technology of today.
+
+A technology has two times: that of the first answer, in which an interpreter or an engine starts, and the mean of
+many answers. The figures show how the first becomes the second, as the mean of all answers so far:
+
+    ms │▔▔╲___              first answer: the start of the process
+       │      ▔▔▔▔▔────     then the mean falls to the time of a usual answer
+       └────────────────▶ answers
+
+One measurement gives both: the first request alone, then a load whose recorder notes the mean at 1, 2, 5, 10 ...
+answers (Recorder.running).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +24,7 @@ from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.papers import printed
 from ewe_lab.stacks.applications import HELLO
-from ewe_lab.stacks.ways import served, technology
+from ewe_lab.stacks.ways import serve_stack, technology
 
 FIRST, MEAN = "initial response time", "average response time"
 TABLE_2 = printed("X-T2")  # initial and average response time, ms
@@ -88,7 +99,7 @@ def measure(lab: Bench, name: str, prefix: str = "") -> Iterator[Cell]:
     load = Load(users=USERS, seconds=lab.quick_or_full(2, 5), warm_up=0.0, length=len(HELLO))
     for _ in range(2 if lab.quick else 3):
         try:
-            with served(lab, technology(technique), *options) as (server, path):
+            with serve_stack(lab, technology(technique), *options) as (server, path):
                 first = time_first_answer(server.url.rstrip("/") + path) * 1e3
                 sample = lab.load(server, replace(load, path=path))
         except LabError as reason:

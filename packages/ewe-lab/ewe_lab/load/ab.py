@@ -1,4 +1,16 @@
-"""Load from ab (Apache's): saturation with a connection for each request, or with a chosen TLS protocol."""
+"""Load from ab (Apache's): saturation with a connection for each request, or with a chosen TLS protocol.
+
+ab opens connections faster than wrk, and has options for the protocol and the cipher of TLS (PARITY_OPTIONS). Its
+report is text, and its file of percentiles is CSV:
+
+    ab -c 30 -t 15 -e times.csv URL ── SIGINT after the wanted time ─▶ text ── parse_ab() ─▶ figures
+                                                                   └─▶ times.csv ── read_times() ─▶ Times
+
+Possible failures. ab ends at the first connection that is reset: run_ab_with_retries() runs it again. It counts
+some failures twice, and reads behind the end of its table of times: run_ab() and read_times() correct this.
+
+Read next: run.py, which chooses the tool of a load.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Run locust in a child process: gevent patches the standard library there only, and it is pinned to its core."""
+"""Run locust in a child process: gevent patches the standard library there only, and it is pinned to its core.
+
+gevent replaces the sockets, threads and sleeps of the whole process by its own. The lab's process watches a server
+meanwhile, and needs the true ones. It therefore talks to locust through pipes:
+
+    lab ── standard input: {"url": ..., "load": {...}} ──▶ child: python -m ewe_lab.load
+        ◀── standard output: begin                    ──  the warm-up is over: the lab begins to watch
+        ◀──                  end                      ──  the measured time is over: the lab stops
+        ◀──                  {"requests": ...}        ──  the sample, in JSON
+
+Possible failures: an exception in one user of locust ends this user and not the load. The sample would then lack
+requests, so a traceback on the standard error makes the load fail. A child that hangs is killed after
+child_timeout_s().
+
+Read next: __main__.py, the child.
+"""
 
 from __future__ import annotations
 

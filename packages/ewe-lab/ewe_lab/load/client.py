@@ -88,7 +88,7 @@ def port_of(url: str) -> int:
 def load_target(load: Load, url: str) -> LoadTarget:
     """Resolve the address of the server, write the requests of the load, and return both.
 
-    Raises OSError, ValueError.
+    Raises OSError if the server's name is unknown, ValueError if `url` is not the URL of a server.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -40,7 +40,7 @@ class PingResult:
 
     timings: the times in ms that the program reports in Server-Timing: `con` and `ret` of its CPU, `con_wall` and
     `ret_wall` by the clock. Empty if it reports none.
-    received: bytes of the complete answers. client: the CPU seconds of the clients themselves.
+    received: bytes of the complete answers. client_cpu_s: of the clients themselves.
     """
 
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class PingResult:
     timings: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     received: int = 0
-    client: float = 0.0
+    client_cpu_s: float = 0.0
 
 
 class PingedAnswer:
@@ -126,7 +126,7 @@ def run_clients(url: str, clients: int, requests: int, digest: str) -> PingResul
             fault=error_kind,
         )
     ).run()
-    found.seconds, found.client = measured.seconds, measured.own_cpu_s
+    found.seconds, found.client_cpu_s = measured.seconds, measured.own_cpu_s
     found.connect = measured.connects_s
     # A time of times_s includes that of the connection
     found.response = [

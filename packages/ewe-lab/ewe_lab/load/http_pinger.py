@@ -1,4 +1,10 @@
-"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError."""
+"""Run the clients of ewe_lab.load.http_clients in a separate process, on the core of the load. Raises LabError.
+
+    the lab ── URL, clients, requests, digest ──▶ http_clients.py, a process on the core of the load
+            ◀── PingResult, as JSON ────────────
+
+The lab's own process reads the resources of the server meanwhile, which would delay clients in the same process.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +93,7 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
         connections=replies,
         received=found.received,
         errors=found.errors,
-        client=found.client / found.seconds,
+        client=found.client_cpu_s / found.seconds,
         usage=Usage(cpu_s),
         extra=extra,
     )

@@ -27,7 +27,7 @@ def pack_counts(recorder: Recorder) -> dict[str, Any]:
     recorder.count_under_way_as_unanswered()
     return {
         "length": recorder.end - recorder.begin,
-        "client": recorder.cpu / recorder.measured if recorder.measured > 0 else 0.0,
+        "client": recorder.client_share or 0.0,
         **{name: getattr(recorder, name) for name in COUNTS},
         "errors": dict(recorder.errors),
         "service": pack_histogram(recorder.service),
@@ -79,9 +79,8 @@ def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:
         raise ValueError(f"a load of {mean_length_s:g} s")
     whole = Recorder(scheduled)
     whole.set_window(0.0, mean_length_s)
-    whole.measured = 1.0  # so that `cpu` below, a share of a core, stays one when it is divided by it
     for part in parts:
-        whole.cpu = max(whole.cpu, float(part["client"]))
+        whole.client_share = max(whole.client_share or 0.0, float(part["client"]))
         for name in COUNTS:
             setattr(whole, name, getattr(whole, name) + int(part[name]))
         whole.errors.update({str(name): int(count) for name, count in part["errors"].items()})

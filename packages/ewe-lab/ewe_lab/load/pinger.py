@@ -39,11 +39,11 @@ SendRequest = Callable[[], bytes]
 
 @dataclass(frozen=True)
 class PingTime:
-    """The duration of `count` requests. client: CPU seconds of the pinger itself."""
+    """The duration of `count` requests. client_cpu_s: of the pinger itself."""
 
     count: int
     seconds: float
-    client: float
+    client_cpu_s: float
 
 
 def ping(ask: SendRequest, count: int) -> PingTime:

@@ -1,4 +1,26 @@
-"""Count what the clients of a load see: totals, distributions of times, and the events of each second."""
+"""Count what the clients of a load see: totals, distributions of times, and the events of each second.
+
+Requests do not end when a measurement ends. The figures depend on which of them count:
+
+                  begin                        end
+    warm-up ────────┼──────── the window ───────┼────── later
+                ├───┼──┤  a                     │           a   ends in the window
+                    │    ├───────┤  b           │           b   sent and ended in the window
+                    │                  ├────────┼─────┤ c   c   sent in the window, answered later
+                    │                ├──────────┼─ ─ ─ ─ d  d   never answered
+
+The rate counts the answers that arrive in the window: a and b. The times and the errors are those of all requests
+of the window: c and d, too. Otherwise a server that leaves most clients waiting would have the good times of the
+few that it serves (survivorship bias). The time of d is a lower bound of the time that its answer would have taken.
+
+A request belongs to the window if it was under way in it. With a schedule (an open load) it belongs to the window
+if it was due in it, however late it was sent. Two times are then measured: the service time, from the sending, and
+the response time, from the moment at which the request was due.
+
+Possible failures: the client itself is too slow. Sample.client, its share of a core, tells the reader of a report.
+
+Read next: histogram.py, and experiment.Load, which defines the requests that count.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +42,11 @@ def next_mark(count: int) -> int:
 
 
 class Recorder:
-    """Counts from `begin` to `end` (times of time.perf_counter()). experiment.Load defines which requests count.
+    """Counts from `begin` to `end` (times of time.perf_counter()): the window.
 
-    A request that is under way at the end counts too: when it is answered or times out, and at the latest in
-    `sample`, as a request that was never answered. This also holds for a request that was due and still waits for a
-    free connection. Otherwise the figures of a server that leaves most clients waiting would be those of the few
-    that it serves.
+    A request that is under way at the end counts when it is answered or times out. The latest moment is sample():
+    it then counts as never answered. This also holds for a request that was due and still waits for a free
+    connection.
 
     scheduled: each request has a time at which it is due, so there is a response time beside the service time.
     """
@@ -34,14 +55,15 @@ class Recorder:
         self.scheduled = scheduled  # open load: requests count by the time at which they are due
         self.begin = math.inf
         self.end = math.inf
-        self.cpu = 0.0  # CPU seconds of this process between start() and stop()
-        self.measured = 0.0  # seconds between start() and stop()
+        self.started_at = 0.0  # the time of start()
+        self.cpu_s_at_start = 0.0  # CPU seconds of this process until start()
+        self.client_share: float | None = None  # the share of a core that it used between start() and stop()
         self.requests = 0
         self.sessions = 0
         self.replies = 0
         self.late = 0  # replies after the end to requests that were due before it
         self.connections = 0
-        self.received = 0
+        self.received = 0  # bytes
         self.errors: Counter[str] = Counter()
         self.service = Histogram()
         self.response = Histogram()
@@ -69,14 +91,15 @@ class Recorder:
             begin += length
 
     def start(self) -> None:
-        """Begin now, if the window is not set. Until stop(), `measured` and `cpu` hold the times of the begin."""
-        self.measured, self.cpu = time.perf_counter(), time.process_time()
-        self.begin = min(self.begin, self.measured)
+        """Begin now, if the window is not set."""
+        self.started_at, self.cpu_s_at_start = time.perf_counter(), time.process_time()
+        self.begin = min(self.begin, self.started_at)
 
     def stop(self) -> None:
         """End now, if the window is not set. Requests that are due later do not count."""
         now = time.perf_counter()
-        self.measured, self.cpu = now - self.measured, time.process_time() - self.cpu
+        if now > self.started_at:
+            self.client_share = (time.process_time() - self.cpu_s_at_start) / (now - self.started_at)
         self.end = min(self.end, now)
 
     def counts_at(self, at: float) -> bool:
@@ -237,7 +260,7 @@ class Recorder:
             errors=dict(self.errors),
             service=self.service.times(),
             response=self.response.times() if self.scheduled else None,
-            client=self.cpu / self.measured if self.measured > 0 else None,
+            client=self.client_share,
             timeline=[self.seconds[number] for number in range(math.ceil(length))],
             sessions=self.sessions,
             running=self.running,

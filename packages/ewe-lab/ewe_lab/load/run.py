@@ -101,7 +101,7 @@ def measure_with_wrk(
             keep_alive=load.keep_alive,
             varied=load.varied,
             headers=load.headers,
-            timeout=load.timeout,
+            timeout_s=load.timeout,
             prefix=prefix,
         )
         errors = {"res": 0, "ct": 0, "status": 0, "other": 0}
@@ -119,7 +119,7 @@ def measure_with_wrk(
             replies=max(report.requests - errors.get("status", 0) - errors.get("ct", 0), 0),
             received=report.received,
             errors=errors,
-            client=share_of_core(report.cpu, report.seconds),
+            client=share_of_core(report.cpu_s, report.seconds),
             extra=report.latency,
         )
 

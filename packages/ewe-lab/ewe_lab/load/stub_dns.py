@@ -1,9 +1,9 @@
 """A name server that knows one name and may be slow: the stub resolver of experiments.
 
-    with stub_resolver("127.0.53.1", delay=1.0):
+    with stub_resolver("127.0.53.1", delay_s=1.0):
         ...
 
-It answers every question for a PTR record with NAME, `delay` seconds after the question came, and every other one
+It answers every question for a PTR record with NAME, `delay_s` seconds after the question came, and every other one
 with "no such name" (RFC 1035 section 4.1). It listens on port 53 of one loopback address, which needs root.
 """
 
@@ -49,7 +49,7 @@ def reply_to(question: bytes) -> bytes:
 
 
 @contextmanager
-def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
+def stub_resolver(host: str, delay_s: float) -> Iterator[list[bytes]]:
     """Answer during the block; yield the questions that came. Raises LabError."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
@@ -67,7 +67,7 @@ def stub_resolver(host: str, delay: float) -> Iterator[list[bytes]]:
             if stopped.is_set():
                 return
             questions.append(question)
-            timer = threading.Timer(delay, send, (reply_to(question), client))
+            timer = threading.Timer(delay_s, send, (reply_to(question), client))
             timer.daemon = True
             timer.start()
 

@@ -1,6 +1,18 @@
 """The users of a load, in locust's terms: closed users, and one user with the schedule of all arrivals.
 
-It is imported in the child process only: importing locust replaces functions of the standard library by gevent's.
+    closed      user 1: request ─▶ answer ─▶ think ─▶ request ...        the server sets the pace: while it stalls,
+                user 2:   request ─▶ answer ─▶ think ...                 no request comes
+    arrivals    schedule: due at 0 ms, 10 ms, 20 ms ...                  the clock sets the pace: while the server
+                  └─▶ a greenlet for each session, however many          stalls, sessions pile up, as visitors do
+
+locust knows closed users only. The open loop is therefore one user of locust, which begins all sessions by the
+schedule (ArrivalUser).
+
+Possible failures: this process is late, or has no descriptor left. A session counts from the time at which it was
+due, so lateness is in its response time; one that cannot begin is counted as dropped.
+
+This module is imported in the child process only: importing locust replaces functions of the standard library by
+gevent's. Read next: recorder.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ says how many of them it runs (`spawn`); two messages of the lab's own say when 
 An open loop has one user on each worker, which keeps a part of the schedule: each worker has an equal part of the
 rate, and begins a part of an interval later than the one before it, so that together they are as even as one.
 Closed users start one after another within a think time. Their numbers say when, so the workers take the numbers in
-turns: worker 1 of 2 has the users 1, 3, 5 ...
+turns. Workers and users count from 0: worker 0 of 2 has the users 0, 2, 4 ..., and worker 1 the users 1, 3, 5 ...
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ USER = "LoadUser"
 
 
 def part_of_load(load: Load, number: int, of: int) -> Load:
-    """Return the part of a load that worker `number` (from 0) of `of` carries out.
+    """Return the part of a load that worker `number` (from 0) of `of` workers carries out.
 
     locust divides closed users; a schedule and its connections are divided here.
     """
@@ -67,9 +67,9 @@ class LateArrivals(users.ArrivalUser):
 
 
 def plan_of(whole: Load, url: str, number: int, of: int) -> users.UsersPlan:
-    """Return the plan of the users of worker `number` (from 0) of `of`.
+    """Return the plan of the users of worker `number` (from 0) of `of` workers. whole: the load of all of them.
 
-    Raises OSError, ValueError if the server's name is unknown.
+    Raises OSError if the server's name is unknown, ValueError if the URL is not that of a server.
     """
     load = part_of_load(whole, number, of)
     recorder = Recorder(scheduled=load.shape == "arrivals")

@@ -1,4 +1,19 @@
-"""Load from wrk: as many requests as the server answers, from one thread on one core."""
+"""Load from wrk: as many requests as the server answers, from one thread on one core.
+
+wrk is written in C, so one core of load is enough for one core of server. It sends the next request of a connection
+when it has the answer (a closed loop without think time), and reports totals and percentiles as text:
+
+    wrk -t1 -c64 -d15s --latency URL ── SIGINT after the wanted time ─▶ text ── parse_wrk() ─▶ WrkReport
+
+-d takes whole seconds only, and a load may last for a part of a second. wrk therefore gets a longer time, and an
+interrupt ends it. It reports the time that really passed.
+
+Possible failures: in a closed loop at full speed, a request spends most of its time behind the requests of other
+connections. The latencies (wrk_p50) therefore say little about the server. wrk counts no request whose connection
+was closed, or that has no answer at the end.
+
+Read next: run.py, which turns a WrkReport into a Sample.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +39,9 @@ from ewe_lab.bench.processes import (
 
 @dataclass(frozen=True)
 class WrkReport:
-    """The report of wrk. seconds: of the run; rate: requests a second; cpu: CPU seconds of wrk itself.
+    """The report of wrk. seconds: of the run; rate: requests a second; cpu_s: CPU seconds of wrk itself.
 
-    errors: by name, with their number. latency: seconds, by name (wrk_p50). In a closed loop at full speed a
-    request spends most of its time waiting for the others.
+    errors: by name, with their number. latency: seconds, by name (wrk_p50).
     """
 
     requests: int
@@ -35,10 +49,11 @@ class WrkReport:
     received: float  # bytes
     rate: float
     errors: dict[str, int] = field(default_factory=dict)
-    cpu: float = 0.0
+    cpu_s: float = 0.0
     latency: dict[str, float] = field(default_factory=dict)
 
 
+BEYOND_S = 5  # seconds by which wrk's own time is longer than the wanted one
 MAX_END_S = 10  # seconds in which wrk must end after an interrupt
 SECONDS_PER_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 BYTES_PER_UNIT = {unit: 1024.0**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
@@ -90,18 +105,18 @@ def run_wrk(
     keep_alive: bool = True,
     varied: bool = False,
     headers: Sequence[tuple[str, str]] = (),
-    timeout: float = 5.0,
+    timeout_s: float = 5.0,
     prefix: Sequence[str] = (),
 ) -> WrkReport:
     """Load a URL from one thread, as fast as it answers, for so many seconds; return the report. Raises LabError.
 
-    varied: the head of each request differs from all others; wrk then sends no `headers`, and keeps connections.
-    headers: more fields of each request. prefix: of the command, for a slow link.
+    connections: at once. core: to run on; None: any. varied: the head of each request differs from all others; wrk
+    then sends no `headers`, and keeps connections. headers: more fields of each request. timeout_s: of one request.
+    prefix: the words before the command, which enter the network of a slow link.
     """
-    # wrk takes whole seconds. An interrupt ends it earlier, and it reports the time that really passed.
     command = [
-        *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + 5}s", "--latency",
-        "--timeout", f"{math.ceil(timeout)}s",
+        *prefix, path_of_tool("wrk"), "-t1", f"-c{connections}", f"-d{math.ceil(seconds) + BEYOND_S}s", "--latency",
+        "--timeout", f"{math.ceil(timeout_s)}s",
     ]  # fmt: skip
     if not keep_alive:
         command += ["-H", "Connection: close"]
@@ -115,16 +130,19 @@ def run_wrk(
             script.write(VARIED_SCRIPT)
             script.flush()
             command += ["-s", script.name]
-        return run_and_parse([*command, url], output, core, seconds)
+        return run_for([*command, url], output, core, seconds)
 
 
-def run_and_parse(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
-    """Run a command of wrk for so many seconds; return its report. Raises LabError."""
+def run_for(command: Sequence[str], output: IO[bytes], core: int | None, seconds: float) -> WrkReport:
+    """Run a command of wrk for so many seconds, then interrupt it; return its report. Raises LabError.
+
+    output: the file to which wrk writes. core: as in run_wrk().
+    """
     with running(command, output, core) as started:
         if not wait_for_end(started, seconds):
             os.kill(started.pid, signal.SIGINT)
             if not wait_for_end(started, MAX_END_S):
                 raise LabError("wrk does not end")
-        cpu = cpu_seconds(started.pid)
+        cpu_s = cpu_seconds(started.pid)
         load = parse_wrk(output_text(output))
-    return replace(load, cpu=cpu)
+    return replace(load, cpu_s=cpu_s)

@@ -24,7 +24,7 @@ LEFT_OUT = ("timeline", "buckets", "running", "voluntary", "involuntary", "wait_
 PHASES = re.compile("/s for .* then ")  # in the description of a load whose rate changes
 
 
-def kept_report(directory: Path, id: str) -> Path:
+def report_file(directory: Path, id: str) -> Path:
     """Return the file of an experiment."""
     return directory / f"{id}.json"
 
@@ -47,7 +47,7 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
     kept_table = replace(table, cells=without_repeated_samples(table.cells))
     alone = Results(results.started, table.command or results.command, machine, [kept_table])
     directory.mkdir(parents=True, exist_ok=True)
-    path = kept_report(directory, table.id)
+    path = report_file(directory, table.id)
     write_and_rename(path, report_text(small(alone)))
     return path
 

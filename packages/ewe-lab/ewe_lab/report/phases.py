@@ -1,4 +1,9 @@
-"""A load whose rate changes: the figures of each phase, as a table, and the marks between the phases of a chart."""
+"""A load whose rate changes: the figures of each phase, as a table, and the marks between the phases of a chart.
+
+A load in phases (experiment.Load.phases) shows how a server behaves before, during and after an overload. Each
+phase has its own sample, because a mean over all phases would hide them. A long run has more seconds than a chart
+can show, so merge_long_timeline() joins neighbouring seconds.
+"""
 
 from __future__ import annotations
 

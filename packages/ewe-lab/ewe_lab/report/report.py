@@ -1,4 +1,19 @@
-"""The report: one HTML page without external files, and the figures as JSON and CSV beside it."""
+"""The report: one HTML page without external files, and the figures as JSON and CSV beside it.
+
+    Results ──┬─▶ results.json    everything, to be read again: `ewe-lab report` joins several runs
+              ├─▶ results.csv     a line for each sample, for a spreadsheet
+              └─▶ report.html     a Section for each table: verdicts ─▶ the finding on the claim
+                                                            charts.draw() ─▶ pictures, each with its figures
+                                                            summary ─▶ sentences, and the reasons to doubt them
+
+A page for students has an order: the claim and its finding come first, then the pictures, then all figures. A table
+without printed figures has no claim; sentences then say which server wins (summary.sentences()).
+
+Possible failures: a figure that is a lower bound, or that has too few samples, looks like any other. Each such
+figure has a mark, and the legend under the table (Details) explains only the marks that occur.
+
+Read next: verdicts.py of the bench, for the words of a finding.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +76,10 @@ CSV_COLUMNS = (
 
 
 def csv_text(results: Results) -> str:
-    """Return a line for each sample (a cell without one has a line too); times in seconds, sizes in bytes."""
+    """Return the CSV file: a line for each sample, and one for a cell without a sample.
+
+    Times are in seconds, sizes in bytes.
+    """
     file = io.StringIO(newline="")
     sheet = csv.DictWriter(file, CSV_COLUMNS)
     sheet.writeheader()
@@ -153,9 +171,9 @@ def section(table: ExperimentTable, number: int) -> Section:
         summary.finding_of(table, experiment),
         verdicts.change_since_document(table, experiment),
         drawn,
-        PUBLISHED.get(table.id, ()),
+        PUBLISHED.get(table.id, ()),  # the printed figures of an experiment that the lab cannot run yet
     )
-    # Without a claim to judge, sentences say which server wins
+    # Without a claim to judge, by ratios or by a check of the experiment, sentences say which server wins
     if experiment is None or (not found.compares and table.id not in CHECKS):
         found.sentences = summary.sentences(table)
     return found

@@ -1,4 +1,14 @@
-"""A table for a terminal of 100 columns."""
+"""A table for a terminal of 100 columns.
+
+A terminal has room for a dozen columns and no chart. It therefore shows each setting as a small table of servers,
+without the columns that are empty for all of them, and the findings below:
+
+    column, x                 server   req/s   p50   p99   CPU µs   memory ...     a row for each server
+    ...                       the last MAX_GROUPS settings; the HTML report has all of them
+    conclusions()             the finding on the claim, the winners, the reasons to doubt them
+
+Read next: report.py, the report as a page.
+"""
 
 from __future__ import annotations
 

@@ -49,6 +49,6 @@ def build(source: Path, program: Path, *options: str) -> None:
     program.chmod(0o755)
 
 
-def library(source: Path, program: Path) -> None:
+def build_library(source: Path, program: Path) -> None:
     """Build a C file as a LibCGI library."""
     build(source, program, "-shared", "-fPIC", "-I", str(LIBCGI_HEADER))

@@ -2,7 +2,7 @@
 
     for way in WAYS.values():
         if why := way.why_missing(database): lab.add_note(why); continue
-        with way.served(lab, database, daemon) as (server, path): ...
+        with way.serve(lab, database, daemon) as (server, path): ...
 
 ewe_lab.stacks.reports has the scenarios in C and Python, servlets.py those in Java, report_servers.py the others.
 Raises LabError.
@@ -45,7 +45,7 @@ class DatabaseWay:
 
     name: str
     lacks: Callable[[LabDatabase], str]
-    served: Serving
+    serve: Serving
     sql: tuple[str, ...] = (DYNAMIC,)
 
     def why_missing(self, database: LabDatabase) -> str:
@@ -55,7 +55,7 @@ class DatabaseWay:
 
 
 @contextmanager
-def by_scenario(
+def serve_scenario(
     scenario: Scenario, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
     """Serve a scenario of ewe_lab.stacks.reports with ewe; yield the server and the path of the report."""
@@ -68,11 +68,11 @@ def by_scenario(
 
 
 @contextmanager
-def by_servlet(
+def serve_servlet(
     driver: servlets.JDBCDriver, lab: Bench, database: LabDatabase, daemon: RunningDaemon
 ) -> Iterator[tuple[RunningServer, str]]:
     """Serve a servlet; yield the server and the path of the report. `daemon` is not used."""
-    with servlets.served(lab, driver, database.jdbc, database.pids) as found:
+    with servlets.serve_report(lab, driver, database.jdbc, database.pids) as found:
         yield found
 
 
@@ -82,7 +82,7 @@ def way_of_scenario(scenario: Scenario) -> DatabaseWay:
         scenario.name,
         # The reason alone: DatabaseWay.why_missing() puts the same words before it
         lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
-        partial(by_scenario, scenario),
+        partial(serve_scenario, scenario),
         scenario.sql,
     )
 
@@ -93,19 +93,19 @@ def way_of_servlet(name: str, driver: servlets.JDBCDriver, database: str) -> Dat
     def lacks(asked: LabDatabase) -> str:
         return servlets.why_missing() if asked.name == database else f"its driver is that of {database}"
 
-    return DatabaseWay(name, lacks, partial(by_servlet, driver), (STATIC,))
+    return DatabaseWay(name, lacks, partial(serve_servlet, driver), (STATIC,))
 
 
 def way_of_server(
     name: str,
     why_missing: Callable[[LabDatabase], str],
-    served: Callable[[Bench, LabDatabase], AbstractContextManager[tuple[RunningServer, str]]],
+    serve: Callable[[Bench, LabDatabase], AbstractContextManager[tuple[RunningServer, str]]],
 ) -> DatabaseWay:
     """Return the way of a server other than ewe, with static SQL only. It uses no database daemon.
 
-    why_missing: returns the reason if it cannot run on a database, else "". served: starts it.
+    why_missing: returns the reason if it cannot run on a database, else "". serve: starts it.
     """
-    return DatabaseWay(name, why_missing, lambda lab, database, daemon: served(lab, database), (STATIC,))
+    return DatabaseWay(name, why_missing, lambda lab, database, daemon: serve(lab, database), (STATIC,))
 
 
 def all_ways() -> dict[str, DatabaseWay]:

@@ -174,7 +174,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         wait_for_socket(started, directory / f".s.PGSQL.{port}", output, POSTGRESQL)
         wait_for_port(started, port, output, POSTGRESQL)
         source = f"host={directory} port={port} user={ACCOUNT} dbname=postgres"
-        load(source)
+        load_sample(source)
         yield LabDatabase(POSTGRESQL, source, port=port, pids=(started.pid,))
 
 
@@ -198,7 +198,7 @@ def as_account(directory: Path) -> Sequence[str]:
     return ("setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups", "--")
 
 
-def load(source: str) -> None:
+def load_sample(source: str) -> None:
     """Make PostgreSQL's table, fill it with the sample, and make its index. source: the connection string."""
     import psycopg
 

@@ -44,7 +44,7 @@ TEXTS = {"bytes.py": SCRIPT, "bytes_wsgi.py": WSGI, "bytes_asgi.py": ASGI}
 PROGRAM = "bytes.cgi"  # all other forms are in the same directory
 
 
-def forms_of(lab: Bench, sizes: Sequence[int] = ()) -> Path:
+def write_forms(lab: Bench, sizes: Sequence[int] = ()) -> Path:
     """Return the directory with all forms, and a file of each size. Without a compiler there are no forms in C."""
     directory = lab.directory / "forms"
     if not directory.exists():
@@ -55,7 +55,7 @@ def forms_of(lab: Bench, sizes: Sequence[int] = ()) -> Path:
         if not compiled.why_missing():
             compiled.build(compiled.SOURCES / "bytes_cgi.c", directory / "bytes.cgi")
             compiled.build(compiled.SOURCES / "bytes_fcgi.c", directory / "bytes.fcgi")
-            compiled.library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")
+            compiled.build_library(compiled.SOURCES / "bytes_lib.c", directory / "bytes.so")
     for size in sizes:
         (directory / f"{size}.html").write_bytes(body(size))
     return directory

@@ -87,7 +87,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
         options.append(f"--user={owner.pw_name}")
         for path in (directory, data):
             os.chown(path, owner.pw_uid, owner.pw_gid)
-    create(install, *options)
+    create_system_tables(install, *options)
     database = MariaDBServer(0, socket, name, password=secrets.token_hex(16))
     init_file = directory / "first.sql"
     init_file.write_text(statements(database))
@@ -111,7 +111,7 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
         yield MariaDBServer(started.pid, socket, name, database.user, database.password)
 
 
-def create(install: str, *options: str) -> None:
+def create_system_tables(install: str, *options: str) -> None:
     """Write the tables in which MariaDB keeps its accounts. Raises LabError."""
     command = [
         install, "--no-defaults", *options, "--auth-root-authentication-method=normal", "--skip-test-db",

@@ -107,7 +107,7 @@ def write_blog(lab: Bench) -> None:
         (directory / f"blog-{part}.php").write_text("<?php\n" + "".join(functions))
 
 
-def application_of(lab: Bench) -> str:
+def write_web_application(lab: Bench) -> str:
     """Make a web application in the cgi-bin, with the servlets `hello` and `page` and the JSP page `page.jsp`.
 
     Returns its name. Raises LabError.

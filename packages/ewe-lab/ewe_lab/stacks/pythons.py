@@ -1,4 +1,9 @@
-"""Servers written in Python. A server that only runs applications gets one of ten lines, which sends files."""
+"""Servers written in Python.
+
+gunicorn, uvicorn, waitress and granian run applications and send no files. For them the lab writes an application
+of ten lines, which sends the files of the document root. Each function of this module is the preparation of a
+server (other_servers.OtherServer): it writes the files that the server needs, and returns its command.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m ewe_lab.stacks.servlets        builds the servlet with Maven, once; `make java` does so, too
 
-    with served(lab, TYPE_2, "/tmp/access.db") as (server, path): ...
+    with serve_report(lab, TYPE_2, "/tmp/access.db") as (server, path): ...
 
     4    a driver of type 2, which calls the database's C library: sqlite-jdbc on SQLite
     8    a driver of type 4, which speaks the database's protocol in Java: PostgreSQL's own
@@ -91,7 +91,7 @@ def write_application(directory: Path, driver: JDBCDriver, location: str) -> Non
 
 
 @contextmanager
-def served(
+def serve_report(
     lab: Bench, driver: JDBCDriver, location: str, other_pids: tuple[int, ...] = ()
 ) -> Iterator[tuple[RunningServer, str]]:
     """Run ewe with X-Switch and the servlet; yield the server and the path of the report.

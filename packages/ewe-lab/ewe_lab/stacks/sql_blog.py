@@ -1,6 +1,6 @@
 """The blog of SQL pages, ewe's sample, filled with the lab's posts, on SQLite or on a private PostgreSQL.
 
-    with BLOGS[0].served(lab) as (server, database, paths): ...
+    with BLOGS[0].serve(lab) as (server, database, paths): ...
 
 The database daemon is a process beside ewe, so that its CPU time is measured separately. Raises LabError.
 """
@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import ewe
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
@@ -27,6 +28,14 @@ DATABASE_NAME = "blog"  # of the database, in the pages
 PACKAGE = Path(ewe.__file__).resolve().parent
 INSERT_POST = "INSERT INTO posts (id, title, author, written, body) VALUES (?, ?, ?, ?, ?)"
 INSERT_COMMENT = "INSERT INTO comments (post, author, written, body) VALUES (?, ?, ?, ?)"
+
+
+class ServedBlog(NamedTuple):
+    """A running blog. database_pids: of its database server, () for SQLite. paths: that a visitor requests."""
+
+    server: RunningServer
+    database_pids: tuple[int, ...]
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,8 @@ class BlogSetup:
         return f"{self.name} is left out: {lacking}" if lacking else ""
 
     @contextmanager
-    def served(self, lab: Bench) -> Iterator[tuple[RunningServer, tuple[int, ...], tuple[str, ...]]]:
-        """Serve the blog; yield the server, the pids of its database server, and the paths that a visitor requests.
-
-        SQLite has no server, so there are no pids of it. The database daemon is in `other_pids` of ewe's server.
-        Raises LabError.
-        """
+    def serve(self, lab: Bench) -> Iterator[ServedBlog]:
+        """Serve the blog; yield it. The database daemon is in `other_pids` of ewe's server. Raises LabError."""
         if self.why_missing:
             raise LabError(self.why_missing)
         root = Path(tempfile.mkdtemp(prefix="blog-", dir=lab.directory)) / "htdocs"
@@ -73,7 +78,7 @@ class BlogSetup:
                 self.name, model=self.model, options=options, other_pids=(running_daemon.pid,)
             )
             with lab.start(tested, root) as server:
-                yield server, database.pids, ("/", f"/post?id={posts()[-1].number}")
+                yield ServedBlog(server, database.pids, ("/", f"/post?id={posts()[-1].number}"))
 
 
 PREFORK = BlogSetup("prefork", options=("--workers", "64"))  # a visitor keeps a worker while reading

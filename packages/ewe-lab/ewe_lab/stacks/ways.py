@@ -1,8 +1,8 @@
 """Ways to serve a program: a web server, and a way to run the program behind it.
 
-    with served(lab, ServingStack("nginx", "php-fpm", "php")) as (server, path): ...
-    with served(lab, technology("xswitch python")) as (server, path): ...
-    with served(lab, ServingStack("ewe", "wsgi", "python", model="thread")) as (server, path): ...
+    with serve_stack(lab, ServingStack("nginx", "php-fpm", "php")) as (server, path): ...
+    with serve_stack(lab, technology("xswitch python")) as (server, path): ...
+    with serve_stack(lab, ServingStack("ewe", "wsgi", "python", model="thread")) as (server, path): ...
 
 The experiments of the thesis name their ways one by one. The experiments of X-Switch compare the technologies of
 `TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and each language has its
@@ -26,7 +26,14 @@ from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
 from ewe_lab.stacks.applications import HELLO, STREAM_BYTES
 from ewe_lab.stacks.backends import WORKERS, php_fpm
-from ewe_lab.stacks.programs import EXTENSIONS, JSP, LARGE_BYTES, PAGES, application_of, programs_directory
+from ewe_lab.stacks.programs import (
+    EXTENSIONS,
+    JSP,
+    LARGE_BYTES,
+    PAGES,
+    programs_directory,
+    write_web_application,
+)
 from ewe_lab.stacks.servers import StartedServer, free_port, wait_for_port
 from ewe_lab.stacks.tomcat import command_for_programs
 from ewe_lab.stacks.tomcat import missing_packages as missing_tomcat_packages
@@ -175,7 +182,7 @@ def technology(name: str, program: str = "hello") -> ServingStack:
 
 
 @contextmanager
-def served(
+def serve_stack(
     lab: Bench, way: ServingStack, *options: str, tls: bool = False, root: Path | None = None
 ) -> Iterator[tuple[RunningServer, str]]:
     """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
@@ -189,11 +196,11 @@ def served(
     if lacking := way.why_missing or (way.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
     if way.front == "tomcat":
-        with by_tomcat(lab, way) as found:
+        with serve_by_tomcat(lab, way) as found:
             yield found
         return
     if way.front == "ewe" and not way.is_backed:
-        with by_ewe(lab, way, *options, tls=tls, root=root) as found:
+        with serve_by_ewe(lab, way, *options, tls=tls, root=root) as found:
             yield found
         return
     programs = programs_directory(lab)
@@ -232,12 +239,12 @@ def script_of(stack: ServingStack) -> str:
 
 
 @contextmanager
-def by_ewe(
+def serve_by_ewe(
     lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
 ) -> Iterator[tuple[RunningServer, str]]:
     """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch; yield the server and the path.
 
-    root: as in served().
+    root: as in serve_stack().
     """
     options = (
         (*stack.options, *options)
@@ -262,7 +269,7 @@ def path_of(lab: Bench, stack: ServingStack) -> str:
     """Return the path of a program below the cgi-bin."""
     if stack.language != "java":
         return script_of(stack)
-    return f"{application_of(lab)}/{'page.jsp' if stack.program == 'jsp' else stack.program}"
+    return f"{write_web_application(lab)}/{'page.jsp' if stack.program == 'jsp' else stack.program}"
 
 
 def xswitch_settings(lab: Bench, stack: ServingStack) -> tuple[str, ...]:
@@ -302,7 +309,7 @@ def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
 
 
 @contextmanager
-def by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
+def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
     """Serve a servlet or a JSP page by Tomcat, on the server's core; yield the server and the path."""
     directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()

@@ -81,7 +81,7 @@ def question_of(sock: socket.socket) -> bytes:
     return NLMSG_HEADER.pack(NLMSG_HEADER.size + len(body), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0) + body
 
 
-class OwnAccountFirst(socket.socket):
+class AccountLimitSocket(socket.socket):
     """A listening socket that accepts at most MOST_OF_OTHERS connections of other accounts at a time."""
 
     __slots__ = ("others", "own")

@@ -17,7 +17,7 @@ A script or a statement in a row also tells which worker asked for it, so that t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ewe_watch.behind import KINDS, LEFT, QUEUED, BehindLane, BehindRequest, BehindStory
 
@@ -25,6 +25,52 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_ROWS = 12  # of a kind
+
+
+class AskingWorker(NamedTuple):
+    """The worker of the server that asked for a script or a statement. row: its row. at: when it asked."""
+
+    row: int
+    at: float
+
+
+class BehindLiveSpan(NamedTuple):
+    """A span that has ended in a lane, for the page. row: of its kind. begin, end: as the page counts time.
+
+    kind: of the lane. want: "", as the spans of workers have a value here. label: the client that waits. text: the
+    script, or the statement. asked: None unless the lane took the request at `begin`. outcome: "" if the work goes
+    on in another span.
+    """
+
+    row: int
+    begin: float
+    end: float
+    kind: str
+    want: str
+    label: str
+    text: str
+    asked: AskingWorker | None
+    outcome: str
+
+
+class BehindLiveRow(NamedTuple):
+    """A lane and its work now, for the page. name, detail: of the lane, for people.
+
+    working: the kind of a lane that works, "" of another one. since: when the work began, as the page counts time;
+    0 without one. note: "ended" of a lane that has ended, else "". label: the client that waits; without work, the
+    outcome of the last work. text: the script, or the statement; "" without work. asked: as in BehindLiveSpan.
+    kind: of the lane.
+    """
+
+    name: str
+    detail: str
+    working: str
+    since: float
+    note: str
+    label: str
+    text: str
+    asked: AskingWorker | None
+    kind: str
 
 
 class BehindRows:
@@ -45,31 +91,27 @@ class BehindRows:
     def changes(self, behind: BehindStory) -> dict[str, Any]:
         """Return the rows, and the spans since the last call, for JSON. Call behind.forget_ended() after it.
 
-        rows: [name, detail, kind, since, "", label, script or statement, asked, kind] of a lane that works, and
-        [name, detail, "", 0, "ended" or "", outcome of its last work, "", null, kind] of another one.
-        spans: [row of its kind, begin, end, kind, "", label, script or statement, asked, outcome].
-        asked: [row of the worker that asks, when], or null. outcome: "" if the work goes on in another span.
-        lives: of lives(). queued: how many requests of each kind are in the queue now. hidden: how many lanes have
-        no row.
+        rows: as BehindLiveRow. spans: as BehindLiveSpan. lives: of lives(). queued: how many requests of each kind
+        are in the queue now. hidden: how many lanes have no row.
         """
         # Before and after: a lane that has ended may lose its row now, but its last spans belong there
         row_of_lane = self.numbers()
         hidden = sum(1 for lane in behind.lanes if not self.give_row(lane) and lane.ended is None)
         row_of_lane |= self.numbers()
         spans = [
-            [
+            BehindLiveSpan(
                 row_of_lane[id(span.lane)], self.at(span.begin), self.at(span.end), span.lane.kind, "",
                 self.label(span.request, span.state), span.request.text,
                 self.asking_worker(span.request, span.begin),
                 span.request.outcome if span.request.ended == span.end else "",
-            ]
+            )
             for span in behind.spans
             if span.lane is not None and span.state != QUEUED and id(span.lane) in row_of_lane
         ]  # fmt: skip
         rows = [self.current_row(lane) for lanes in self.rows.values() for lane in lanes]
         return {
-            "rows": rows,
-            "spans": spans,
+            "rows": [list(row) for row in rows],
+            "spans": [list(span) for span in spans],
             "lives": self.lives(behind, row_of_lane),
             "queued": {kind: behind.queued[kind] for kind in KINDS},
             "hidden": hidden,
@@ -94,10 +136,10 @@ class BehindRows:
         """Return the row of each lane, by the id() of the lane."""
         return {id(lane): row for rows in self.rows.values() for row, lane in enumerate(rows)}
 
-    def asking_worker(self, request: BehindRequest, begin: float) -> list[float] | None:
+    def asking_worker(self, request: BehindRequest, begin: float) -> AskingWorker | None:
         """Return the row of the asking worker and the time; None unless a lane took the request at `begin`."""
         row = self.row_of(request.worker)
-        return [row, self.at(request.began)] if row >= 0 and request.took == begin else None
+        return AskingWorker(row, self.at(request.began)) if row >= 0 and request.took == begin else None
 
     def give_row(self, lane: BehindLane) -> bool:
         """Give a lane its row: its own, that of a lane that has ended, or a new one; return whether it has one."""
@@ -113,16 +155,16 @@ class BehindRows:
             return True
         return False
 
-    def current_row(self, lane: BehindLane) -> list[Any]:
-        """Return a lane and what it does now, as `rows` of changes() describes."""
+    def current_row(self, lane: BehindLane) -> BehindLiveRow:
+        """Return a lane and its work now."""
         request = lane.busy
         if lane.ended is not None or request is None or not request.state:
-            want = "" if lane.ended is None else "ended"
-            return [lane.name, lane.detail, "", 0, want, lane.outcome, "", None, lane.kind]
-        return [
+            note = "" if lane.ended is None else "ended"
+            return BehindLiveRow(lane.name, lane.detail, "", 0, note, lane.outcome, "", None, lane.kind)
+        return BehindLiveRow(
             lane.name, lane.detail, lane.kind, self.at(request.since), "", self.label(request, request.state),
             request.text, self.asking_worker(request, request.since), lane.kind,
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def label(self, request: BehindRequest, state: str) -> str:
         """Return the name of a request for people: that of the client that asks."""

@@ -11,9 +11,9 @@ from ewe.config.command import DONE, FAILED, UsageError
 from ewe.config.messages import one_line
 from ewe_watch.live.choice import MOST_MODELS, ModelChoice
 from ewe_watch.live.director import Choice, Director
-from ewe_watch.live.foreign import foreign
+from ewe_watch.live.foreign import foreign_choice
 from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, lacks_users, scene_files
-from ewe_watch.live.serve import directed, serve
+from ewe_watch.live.serve import open_director, serve
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # the variables of a graphical session
 
@@ -33,13 +33,13 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
         if models or options.command:
             raise UsageError("a scene names its models itself")
         scene = find_scene(options.scene)
-        with directed(users) as director:
+        with open_director(users) as director:
             tell_lack(scene, director)
             return serve(director, scene, browser=shows_browser(options.open))
-    shown: list[Choice] = [*map(foreign, options.command), *models]
+    shown: list[Choice] = [*map(foreign_choice, options.command), *models]
     if len(shown) > MOST_MODELS:
         raise UsageError(f"a page shows {MOST_MODELS} models at most, and here are {len(shown)}")
-    with directed(users) as director:
+    with open_director(users) as director:
         director.show(shown)
         return serve(director, browser=shows_browser(options.open))
 
@@ -70,7 +70,7 @@ def check(name: str, users: Sequence[str]) -> int:
     scenes = [find_scene(each) for each in (scene_files() if name == "all" else [name])]
     status = DONE
     for scene in scenes:
-        with directed(users) as director:
+        with open_director(users) as director:
             try:
                 tell_lack(scene, director)
                 stage = Stage(director, scene)

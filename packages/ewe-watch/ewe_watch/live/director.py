@@ -434,8 +434,8 @@ class Director:
             "scenes": self.scenes,
         }
 
-    def tell_scene(self, scene: dict[str, Any]) -> None:
-        """Tell all pages about the scene that is shown."""
+    def publish_scene(self, scene: dict[str, Any]) -> None:
+        """Tell all pages the scene that is shown, and how far it is. scene: {} for none."""
         with self.lock:
             self.scene = scene
             self.publish({"scene": scene})
@@ -498,14 +498,14 @@ class Director:
                 raise ActionError(f"{name!r} cannot be measured")
             what, _, kind = name.partition(" ")
             if what in ("held", "parked", "queued"):
-                return float(story.of_kind(kind, what))
+                return float(story.count_of_kind(kind, what))
             # The time of now is needed only for "longest", which is not in OF_KIND
             return float(model.clients.tally(kind).as_json(now=0.0)[what])
 
     def catch_up(self) -> None:
-        """Tell all events that the models have written by now. It takes twice SETTLE_S.
+        """Feed the stories with all events that the models have written by now. It takes twice SETTLE_S.
 
-        An event is told when it is SETTLE_S old (LiveStory.add): read them all, wait, and tell them.
+        A story takes an event when the event is SETTLE_S old (LiveStory.add): read all events, wait, and feed them.
         """
         with self.lock:
             for model in self.models:

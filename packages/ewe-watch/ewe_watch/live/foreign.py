@@ -112,7 +112,7 @@ class ForeignChoice(NamedTuple):
         return ForeignChoice(self.line, known)
 
 
-def foreign(line: str) -> ForeignChoice:
+def foreign_choice(line: str) -> ForeignChoice:
     """Return the choice of a command line. Raises UsageError."""
     try:
         words = shlex.split(line)

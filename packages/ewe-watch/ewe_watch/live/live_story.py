@@ -4,7 +4,11 @@ TraceStory keeps all spans, requests and connections, since a page of a finished
 runs for an hour would fill the memory. LiveStory hands its spans over (`changes`), and forgets connections that are
 closed.
 
-Lines of several threads may have changed places, so the youngest events wait for SETTLE_S before they are told.
+    lines of the trace ─▶ add(): wait for SETTLE_S ─▶ feed(): one event ─▶ changes(): to the page, and forget
+                          (several threads write, so lines may have changed places)
+
+The page reads spans and rows as arrays, by position, because it gets thousands of them: LiveSpan and LiveRow have
+the positions.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.behind_rows import BehindRows
@@ -37,6 +41,39 @@ LOOPS = ("asyncio", "xswitch")
 ACCEPTING_NAME = "main thread"
 ACCEPTING_THREAD = ("pool", "thread")  # models whose first thread accepts for the others
 ONE_CONNECTION_EACH = ("fork", "thread")  # models whose workers end with their connection
+
+
+class LiveSpan(NamedTuple):
+    """A span of a worker that has ended, for the page. row: the worker's. begin, end: as LiveStory.at() counts.
+
+    state: of the connection, or ZOMBIE. want: the thing that the connection waited for, or "". label, request: the
+    connection's name for people, and the request line, or "".
+    """
+
+    row: int
+    begin: float
+    end: float
+    state: str
+    want: str
+    label: str
+    request: str
+
+
+class LiveRow(NamedTuple):
+    """A worker and its state now, for the page. name: for people. worker: PID/TID.
+
+    state: of the worker's connection, ZOMBIE, or "". since: when the state began, as LiveStory.at() counts; 0
+    without one. note: the awaited thing of the connection; without one, the activity of the worker. label, request:
+    as in LiveSpan.
+    """
+
+    name: str
+    worker: str
+    state: str
+    since: float
+    note: str
+    label: str
+    request: str
 
 
 class LiveStory(TraceStory):
@@ -72,7 +109,7 @@ class LiveStory(TraceStory):
         self.calls: Mapping[str, str] = {}
 
     def add(self, events: Iterable[TraceEvent]) -> None:
-        """Take events that were read, and tell those that are old enough to be in order."""
+        """Take events that were read, and feed the story with those that are old enough to be in order."""
         self.waiting += events
         self.waiting.sort(key=lambda event: event.seconds)
         newest_in_order = time.monotonic() - SETTLE_S
@@ -85,7 +122,7 @@ class LiveStory(TraceStory):
         del self.waiting[:fed]
 
     def feed(self, event: TraceEvent) -> None:
-        """Tell one event."""
+        """Add one event, and count it by its kind."""
         self.counts[event.kind] += 1
         if event.kind == "answered":
             self.counts[f"status {event.text[:1]}xx"] += 1
@@ -183,11 +220,11 @@ class LiveStory(TraceStory):
     def changes(self) -> dict[str, Any]:
         """Return the changes since the last call, and the state now, as an object for JSON.
 
-        Times are milliseconds since `zero`. spans: those that ended since the last call, as [row, begin, end,
-        state, awaited thing, label, request]. rows: of row_now(). lives: of WorkerLives.changes(). held: how many
-        workers are occupied. rowless: how many of these have no row. queued_names: of queued_names(). queued,
-        parked, programs, open: how many there are now. from_backlog: how many connections have waited in the
-        backlog, and the longest wait (ms). The other numbers count from the beginning.
+        Times are milliseconds since `zero`. spans: those that ended since the last call, as LiveSpan. rows: as
+        LiveRow. lives: of WorkerLives.changes(). held: how many workers are occupied. rowless: how many of these
+        have no row. queued_names: of queued_names(). queued, parked, programs, open: how many there are now.
+        from_backlog: how many connections have waited in the backlog, and the longest wait (ms). The other numbers
+        count from the beginning.
         """
         self.end_killed(time.monotonic())
         spans = [span for span in self.spans if span.worker and span.worker in self.rows]
@@ -195,18 +232,18 @@ class LiveStory(TraceStory):
             self.hidden += len(spans) - MOST_SPANS
             spans = sorted(spans, key=lambda span: span.begin - span.end)[:MOST_SPANS]  # the longest first
         shown = [
-            [
+            LiveSpan(
                 self.rows[span.worker], self.at(span.begin), self.at(span.end), span.state, span.want,
-                self.name_of(span.connection), self.line(span.request),
-            ]
+                self.name_of(span.connection), self.request_line(span.request),
+            )
             for span in spans
         ]  # fmt: skip
-        shown += self.zombie_spans()
+        shown += self.take_zombie_spans()
         behind = self.behind_rows.changes(self.behind)
-        self.tidy()
+        self.forget_old()
         return {
-            "spans": shown,
-            "rows": [self.row_now(row, worker) for row, worker in enumerate(self.row_workers)],
+            "spans": [list(span) for span in shown],
+            "rows": [list(self.row_now(row, worker)) for row, worker in enumerate(self.row_workers)],
             "lives": self.lives.changes(self.row_workers),
             "behind": behind,
             "held": sum(not self.is_accepting_thread(worker) for worker in self.occupied),
@@ -229,7 +266,7 @@ class LiveStory(TraceStory):
     def end_killed(self, now: float) -> None:
         """Forget the connections of processes that were killed: such a process writes no event of their ends.
 
-        A process that ends by itself has written these events. They are read, and told, long before GONE_S is over.
+        A process that ends by itself has written these events. The story has them long before GONE_S is over.
         """
         of_process: dict[str, list[TracedConnection]] = {}
         for each in self.connections.values():
@@ -249,10 +286,11 @@ class LiveStory(TraceStory):
         self.lives.end_killed(self.is_running, self.occupied, now)
         self.lives.note_reaped(self.is_running)
 
-    def zombie_spans(self) -> list[list[Any]]:
+    def take_zombie_spans(self) -> list[LiveSpan]:
         """Note which workers are zombies now; return the spans of those whose status was read since the last call.
 
-        A zombie begins with the last event of its worker. It ends now, because no event tells when it ended.
+        The span of a zombie begins with the last event of its worker. It ends now, because no event says when the
+        parent read the status. A span is returned once.
         """
         zombies_now = {
             worker
@@ -266,24 +304,21 @@ class LiveStory(TraceStory):
             del self.shown_zombies[worker]
         end = self.at(time.monotonic())
         return [
-            [self.rows[worker], self.at(since), end, ZOMBIE, "", ZOMBIE, ""]
+            LiveSpan(self.rows[worker], self.at(since), end, ZOMBIE, want="", label=ZOMBIE, request="")
             for worker, since in reaped.items()
             if worker in self.rows
         ]
 
-    def row_now(self, row: int, worker: str) -> list[Any]:
-        """Return the row of a worker for JSON: [name, PID/TID, state, since, note, label, request].
-
-        state: of the worker's connection, ZOMBIE, or "". since: when the state began (ms; 0 without one). note: the
-        awaited thing of the connection; without one, the activity of the worker. label, request: of the connection.
-        """
+    def row_now(self, row: int, worker: str) -> LiveRow:
+        """Return the row of a worker as it is now."""
         name = self.worker_name(row, worker)
         connection = self.occupied.get(worker)
         if connection is None and worker in self.shown_zombies:
-            return [name, worker, ZOMBIE, self.at(self.shown_zombies[worker]), "", ZOMBIE, ""]
+            since = self.at(self.shown_zombies[worker])
+            return LiveRow(name, worker, ZOMBIE, since, note="", label=ZOMBIE, request="")
         # A server without a trace: the kernel knows the system call of each thread
         if connection is None and self.calls:
-            return [name, worker, "", 0, self.calls.get(worker, "ended"), "", ""]
+            return LiveRow(name, worker, "", 0, self.calls.get(worker, "ended"), label="", request="")
         if connection is None:
             # Without events of its life, a worker of a model with one connection each has ended with that
             has_ended = worker in self.lives.ended or (
@@ -294,11 +329,11 @@ class LiveStory(TraceStory):
             note = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
             if worker in self.lives.reaped:
                 note = REAPED
-            return [name, worker, "", 0, note, "", ""]
-        return [
+            return LiveRow(name, worker, "", 0, note, label="", request="")
+        return LiveRow(
             name, worker, connection.state, self.at(connection.since), connection.want,
-            self.name_of(connection.name), self.line(connection.request),
-        ]  # fmt: skip
+            self.name_of(connection.name), self.request_line(connection.request),
+        )  # fmt: skip
 
     def is_accepting_thread(self, worker: str) -> bool:
         """Return whether a worker is the main thread of a pool: it begins conversations, and is not in the pool."""
@@ -327,11 +362,11 @@ class LiveStory(TraceStory):
         """Return a connection's name for people: that of its client."""
         return self.labels.get(connection, f"connection {connection}")
 
-    def line(self, request: int) -> str:
+    def request_line(self, request: int) -> str:
         """Return the request line of a request."""
         return self.requests[request].line if 0 <= request < len(self.requests) else ""
 
-    def of_kind(self, kind: str, state: str) -> int:
+    def count_of_kind(self, kind: str, state: str) -> int:
         """Return how many connections of this kind of client are in a state. state: "held": they have a worker."""
         states = OCCUPYING if state == "held" else frozenset((state,))
         return sum(
@@ -346,7 +381,7 @@ class LiveStory(TraceStory):
         queue = (each for each in self.connections.values() if each.state == QUEUED)
         return [self.name_of(each.name) for each in nsmallest(MOST_NAMES, queue, key=lambda each: each.since)]
 
-    def tidy(self) -> None:
+    def forget_old(self) -> None:
         """Forget the spans, connections, requests and workers that no later change needs.
 
         A connection of which only a late event is known (it has no state) is forgotten after GHOST_S seconds. A

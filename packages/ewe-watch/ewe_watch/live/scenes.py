@@ -167,7 +167,7 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
     if kind and kind not in KINDS:
         raise ValueError(f"step {number}: there is no client {kind!r}; there are {', '.join(KINDS)}")
     until, shows = (
-        tuple(condition(number, str(text), models) for text in table.get(key, ()))
+        tuple(condition_of(number, str(text), models) for text in table.get(key, ()))
         for key in ("until", "shows")
     )
     return SceneStep(
@@ -181,7 +181,7 @@ def step_of(number: int, table: object, models: int) -> SceneStep:
     )
 
 
-def condition(number: int, text: str, models: int) -> SceneCondition:
+def condition_of(number: int, text: str, models: int) -> SceneCondition:
     """Return the condition of a text. number: of its step. models: how many the scene has. Raises ValueError."""
     found = CONDITION.fullmatch(text)
     if found is None or int(found["model"]) > models:
@@ -227,16 +227,16 @@ class Stage:
         self.skipped: list[int] = []
         self.lock = threading.Lock()
         self.skipping = threading.Event()
-        self.tell(running=True)
+        self.publish_state(running=True)
         director.show(list(scene.models))
 
     def ready(self) -> None:
         """Offer the first step."""
-        self.tell(running=False)
+        self.publish_state(running=False)
 
-    def tell(self, *, running: bool) -> None:
-        """Tell the pages how far the scene is. running: a step is being played, or the models are being started."""
-        self.director.tell_scene(
+    def publish_state(self, *, running: bool) -> None:
+        """Publish how far the scene is. running: a step is being played, or the models are being started."""
+        self.director.publish_scene(
             {
                 "name": self.scene.name, "title": self.scene.title,
                 "text": self.scene.text, "lacks": self.lacks,
@@ -257,7 +257,7 @@ class Stage:
             steps = self.scene.steps
             while self.at < len(steps):
                 self.skipping.clear()
-                self.tell(running=True)
+                self.publish_state(running=True)
                 self.step(steps[self.at])
                 self.at += 1
                 if not (all_steps or (self.at < len(steps) and steps[self.at].at_once)):
@@ -266,7 +266,7 @@ class Stage:
             self.failed = str(reason)
             raise
         finally:
-            self.tell(running=False)
+            self.publish_state(running=False)
             self.lock.release()
 
     def skip(self) -> None:
@@ -348,7 +348,7 @@ class SceneChooser:
     def show_before(self) -> None:
         """End the scene, and show the models that were shown before it."""
         self.stage = None
-        self.director.tell_scene({})
+        self.director.publish_scene({})
         self.director.show(self.choices_before_scene)
 
     @contextmanager

@@ -19,7 +19,7 @@ from ewe.config.settings import Config
 from ewe.server.processor_factory import ProcessorFactory
 from ewe.server.run import listening_sockets, open_browser
 from ewe.server.worker import Worker
-from ewe_watch.live.accounts import OwnAccountFirst, own_accounts
+from ewe_watch.live.accounts import AccountLimitSocket, own_accounts
 from ewe_watch.live.director import Director
 from ewe_watch.live.page import WatchPage
 from ewe_watch.live.scenes import SceneChooser
@@ -62,7 +62,7 @@ class PageWorker(Worker):
 
 
 @contextmanager
-def directed(users: Sequence[str] = ()) -> Iterator[Director]:
+def open_director(users: Sequence[str] = ()) -> Iterator[Director]:
     """Yield a director; at the end, end its models and remove its files.
 
     users: accounts whose scripts X-Switch runs. TERM and HUP raise KeyboardInterrupt until the server of the page
@@ -99,7 +99,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
     factory = ProcessorFactory(config)
     with listening_sockets(factory) as sockets:
         # In the same list, since its owner closes the sockets at the end
-        sockets[:] = [OwnAccountFirst(sock, own_accounts()) for sock in sockets]
+        sockets[:] = [AccountLimitSocket(sock, own_accounts()) for sock in sockets]
         url = f"http://127.0.0.1:{port_of(sockets)}/{WatchPage.token}/"
 
         def ready() -> None:

@@ -84,7 +84,8 @@ class Files:
     def keep(self, path: str, file: File) -> None:
         """Store a file; drop the least recently requested files while the cache exceeds its size."""
         # --- solution
-        is_young = time.time_ns() - file.version[0] < YOUNG_NS
+        changed_ns, *_ = file.version
+        is_young = time.time_ns() - changed_ns < YOUNG_NS
         with self.lock:
             old_version = self.stored.pop(path, None)
             self.stored_bytes -= len(old_version.body) if old_version else 0

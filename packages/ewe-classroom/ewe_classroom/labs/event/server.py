@@ -72,7 +72,7 @@ class Loop:
             now = time.monotonic()
             if self.stopping and deadline == float("inf"):
                 deadline = now + GRACE_S
-                self.refuse_new()
+                self.begin_stop()
             if now >= next_check or self.accept_from:
                 next_check = now + SILENCE_CHECK_S
                 self.check_times(now)
@@ -177,9 +177,9 @@ class Loop:
         # pass
         # --- end
 
-    def refuse_new(self) -> None:
+    def begin_stop(self) -> None:
         """Stop listening, and drop the clients for whom no response is in progress."""
-        if not self.accept_from:  # during a pause, the selector does not watch the listening socket
+        if not self.accept_from:  # in a pause of accept(), the selector does not watch the listening socket
             self.selector.unregister(self.listener)
         self.listener.close()
         for client in [each for each in self.clients if not each.outgoing]:
