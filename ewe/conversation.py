@@ -39,7 +39,8 @@ Stream.linger(), RFC 9112 section 9.6.
 exchange (Disconnected), sends too slowly (408), or reads too slowly (Timeout). The server stops. may_keep_alive()
 returns False. A body is not read to its end. Or only the close can mark the end of a response. A failure before the
 response begins becomes a status, in answer() or refuse(). After the response has begun, no other status can be
-sent: the connection is aborted (ewe.response_writer).
+sent: the connection is aborted (ewe.response_writer). A feature may fail in any way: the server outlives it, and
+only a fault of the client's own connection counts as the client's leave (ends_conversation()).
 
 Read next: ewe.response_writer, which sends a response; ewe.http.parser, the syntax of a head; ewe.site, the
 features; ewe.streams.base, the promises of a stream.
@@ -53,15 +54,17 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
+from ewe.http.fields import parse_fields
 from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
-from ewe.response_writer import fault, log, send_response
+from ewe.response_writer import ends_conversation, fault, log, send_response
 from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.timeouts import count_partial_head
 
 if TYPE_CHECKING:
+    from ewe.http.limits import RequestLimits
     from ewe.site import Site
 
 # Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
@@ -212,7 +215,7 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
         if is_https and stream.scheme != "https":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
-        raise RefusedHead(error, head) from None
+        raise RefusedHead(error, head, fields_of(head, site.limits)) from None
     if request.length == 0:
         # An https URL is not cached: some connections refuse it, and others do not.
         if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
@@ -266,25 +269,39 @@ def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
     return pending.removeprefix(b"\r\n"), pending.startswith(b"\r\n")
 
 
+def fields_of(head: bytes, limits: RequestLimits) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a complete head that is refused, for the access log; () if one of them is malformed."""
+    _, _, block = head.removesuffix(b"\r\n").partition(b"\r\n")
+    try:
+        return parse_fields(block.decode("latin-1"), limits)
+    except HTTPError:
+        return ()
+
+
 class RefusedHead(Exception):
     """ewe refuses a head before a feature gets its request. head: the bytes of the head that have arrived.
+
+    fields: those of the head, for the access log; () if the head is incomplete or its fields are malformed.
 
     The head is malformed, too long or too slow, or ewe does not support the request: a body above max-body (413), a
     method that is too long (501), an encoded slash (404). The end of such a request is usually unknown, so the
     connection closes after each of them.
     """
 
-    def __init__(self, error: HTTPError, head: bytes) -> None:
+    def __init__(self, error: HTTPError, head: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(error, head)
         self.error = error
         self.head = head
+        self.fields = fields
 
 
 async def answer(stream: Stream, site: Site, request: Request, began: float) -> Response:
     """Return the site's response. Only this function turns the exceptions of features into a status.
 
-    Raises Timeout or Disconnected if the client leaves meanwhile. The access log then records the request with the
-    status 499, because a program may have run for it.
+    Raises Disconnected if the client leaves meanwhile. The access log then records the request with the status 499,
+    because a program may have run for it. Each other exception of a feature is a fault, also a Timeout of its
+    io.call(), and one that is no Exception: SystemExit of exit(), CancelledError of asyncio. A server that serves
+    has handlers for its signals, so a KeyboardInterrupt comes from the feature as well.
     """
     response: Response
     try:
@@ -295,16 +312,16 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
         response = await site.respond(request, stream)
     except HTTPError as error:
         response = error_page(error.status, error.cause, error.fields)
-    except (Timeout, Disconnected):
-        if logger.access.enabled:
-            log(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
-        raise
     except OSError as reason:
         if reason.errno in EXHAUSTED:
             response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
         else:
             response = fault(stream, request)
-    except (Exception, SystemExit):  # a user's feature may call exit(), which must not end the server
+    except BaseException as reason:
+        if ends_conversation(stream, reason):
+            if logger.access.enabled:
+                log(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
+            raise
         response = fault(stream, request)
     stream.requests += 1
     return response
@@ -320,7 +337,7 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
         # Keep only the bytes up to the faulty one, so that the log line does not depend on how many have arrived.
         head = head[: error.offset + 1]
     line = head[:200].partition(b"\r\n")[0].decode("latin-1")
-    request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
+    request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1), refused.fields)
     request.line = line
     response = error_page(error.status, error.cause, error.fields)
     try:

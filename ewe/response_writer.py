@@ -18,7 +18,8 @@ The kind of the body decides which method sends it:
     (bytes or Region, ...)  ResponseWriter.send_pieces(): files by sendfile(2)
     Source                  ResponseWriter: send_chunks(), send_source() up to a length or the close, or send_raw()
 
-Possible failures: after the head is sent, no other status can be sent. A body that ends early must not look
+Possible failures: a response cannot be sent, because of its head or because it was sent before. The client gets a
+500. After the head is sent, no other status can be sent. A body that ends early must not look
 complete. The client notices a missing last chunk, and missing bytes of a Content-Length. A body that only the close
 ends would look complete, so the connection is then closed by a reset: Stream.reset_at_close().
 
@@ -33,13 +34,14 @@ from typing import Any
 from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
-from ewe.http.messages import Region, Request, Response, Source
+from ewe.http.messages import CLOSED, Region, Request, Response, Source
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Disconnected, MinRate, Stream, Timeout
 from ewe.timeouts import count_timeout
 
 # Bytes in memory that one call of the stream sends. If the client leaves, the log has the slices that were sent.
 SLICE_BYTES = 256 * 1024
+PIECE_TYPES = (bytes, bytearray, memoryview)
 
 
 class Date:
@@ -70,16 +72,20 @@ async def send_response(
 ) -> bool:
     """Send a response and write its line of the access log; return whether the connection is kept.
 
-    If the response fails after its head was sent, it is aborted: Timeout, Disconnected or the failure's exception
-    is raised.
+    If the response fails after its head was sent, it is aborted. Raises Timeout, or Disconnected if the client has
+    left or if the body's Source has failed.
     """
-    try:
-        head = response.encoded()
-    except ValueError:  # a feature has set a field that could split the response
-        await response.close()
-        response = fault(stream, request)
-        head = response.encoded()
     body = response.body
+    try:
+        if body is CLOSED:
+            raise ValueError("a response with files or with a Source was sent before")
+        head = response.encoded()
+    except (
+        Exception
+    ):  # a feature has set a field that could split the response, or a length that is no number
+        refused, response = response, fault(stream, request)
+        await close(stream, request, refused)
+        head, body = response.encoded(), response.body
     sent = 0
     aborted = ""
     try:
@@ -102,7 +108,7 @@ async def send_response(
             finally:
                 sent = writer.sent
                 if type(body) is not bytes:  # a response of bytes may be sent again
-                    await response.close()
+                    await close(stream, request, response)
     except BaseException as reason:
         if response.status != 101:  # either side may end a tunnel at any time
             aborted = f"aborted after {sent} bytes: {why_aborted(stream, reason)}"
@@ -128,10 +134,42 @@ def why_aborted(stream: Stream, reason: BaseException) -> str:
     return "a fault"
 
 
+def ends_conversation(stream: Stream, reason: BaseException) -> bool:
+    """Return whether an exception ends the conversation. Each other exception is a fault of a feature.
+
+    Two exceptions end it: Disconnected, if the client has left, and GeneratorExit, by which coroutine.close() ends
+    a paused conversation. A feature may raise them as well. It may get Disconnected from a connection of its own.
+    close() ends the inner coroutines first, so its GeneratorExit has no frame below the one that catches it.
+    """
+    if isinstance(reason, Disconnected):
+        return not stream.has_client()
+    return isinstance(reason, GeneratorExit) and (
+        reason.__traceback__ is None or reason.__traceback__.tb_next is None
+    )
+
+
 def fault(stream: Stream, request: Request) -> Response:
-    """Log the current exception, a fault in the server's code, and return a 500."""
-    logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+    """Log the current exception, a fault in the server's code or in a feature, and return a 500."""
+    log_fault(stream, request)
     return error_page(500, "a fault of the server")
+
+
+def log_fault(stream: Stream, request: Request) -> None:
+    """Log the current exception, with its traceback."""
+    logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+
+
+async def close(stream: Stream, request: Request, response: Response) -> None:
+    """Release the resources of a response. A fault of its close() is logged: the response has been sent already.
+
+    Raises Disconnected if the client has left.
+    """
+    try:
+        await response.close()
+    except BaseException as reason:
+        if ends_conversation(stream, reason):
+            raise
+        log_fault(stream, request)
 
 
 def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
@@ -179,6 +217,7 @@ class ResponseWriter:
         self.keep_alive = keep_alive
         self.sent = 0
         self.ends_with_close = False
+        self.length = response.length  # the Content-Length; None: unknown
 
     async def send(self) -> bool:
         """Send the head and the body; return whether the connection is kept."""
@@ -188,8 +227,9 @@ class ResponseWriter:
             if body.raw:
                 self.ends_with_close = True
                 return await self.send_raw(body)
-            chunked = body.length is None and self.request.version == (1, 1) and not bodiless
-            if body.length is None and not chunked and not bodiless:
+            length = self.length
+            chunked = length is None and self.request.version == (1, 1) and not bodiless
+            if length is None and not chunked and not bodiless:
                 self.ends_with_close = True
                 self.keep_alive = False
             await self.stream.send(self.head(b"Transfer-Encoding: chunked\r\n" if chunked else b""))
@@ -244,12 +284,26 @@ class ResponseWriter:
             min_rate.check(len(part))
 
     async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece. A part of the response may have been sent, so HTTPError becomes Disconnected."""
+        """Return the next piece; b"" at the end.
+
+        A part of the response may have been sent, so a failure of the source cannot become a status. Raises
+        Disconnected in its place, and logs a fault.
+        """
         try:
-            return await source.receive()
+            piece = await source.receive()
+            if not isinstance(piece, PIECE_TYPES):  # None would look like the end
+                kind, name = type(piece).__name__, type(source).__name__
+                raise TypeError(f"receive() of {name} has returned {kind}; it must return bytes")
+            return piece
         except HTTPError as reason:
-            self.response.cause = f"aborted after {self.sent} bytes: {reason.cause}"
-            raise Disconnected from None
+            cause = reason.cause
+        except BaseException as reason:
+            if ends_conversation(self.stream, reason):
+                raise
+            log_fault(self.stream, self.request)
+            cause = "a fault"
+        self.response.cause = f"aborted after {self.sent} bytes: {cause}"
+        raise Disconnected
 
     async def send_chunks(self, source: Source) -> None:
         """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
@@ -266,10 +320,11 @@ class ResponseWriter:
 
         Raises Disconnected if the source has fewer bytes than the Content-Length.
         """
+        length = self.length
         while piece := await self.next_piece(source):
-            if source.length is not None and self.sent + len(piece) > source.length:
-                piece = piece[: source.length - self.sent]
-                self.response.cause = f"more than the {source.length} bytes of its Content-Length"
+            if length is not None and self.sent + len(piece) > length:
+                piece = piece[: length - self.sent]
+                self.response.cause = f"more than the {length} bytes of its Content-Length"
                 self.keep_alive = False
                 if not piece:
                     break
@@ -278,8 +333,8 @@ class ResponseWriter:
                 self.sent += len(piece)
             else:
                 await self.send_slices(piece)
-        if source.length is not None and self.sent < source.length:
-            self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {source.length}"
+        if length is not None and self.sent < length:
+            self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {length}"
             raise Disconnected
 
     async def send_raw(self, source: Source) -> bool:

@@ -33,6 +33,9 @@ class HTTPError(Exception):
     def __init__(
         self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), offset: int | None = None
     ) -> None:
+        """Raises ValueError for a status that is no error."""
+        if not isinstance(status, int) or not 400 <= status <= 599:
+            raise ValueError(f"the status of an HTTPError is {status!r}; it must be a number from 400 to 599")
         super().__init__(status, cause)
         self.status = status
         self.cause = cause

@@ -108,13 +108,18 @@ def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.errno in EXHAUSTED and made[0].is_closed()
 
 
-def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "what"), [(SystemExit, "called exit()"), (KeyboardInterrupt, "raised KeyboardInterrupt")]
+)
+def test_a_task_that_calls_exit_ends_no_loop(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], what: str
+) -> None:
     """The other applications of the process run on the same loop."""
     lines: list[str] = []
     monkeypatch.setattr(logger.errors, "exception", lines.append)
 
     async def exits() -> None:
-        raise SystemExit
+        raise kind
 
     async def answers() -> int:
         return 7
@@ -123,8 +128,8 @@ def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: py
     thread.loop.call_soon_threadsafe(lambda: tasks.append(thread.loop.create_task(exits())))
     wait_until_true(lambda: lines, 30)
     assert asyncio.run_coroutine_threadsafe(answers(), thread.loop).result(30) == 7
-    assert lines == ["a task of an application has called exit()"]
-    assert isinstance(tasks[0].exception(), SystemExit)
+    assert lines == [f"a task of an application has {what}"]
+    assert isinstance(tasks[0].exception(), kind)
 
 
 def test_an_exit_in_the_round_of_a_stop_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
