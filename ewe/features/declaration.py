@@ -208,7 +208,7 @@ class Feature:
         return [name for name, part in vars(self).items() if part and name != "name"]
 
 
-class UnknownFeature(ValueError):
+class UnknownFeature(ConfigError):
     """No feature has this name, or it cannot be loaded. The text is one line."""
 
 

@@ -54,7 +54,7 @@ class Offer:
                 # The features after the middleware are inside of it, for requests below its path. They also follow
                 # it in `routes`, for all other requests.
                 rest = Offer(mounts[at + 1 :], static)
-                handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
+                handler = handler.around(rest)
             self.routes.append((path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:

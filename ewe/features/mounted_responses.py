@@ -1,0 +1,123 @@
+"""Checks of a mounted feature's response, before any other handler of ewe sees it.
+
+ewe's own features are typed and tested. A mounted one is the work of other people, and may return anything:
+
+    handler.respond() ──▶ checked() ──▶ a Response that can be sent
+                              └───────▶ TypeError, ValueError: the client gets a 500, and the log names the fault
+
+**Framing is the server's matter.** The length of the body, and the connection, decide how a client finds the end of
+a response (ewe.response_writer). Two answers to this question in one head let an attacker split the response
+(RFC 9112 section 11.2). The fields by which a feature speaks about framing are therefore dropped or compared:
+
+- Content-Length equal to the length of the body is sent once. Another value is a fault of the feature. If the
+  length is unknown, the field tells it. The response to HEAD may have no body and the length of that to GET
+  (RFC 9110 section 8.6). A response without content has no such field (204, 304).
+- Transfer-Encoding, Connection and the others of FIELDS_OF_SERVER are dropped, as those of a CGI program are
+  (RFC 3875 section 6.3).
+
+A middleware is mounted, too. The responses of its inner handlers pass these checks a second time, unchanged.
+
+Read next: mounted.py; ewe.http.messages (Response).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ewe.http.messages import CLOSED, Response, Source, body_size
+from ewe.http.status import BODILESS_STATUSES
+
+if TYPE_CHECKING:
+    from ewe.http.messages import Request
+
+# Fields of one connection (RFC 9110 section 7.6.1), and those that ewe.response_writer writes
+FIELDS_OF_SERVER = frozenset({
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "date",
+    "server",
+})  # fmt: skip
+REASON = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # reason-phrase: RFC 9112 section 4
+NUMBER = re.compile(r"[0-9]{1,18}")
+PAIRS = (tuple, list)
+
+
+def checked(found: object, request: Request, feature: str) -> Response | None:
+    """Return what a feature has returned, without the fields that only the server sets.
+
+    feature: its name, for messages. Raises TypeError for an object that is no response, and ValueError for a
+    response that contradicts itself.
+    """
+    if found is None:
+        return None
+    if not isinstance(found, Response):
+        kind = type(found).__name__
+        raise TypeError(f"respond() of {feature} has returned {kind}; it must return a Response or None")
+    # A local redirect is never sent, and neither are the status and the fields of a raw response.
+    if found.target is not None or (isinstance(found.body, Source) and found.body.raw):
+        return found
+    try:
+        return framed(found, request)
+    except (TypeError, ValueError) as reason:
+        raise type(reason)(f"the response of {feature}: {reason}") from None
+
+
+def framed(response: Response, request: Request) -> Response:
+    """Return a response whose length and fields agree with its body. Raises TypeError, ValueError."""
+    status, body = response.status, response.body
+    if not isinstance(status, int) or not 200 <= status <= 599:
+        raise ValueError(f"the status is {status!r}; it must be a number from 200 to 599")
+    if not isinstance(response.reason, str) or REASON.fullmatch(response.reason) is None:
+        raise ValueError(f"the reason {response.reason!r} cannot stand in a response")
+    if body is CLOSED:
+        raise ValueError("a response with files or with a Source was sent before")
+    size, bodiless = body_size(body), request.method == "HEAD" or status in BODILESS_STATUSES
+    length = response.length
+    if length is not None and (not isinstance(length, int) or length < 0):
+        raise ValueError(f"the length of the body is {length!r}")
+    if not bodiless and not isinstance(body, Source) and length != size:
+        raise ValueError(f"its length is {length}, but the body has {size} bytes")
+    if status == 205 and size and not bodiless:
+        raise ValueError("a 205 has no content (RFC 9110 section 15.3.6)")
+    fields, lengths = fields_of_feature(response)
+    if lengths:
+        announced = announced_length(lengths)
+        if length is None or (bodiless and not size):
+            length = announced
+        elif announced != length and status not in BODILESS_STATUSES:
+            raise ValueError(f"Content-Length is {announced}, but the body has {length} bytes")
+    if len(fields) == len(response.fields):
+        return response
+    own = response.with_fields(fields)
+    own.length = length
+    return own
+
+
+def fields_of_feature(response: Response) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the fields of a response that only the feature sets, and the values of Content-Length.
+
+    Raises TypeError for an object that is no field.
+    """
+    fields: list[tuple[str, str]] = []
+    lengths: list[str] = []
+    for field in response.fields:
+        if not isinstance(field, PAIRS) or len(field) != 2:
+            raise TypeError(f"the field {field!r} is no pair of a name and a value")
+        name, value = field
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"the field {field!r} is no pair of texts")
+        lower = name.lower()
+        if lower == "content-length":
+            lengths.append(value.strip())
+        elif lower not in FIELDS_OF_SERVER:
+            fields.append((name, value))
+    return fields, lengths
+
+
+def announced_length(values: list[str]) -> int:
+    """Return the one number that all values of Content-Length are. Raises ValueError."""
+    if any(NUMBER.fullmatch(value) is None for value in values):
+        raise ValueError(f"Content-Length is {', '.join(values)!r}")
+    numbers = {int(value) for value in values}
+    if len(numbers) > 1:
+        raise ValueError(f"Content-Length stands there with different values: {', '.join(values)}")
+    return numbers.pop()

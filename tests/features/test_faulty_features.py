@@ -1,0 +1,127 @@
+"""A feature may fail in any way: the client gets a 500, or sees that the response was cut, under every model.
+
+tests/support/faulty_features.py has the faults. Each of them is asked for over a connection of its own, and the
+next request of the connection must be answered, too.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from support.faulty_features import EXCEPTIONS, FAULTS
+from support.memory import Answer, answers
+from support.server import Server, Start
+from support.wire import request_of
+
+NEXT = request_of("GET /index.html", "Connection: close")
+SENT = [name for name in FAULTS if name.startswith("sent_")]
+RIGHT = [name for name in FAULTS if name.startswith("right_")]
+OTHERS = ("sent_", "right_", "once_", "bodiless_", "head_")
+BEFORE = [name for name in FAULTS if not name.startswith(OTHERS)]
+
+
+@pytest.fixture
+def faulty(start: Start, tmp_path: Path, variant: str) -> Server:
+    """A server of each variant in turn, with the faulty feature at /faulty."""
+    shutil.copy(Path(__file__).parents[1] / "support" / "faulty_features.py", tmp_path)
+    return start(variant, "--mount", "/faulty=faulty_features:Faulty")
+
+
+def received(server: Server, *requests: bytes) -> bytes:
+    """Send requests on a new connection, without ending our side; return all bytes up to the end of the other."""
+    data = b""
+    with server.connect() as sock:
+        sock.sendall(b"".join(requests))
+        try:
+            while piece := sock.recv(65536):
+                data += piece
+        except ConnectionResetError:
+            pass  # a cut may be a reset
+    return data
+
+
+def asked(server: Server, name: str, *, method: str = "GET", count: int = 1) -> list[Answer]:
+    """Ask for a fault, and for a page on the same connection; return the responses."""
+    requests = [request_of(f"{method} /faulty/{name}")] * count
+    return answers(received(server, *requests, NEXT), *[method] * count)
+
+
+def test_a_fault_before_the_first_byte_is_a_500(faulty: Server) -> None:
+    """Nothing that a feature raises or returns may look like a client that has left."""
+    processes = faulty.processes()
+    found = {name: [answer.status for answer in asked(faulty, name)] for name in BEFORE}
+    assert found == {name: [500, 200] for name in BEFORE}
+    assert set(processes) <= set(faulty.processes())
+    log = faulty.log()
+    unnoticed = [name for name in BEFORE if f"'GET /faulty/{name} HTTP/1.1' from 127.0.0.1 failed" not in log]
+    assert not unnoticed
+    assert log.count("| Traceback") >= len(BEFORE)
+    assert not re.search(r"\b499\b", faulty.access_file.read_text())
+
+
+def is_cut(data: bytes) -> bool:
+    """Return whether the bytes of a connection are nothing, or a part of one response."""
+    try:
+        return not answers(data)
+    except ValueError:
+        return data.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_fault_after_the_first_byte_cuts_the_response(faulty: Server) -> None:
+    processes = faulty.processes()
+    found = {name: is_cut(received(faulty, request_of(f"GET /faulty/{name}"), NEXT)) for name in SENT}
+    assert found == dict.fromkeys(SENT, True)
+    log = faulty.log()
+    told = [name for name in EXCEPTIONS if f"'GET /faulty/sent_{name} HTTP/1.1' from 127.0.0.1 failed" in log]
+    assert told == [*EXCEPTIONS]
+    assert "aborted after 3 bytes: a fault" in log and "reads too slowly" not in log
+    assert set(processes) <= set(faulty.processes())
+
+
+def test_what_looks_like_a_fault_has_a_right_answer(faulty: Server) -> None:
+    complete = [name for name in RIGHT if name != "right_too_much"]
+    found = {name: [(a.status, a.body[:7]) for a in asked(faulty, name)] for name in complete}
+    assert found == {name: [(200, b"ok"), (200, b"<!DOCTY")] for name in complete}
+    [cut] = asked(faulty, "right_too_much")  # the connection closes, since the end of the surplus is unknown
+    assert (cut.status, cut.body, cut.fields["content-length"]) == (200, b"ok", "2")
+    [first, _] = asked(faulty, "right_fields_of_server")
+    assert (first.fields["server"], "keep-alive" in first.fields, "connection" in first.fields) == (
+        "ewe",
+        False,
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["once_parts", "once_source"])
+def test_a_response_that_was_sent_is_not_sent_again(faulty: Server, name: str) -> None:
+    """Its Content-Length would promise bytes that do not come: the client would take those of the next response."""
+    first, second, third = asked(faulty, name, count=2)
+    assert (first.status, first.body, second.status, third.status) == (200, b"ok", 500, 200)
+    assert "was sent before" in faulty.log()
+
+
+def test_a_response_without_content_has_none(faulty: Server) -> None:
+    found = {name: asked(faulty, name) for name in FAULTS if name.startswith("bodiless_")}
+    assert {name: [a.status for a in each] for name, each in found.items()} == {
+        "bodiless_204": [204, 200],
+        "bodiless_204_source": [204, 200],
+        "bodiless_304": [304, 200],
+    }
+    assert "content-length" not in found["bodiless_204"][0].fields
+
+
+def test_the_answer_to_head_may_have_the_length_of_get(faulty: Server) -> None:
+    """RFC 9110 section 8.6. The same response to GET would promise bytes that do not come."""
+    head, _ = asked(faulty, "head_of_get", method="HEAD")
+    assert (head.status, head.fields["content-length"]) == (200, "1234")
+    assert [answer.status for answer in asked(faulty, "head_of_get")] == [500, 200]
+
+
+@pytest.mark.parametrize(("name", "body"), [("right_body_twice", b"abcok"), ("right_kept", b"ok")])
+def test_a_body_that_is_read_twice_or_not_at_all(faulty: Server, name: str, body: bytes) -> None:
+    posted = request_of(f"POST /faulty/{name}", "Content-Length: 3", body=b"abc")
+    first, second = answers(received(faulty, posted, NEXT))
+    assert (first.status, first.body, second.status) == (200, body, 200)
