@@ -304,7 +304,7 @@ class Config:
                 self.__dict__["sites"] = read_sites(raw, origin, KEYS)
                 continue
             if (setting := KEYS.get(key)) is None:
-                raise unknown(f"{origin}:", key, KEYS)
+                raise _unknown(origin, key)
             if given.setdefault(setting.name, key) != key:
                 raise ConfigError(f'{origin}: "{key}" and "{given[setting.name]}" are one setting: keep one')
             if key == setting.was:
@@ -324,6 +324,13 @@ SETTINGS: dict[str, Setting[Any]] = {
     )
 }
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
+
+
+def _unknown(origin: str, key: str) -> ConfigError:
+    """Return the error for a key that is no setting. A key of [[site]] may stand above the first [[site]]."""
+    from ewe.config.site_tables import misplaced
+
+    return misplaced(origin, key) or unknown(f"{origin}:", key, KEYS)
 
 
 def now_called(origin: str, setting: Setting[Any]) -> str:
