@@ -80,11 +80,13 @@ async def send_response(
         if body is CLOSED:
             raise ValueError("a response with files or with a Source was sent before")
         head = response.encoded()
-    except (
-        Exception
-    ):  # a feature has set a field that could split the response, or a length that is no number
+    except Exception:
+        # A feature has set a field that could split the response, or a length that is no number.
         refused, response = response, fault(stream, request)
-        await close(stream, request, refused)
+        try:
+            await refused.close()
+        except BaseException as reason:
+            log_or_raise(stream, request, reason)
         head, body = response.encoded(), response.body
     sent = 0
     aborted = ""
@@ -108,7 +110,10 @@ async def send_response(
             finally:
                 sent = writer.sent
                 if type(body) is not bytes:  # a response of bytes may be sent again
-                    await close(stream, request, response)
+                    try:
+                        await response.close()
+                    except BaseException as reason:  # the response has been sent, or is aborted
+                        log_or_raise(stream, request, reason)
     except BaseException as reason:
         if response.status != 101:  # either side may end a tunnel at any time
             aborted = f"aborted after {sent} bytes: {why_aborted(stream, reason)}"
@@ -159,17 +164,11 @@ def log_fault(stream: Stream, request: Request) -> None:
     logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
 
 
-async def close(stream: Stream, request: Request, response: Response) -> None:
-    """Release the resources of a response. A fault of its close() is logged: the response has been sent already.
-
-    Raises Disconnected if the client has left.
-    """
-    try:
-        await response.close()
-    except BaseException as reason:
-        if ends_conversation(stream, reason):
-            raise
-        log_fault(stream, request)
+def log_or_raise(stream: Stream, request: Request, reason: BaseException) -> None:
+    """Log `reason`, the current exception, as a fault of a feature; raise it again if it ends the conversation."""
+    if ends_conversation(stream, reason):
+        raise reason
+    log_fault(stream, request)
 
 
 def log(stream: Stream, request: Request, response: Response, sent: int, began: float, ending: str) -> None:
@@ -298,9 +297,7 @@ class ResponseWriter:
         except HTTPError as reason:
             cause = reason.cause
         except BaseException as reason:
-            if ends_conversation(self.stream, reason):
-                raise
-            log_fault(self.stream, self.request)
+            log_or_raise(self.stream, self.request, reason)
             cause = "a fault"
         self.response.cause = f"aborted after {self.sent} bytes: {cause}"
         raise Disconnected

@@ -267,7 +267,7 @@ def make(name: str, config: Config, path: str) -> Handler:
         made = maker(config, path)
     except ValueError as reason:  # the feature's own message about the settings, or about its file
         raise UnknownFeature(in_one_line(name, reason)) from None
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:
         raise UnknownFeature(
             f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"
         ) from None

@@ -41,7 +41,7 @@ def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[
         return list(function(*arguments)) if function is not None else []
     except ValueError as reason:  # the feature's own message
         raise UnknownFeature(in_one_line(name, reason)) from None
-    except Exception as reason:  # a user's function may raise any exception
+    except (Exception, SystemExit) as reason:  # a user's function may raise any exception
         raise UnknownFeature(f"feature {name!r}: its {part}= fails: {in_words(reason)} (mount)") from None
 
 

@@ -6,8 +6,8 @@ ewe's own features are typed and tested. A mounted one is the work of other peop
                               └───────▶ TypeError, ValueError: the client gets a 500, and the log names the fault
 
 **Framing is the server's matter.** The length of the body, and the connection, decide how a client finds the end of
-a response (ewe.response_writer). Two answers to this question in one head let an attacker split the response
-(RFC 9112 section 11.2). The fields by which a feature speaks about framing are therefore dropped or compared:
+a response (ewe.response_writer). Two answers to this question in one head are an attack's way to split a response
+(RFC 9112 sections 6.3 and 11.1). The fields by which a feature speaks about framing are dropped or compared:
 
 - Content-Length equal to the length of the body is sent once. Another value is a fault of the feature. If the
   length is unknown, the field tells it. The response to HEAD may have no body and the length of that to GET

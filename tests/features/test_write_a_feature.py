@@ -483,6 +483,10 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
             "class Broken:\n    def __init__(self, *_): self.a = {}['b']\n    async def respond(self): ...\n",
             "cannot be made from (config, path): KeyError: 'b', in {} line 2",
         ),
+        (
+            "class Broken:\n    def __init__(self, *_): exit(3)\n    async def respond(self): ...\n",
+            "cannot be made from (config, path): SystemExit: 3",
+        ),
     ],
 )
 def test_a_feature_whose_source_has_a_fault(
