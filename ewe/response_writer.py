@@ -143,7 +143,7 @@ def ends_conversation(stream: Stream, reason: BaseException) -> bool:
     """Return whether an exception ends the conversation. Each other exception is a fault of a feature.
 
     Two exceptions end it: Disconnected, if the client has left, and GeneratorExit, by which coroutine.close() ends
-    a paused conversation. A feature may raise them as well. It may get Disconnected from a connection of its own.
+    a paused conversation. A feature may raise them as well. It may get Disconnected from another connection.
     close() ends the inner coroutines first, so its GeneratorExit has no frame below the one that catches it.
     """
     if isinstance(reason, Disconnected):
@@ -289,7 +289,7 @@ class ResponseWriter:
         Disconnected in its place, and logs a fault.
         """
         try:
-            piece = await source.receive()
+            piece: Any = await source.receive()
             if not isinstance(piece, PIECE_TYPES):  # None would look like the end
                 kind, name = type(piece).__name__, type(source).__name__
                 raise TypeError(f"receive() of {name} has returned {kind}; it must return bytes")

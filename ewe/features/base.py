@@ -30,7 +30,7 @@ the thread model many at once. A forked process has a copy.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from ewe.features.mounted_responses import checked
 from ewe.http.error_pages import error_page
@@ -257,7 +257,7 @@ class Mounted:
         lines = explained(self.handler, request, io)
         while True:
             try:
-                line = next(lines)
+                line: Any = next(lines)
             except StopIteration as end:
                 return bool(end.value)
             except (HTTPError, Reroute, ExplainError):

@@ -23,7 +23,7 @@ Read next: mounted.py; ewe.http.messages (Response).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.http.messages import CLOSED, Response, Source, body_size
 from ewe.http.status import BODILESS_STATUSES
@@ -63,15 +63,18 @@ def checked(found: object, request: Request, feature: str) -> Response | None:
 
 def framed(response: Response, request: Request) -> Response:
     """Return a response whose length and fields agree with its body. Raises TypeError, ValueError."""
-    status, body = response.status, response.body
+    # A feature may have assigned anything to the attributes.
+    status: Any = response.status
+    reason: Any = response.reason
+    length: Any = response.length
+    body = response.body
     if not isinstance(status, int) or not 200 <= status <= 599:
         raise ValueError(f"the status is {status!r}; it must be a number from 200 to 599")
-    if not isinstance(response.reason, str) or REASON.fullmatch(response.reason) is None:
-        raise ValueError(f"the reason {response.reason!r} cannot stand in a response")
+    if not isinstance(reason, str) or REASON.fullmatch(reason) is None:
+        raise ValueError(f"the reason {reason!r} cannot stand in a response")
     if body is CLOSED:
         raise ValueError("a response with files or with a Source was sent before")
     size, bodiless = body_size(body), request.method == "HEAD" or status in BODILESS_STATUSES
-    length = response.length
     if length is not None and (not isinstance(length, int) or length < 0):
         raise ValueError(f"the length of the body is {length!r}")
     if not bodiless and not isinstance(body, Source) and length != size:
@@ -99,7 +102,8 @@ def fields_of_feature(response: Response) -> tuple[list[tuple[str, str]], list[s
     """
     fields: list[tuple[str, str]] = []
     lengths: list[str] = []
-    for field in response.fields:
+    given: Any = response.fields
+    for field in given:
         if not isinstance(field, PAIRS) or len(field) != 2:
             raise TypeError(f"the field {field!r} is no pair of a name and a value")
         name, value = field

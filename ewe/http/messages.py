@@ -12,7 +12,7 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ewe.bounded import BoundedDict
 from ewe.http.fields import FIELD_LINE, joined
@@ -229,8 +229,9 @@ class Response:
 
         Raises TypeError for a body of another type, ValueError for another status.
         """
-        if not isinstance(status, int) or not (200 <= status <= 599 or status == 101):
-            raise ValueError(f"the status of a response is {status!r}; it must be a number from 200 to 599")
+        given: Any = status  # a feature of other people may give anything
+        if not isinstance(given, int) or not (200 <= given <= 599 or given == 101):
+            raise ValueError(f"the status of a response is {given!r}; it must be a number from 200 to 599")
         self.status = status
         self.fields = tuple(fields)
         self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
@@ -410,10 +411,11 @@ def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
     if isinstance(body, Source):
         return body.length
     try:
-        if not isinstance(body, tuple | list):  # the first look at a generator would be the last
+        pieces: Any = body
+        if not isinstance(pieces, tuple | list):  # the first look at a generator would be the last
             raise TypeError
         size = 0
-        for piece in body:
+        for piece in pieces:
             size += len(piece) if isinstance(piece, bytes) else piece.count
         return size
     except (TypeError, AttributeError):  # such as text.count, which is a method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 REASONS = {
     100: "Continue", 101: "Switching Protocols", 200: "OK", 201: "Created", 202: "Accepted",
@@ -34,8 +35,9 @@ class HTTPError(Exception):
         self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), offset: int | None = None
     ) -> None:
         """Raises ValueError for a status that is no error."""
-        if not isinstance(status, int) or not 400 <= status <= 599:
-            raise ValueError(f"the status of an HTTPError is {status!r}; it must be a number from 400 to 599")
+        given: Any = status  # a feature of other people may give anything
+        if not isinstance(given, int) or not 400 <= given <= 599:
+            raise ValueError(f"the status of an HTTPError is {given!r}; it must be a number from 400 to 599")
         super().__init__(status, cause)
         self.status = status
         self.cause = cause

@@ -430,8 +430,8 @@ class Stream:
     def has_client(self) -> bool:
         """Return True if the client is connected, and has not closed its sending side.
 
-        A feature may get Disconnected from a connection of its own. The conversation asks this method to tell such
-        a fault from a client that has left. This default does not know, and returns False.
+        A feature may get Disconnected from another connection. The conversation asks this method to tell such a
+        fault from a client that has left. This default does not know, and returns False.
         """
         return False
 
