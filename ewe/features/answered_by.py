@@ -27,7 +27,7 @@ class AnsweredBy(Middleware):
         """
         try:
             response = await self.inner.respond(request, io)
-        except Exception:
+        except BaseException:
             io.answered_by = self.feature
             raise
         if response is not None:

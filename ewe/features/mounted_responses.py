@@ -92,6 +92,8 @@ def framed(response: Response, request: Request) -> Response:
         return response
     own = response.with_fields(fields)
     own.length = length
+    if isinstance(body, Source) and body.length is None:
+        body.length = length  # the content cache must not keep a shorter body
     return own
 
 

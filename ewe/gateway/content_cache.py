@@ -475,7 +475,8 @@ class RecordedBody(Source):
                 self.cache.remember_not_kept(self.key)
                 self.forget()
         else:
-            if self.length in (None, self.size):
+            # A faulty Source may return None, which is not the end: ewe.response_writer aborts the response.
+            if piece == b"" and self.length in (None, self.size):
                 cache_control = directives_of(self.response)
                 copy = Copy(
                     self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control

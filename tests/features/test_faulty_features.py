@@ -19,15 +19,20 @@ from support.wire import request_of
 NEXT = request_of("GET /index.html", "Connection: close")
 SENT = [name for name in FAULTS if name.startswith("sent_")]
 RIGHT = [name for name in FAULTS if name.startswith("right_")]
-OTHERS = ("sent_", "right_", "once_", "bodiless_", "head_")
+OTHERS = ("sent_", "right_", "once_", "bodiless_", "cached_", "head_")
 BEFORE = [name for name in FAULTS if not name.startswith(OTHERS)]
+
+
+def start_faulty(start: Start, directory: Path, model: str, *options: str) -> Server:
+    """Start a server with the faulty feature at /faulty."""
+    shutil.copy(Path(__file__).parents[1] / "support" / "faulty_features.py", directory)
+    return start(model, "--mount", "/faulty=faulty_features:Faulty", *options)
 
 
 @pytest.fixture
 def faulty(start: Start, tmp_path: Path, variant: str) -> Server:
-    """A server of each variant in turn, with the faulty feature at /faulty."""
-    shutil.copy(Path(__file__).parents[1] / "support" / "faulty_features.py", tmp_path)
-    return start(variant, "--mount", "/faulty=faulty_features:Faulty")
+    """A server of each variant in turn."""
+    return start_faulty(start, tmp_path, variant)
 
 
 def received(server: Server, *requests: bytes) -> bytes:
@@ -125,3 +130,10 @@ def test_a_body_that_is_read_twice_or_not_at_all(faulty: Server, name: str, body
     posted = request_of(f"POST /faulty/{name}", "Content-Length: 3", body=b"abc")
     first, second = answers(received(faulty, posted, NEXT))
     assert (first.status, first.body, second.status) == (200, body, 200)
+
+
+@pytest.mark.parametrize("name", ["cached_none", "cached_less"])
+def test_a_response_that_was_cut_is_not_kept(start: Start, tmp_path: Path, name: str) -> None:
+    server = start_faulty(start, tmp_path, "thread", "--content-cache", "1m")
+    for _ in range(2):
+        assert is_cut(received(server, request_of(f"GET /faulty/{name}"), NEXT))

@@ -266,6 +266,7 @@ FAULTS |= {
     "right_close": later(lambda: Response(200, (), Pieces(b"ok", closes=asyncio.CancelledError()))),
     "right_too_much": later(lambda: Response(200, (), Pieces(b"okay", length=2))),
 }
+KEEP = (("Cache-Control", "max-age=60"),)
 PARTS = Response(200, (), (b"o", b"k"))
 SOURCE = Response(200, (), Pieces(b"ok"))
 FAULTS |= {
@@ -274,5 +275,7 @@ FAULTS |= {
     "bodiless_204": later(lambda: Response(204, (("Content-Length", "2"),), b"ok")),
     "bodiless_204_source": later(lambda: Response(204, (), Pieces(b"ok"))),
     "bodiless_304": later(lambda: Response(304, (("ETag", '"a"'),), b"ok")),
+    "cached_none": later(lambda: Response(200, KEEP, Pieces(b"abc", None))),
+    "cached_less": later(lambda: Response(200, (*KEEP, ("Content-Length", "4")), Pieces(b"abc"))),
     "head_of_get": later(lambda: Response(200, (("Content-Length", "1234"),))),
 }
