@@ -323,7 +323,10 @@ class Stream:
         """
         self.unsent = count
         while count:
-            data = os.pread(file, min(count, RECEIVE_BYTES), offset)
+            try:
+                data = os.pread(file, min(count, RECEIVE_BYTES), offset)
+            except OSError as reason:
+                raise Disconnected(f"the file cannot be read: {reason.strerror}") from None
             await (self.send(head, data) if head else self.send(data))
             if not data:
                 raise Disconnected("the file has become shorter")

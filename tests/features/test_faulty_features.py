@@ -73,11 +73,12 @@ def test_a_fault_before_the_first_byte_is_a_500(faulty: Server) -> None:
 
 
 def is_cut(data: bytes) -> bool:
-    """Return whether the bytes of a connection are nothing, or a part of one response."""
+    """Return whether the bytes of a connection are a part of one response."""
     try:
-        return not answers(data)
+        answers(data)
     except ValueError:
         return data.count(b"HTTP/1.1 ") == 1
+    return False
 
 
 def test_a_fault_after_the_first_byte_cuts_the_response(faulty: Server) -> None:
