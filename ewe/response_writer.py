@@ -289,9 +289,10 @@ class ResponseWriter:
         Disconnected in its place, and logs a fault.
         """
         try:
-            piece: Any = await source.receive()
-            if not isinstance(piece, PIECE_TYPES):  # None would look like the end
-                kind, name = type(piece).__name__, type(source).__name__
+            piece = await source.receive()
+            given: Any = piece  # a feature of other people may return anything
+            if not isinstance(given, PIECE_TYPES):  # None would look like the end
+                kind, name = type(given).__name__, type(source).__name__
                 raise TypeError(f"receive() of {name} has returned {kind}; it must return bytes")
             return piece
         except HTTPError as reason:

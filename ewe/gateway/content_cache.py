@@ -39,7 +39,7 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validating
@@ -476,7 +476,8 @@ class RecordedBody(Source):
                 self.forget()
         else:
             # A faulty Source may return None, which is not the end: ewe.response_writer aborts the response.
-            if piece == b"" and self.length in (None, self.size):
+            end: Any = piece
+            if end == b"" and self.length in (None, self.size):
                 cache_control = directives_of(self.response)
                 copy = Copy(
                     self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control
