@@ -32,7 +32,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from ewe.features.mounted_responses import checked
+from ewe.features.mounted_handler import checked
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Response
