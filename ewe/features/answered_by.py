@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.features.base import Middleware, Mounted, proxy_of
+from ewe.features.base import Middleware, proxy_of
+from ewe.features.mounted_handler import Mounted
 
 if TYPE_CHECKING:
     from ewe.features.base import Handler

@@ -30,19 +30,16 @@ the thread model many at once. A forked process has a copy.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from ewe.features.mounted_handler import checked
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
-from ewe.http.messages import Response
 from ewe.http.status import HTTPError
-from ewe.registry import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from ewe.http.messages import Request
+    from ewe.http.messages import Request, Response
     from ewe.streams.base import Stream
 
     # Yields the lines that `ewe --explain` prints for a request, and returns whether the handler answers.
@@ -206,66 +203,3 @@ async def respond_with(
         return await inner.respond(request, io)
     finally:
         io.variables = before
-
-
-class ExplainError(ValueError):
-    """The explain() of a mounted feature has failed. The text is one line that names the feature."""
-
-
-class Mounted:
-    """A handler below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos.
-
-    The handler may be that of other people: its responses are checked, and a fault of its explain() is one line.
-    """
-
-    def __init__(self, handler: Handler, path: str, name: str = "") -> None:
-        """name: of the feature, for messages; "": the name of the handler's class."""
-        self.handler = handler
-        self.path = path.rstrip("/")
-        self.name = name or type(handler).__name__
-
-    def around(self, inner: Handler) -> Mounted:
-        """Return the same for a middleware with its inner handler."""
-        assert isinstance(self.handler, Middleware)
-        return Mounted(self.handler.around(inner=inner, site=inner), self.path, self.name)
-
-    def covers(self, path: str) -> bool:
-        """Return whether a path is this handler's path, or below it."""
-        return path == self.path or path.startswith(self.path + "/")
-
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the handler's response, if the path is below its own; else None.
-
-        Raises the handler's exceptions; TypeError and ValueError for a response that cannot be sent.
-        """
-        if not self.covers(request.path):
-            return None
-        found = await self.handler.respond(request, io)
-        try:
-            return checked(found, request, self.name)
-        except (TypeError, ValueError):
-            if isinstance(found, Response):
-                await found.close()
-            raise
-
-    def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handler, if the path is below its own. Raises ExplainError."""
-        if not self.covers(request.path):
-            return False
-        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
-            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
-        lines = explained(self.handler, request, io)
-        while True:
-            try:
-                line: Any = next(lines)
-            except StopIteration as end:
-                return bool(end.value)
-            except (HTTPError, Reroute, ExplainError):
-                raise
-            except (Exception, SystemExit) as reason:
-                fault = f"its explain() fails: {in_words(reason)}"
-                raise ExplainError(f"feature {self.name!r}: {fault} (mount)") from None
-            if not isinstance(line, str):
-                fault = f"its explain() yields {type(line).__name__}, and not text"
-                raise ExplainError(f"feature {self.name!r}: {fault} (mount)")
-            yield line
