@@ -39,8 +39,7 @@ Stream.linger(), RFC 9112 section 9.6.
 exchange (Disconnected), sends too slowly (408), or reads too slowly (Timeout). The server stops. may_keep_alive()
 returns False. A body is not read to its end. Or only the close can mark the end of a response. A failure before the
 response begins becomes a status, in answer() or refuse(). After the response has begun, no other status can be
-sent: the connection is aborted (ewe.response_writer). A feature may fail in any way: the server outlives it, and
-only a fault of the client's own connection counts as the client's leave (ends_conversation()).
+sent: the connection is aborted (ewe.response_writer).
 
 Read next: ewe.response_writer, which sends a response; ewe.http.parser, the syntax of a head; ewe.site, the
 features; ewe.streams.base, the promises of a stream.
@@ -54,7 +53,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
-from ewe.http.fields import parse_fields
+from ewe.http.fields import fields_of_head
 from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
@@ -64,7 +63,6 @@ from ewe.streams.descriptors import EXHAUSTED
 from ewe.timeouts import count_partial_head
 
 if TYPE_CHECKING:
-    from ewe.http.limits import RequestLimits
     from ewe.site import Site
 
 # Browsers and load generators send the same heads again and again, so a site caches heads, byte for byte, with
@@ -215,7 +213,7 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
         if is_https and stream.scheme != "https":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
-        raise RefusedHead(error, head, fields_of(head, site.limits)) from None
+        raise RefusedHead(error, head, fields_of_head(head, site.limits)) from None
     if request.length == 0:
         # An https URL is not cached: some connections refuse it, and others do not.
         if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
@@ -269,19 +267,8 @@ def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
     return pending.removeprefix(b"\r\n"), pending.startswith(b"\r\n")
 
 
-def fields_of(head: bytes, limits: RequestLimits) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a complete head that is refused, for the access log; () if one of them is malformed."""
-    _, _, block = head.removesuffix(b"\r\n").partition(b"\r\n")
-    try:
-        return parse_fields(block.decode("latin-1"), limits)
-    except HTTPError:
-        return ()
-
-
 class RefusedHead(Exception):
-    """ewe refuses a head before a feature gets its request. head: the bytes of the head that have arrived.
-
-    fields: those of the head, for the access log; () if the head is incomplete or its fields are malformed.
+    """ewe refuses a head before a feature gets its request. head: its bytes that have come. fields: for the log.
 
     The head is malformed, too long or too slow, or ewe does not support the request: a body above max-body (413), a
     method that is too long (501), an encoded slash (404). The end of such a request is usually unknown, so the
@@ -299,9 +286,8 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
     """Return the site's response. Only this function turns the exceptions of features into a status.
 
     Raises Disconnected if the client leaves meanwhile. The access log then records the request with the status 499,
-    because a program may have run for it. Each other exception of a feature is a fault, also a Timeout of its
-    io.call(), and one that is no Exception: SystemExit of exit(), CancelledError of asyncio. A server that serves
-    has handlers for its signals, so a KeyboardInterrupt comes from the feature as well.
+    because a program may have run for it. Each other exception is a fault of the feature, also SystemExit, and a
+    Timeout of its io.call(). KeyboardInterrupt is one, too: a server that serves has handlers for its signals.
     """
     response: Response
     try:

@@ -34,8 +34,7 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
   slows the conversation down, and fills no memory.
 - Every wait has a deadline. That of receive() is set by set_deadline(). Each wait of a send() may take
   write_timeout, and the send() as a whole must keep up with min_rate. A wait that takes longer raises Timeout.
-- Any call raises Disconnected if the connection is lost. Afterwards only close() may be called, and has_client()
-  returns False.
+- Any call raises Disconnected if the connection is lost. Afterwards only close() and has_client() may be called.
 - Where conversations share a thread (EventStream; PoolStream with parking = always), a conversation that never
   needs to wait pauses after TURN_BYTES.
 - call() returns the function's result, and raises its exceptions. A function that takes longer than its
@@ -91,6 +90,10 @@ class Timeout(Exception):
 
 class Disconnected(Exception):
     """The connection cannot be used any more: the peer left, abort() ended it, or a response was aborted."""
+
+
+class ForeignAwait(RuntimeError):
+    """A feature awaits an object that no model knows, such as a Future of asyncio: nothing would resume it."""
 
 
 class Want(Enum):
@@ -209,16 +212,6 @@ class Wait:
         yield self
 
 
-def foreign_await() -> RuntimeError:
-    """Return the error for a conversation that has paused without a wait of its stream; its model raises it there.
-
-    A feature has awaited an object that no model knows, such as a Future of asyncio. Nothing would resume it.
-    """
-    return RuntimeError(
-        "a feature awaits something that is not ewe's: await the body, a Source, or io.call(function, ...)"
-    )
-
-
 class Connected(NamedTuple):
     """The client and the server of a connection without a proxy's headers. trusted: a trusted proxy is the peer."""
 
@@ -323,10 +316,7 @@ class Stream:
         """
         self.unsent = count
         while count:
-            try:
-                data = os.pread(file, min(count, RECEIVE_BYTES), offset)
-            except OSError as reason:
-                raise Disconnected(f"the file cannot be read: {reason.strerror}") from None
+            data = os.pread(file, min(count, RECEIVE_BYTES), offset)
             await (self.send(head, data) if head else self.send(data))
             if not data:
                 raise Disconnected("the file has become shorter")
@@ -431,11 +421,7 @@ class Stream:
         raise NotImplementedError
 
     def has_client(self) -> bool:
-        """Return True if the client is connected, and has not closed its sending side.
-
-        A feature may get Disconnected from another connection. The conversation asks this method to tell such a
-        fault from a client that has left. This default does not know, and returns False.
-        """
+        """Return True if the client is connected, and has not closed its sending side; False if that is unknown."""
         return False
 
     def wake_event(self) -> WakeEvent:

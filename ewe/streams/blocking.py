@@ -34,12 +34,12 @@ from ewe.streams.base import (
     RECEIVE_BYTES,
     SENDFILE_BYTES,
     Disconnected,
+    ForeignAwait,
     MinRate,
     Poller,
     Stream,
     Timeout,
     Timeouts,
-    foreign_await,
     reset_at_close,
 )
 from ewe.streams.descriptor_set import OPEN, UNREAD, look_at
@@ -66,7 +66,7 @@ def run(conversation: Coroutine[Any, None, T]) -> T:
     try:
         conversation.send(None)
         while True:
-            conversation.throw(foreign_await())
+            conversation.throw(ForeignAwait)
     except StopIteration as finished:
         result: T = finished.value
         return result
@@ -228,7 +228,6 @@ class BlockingStream(Stream):
         return any(number == client for number, _ in ready)
 
     def has_client(self) -> bool:
-        """Ask poll(2) for the state of the client's socket."""
         client = self.socket.fileno()
         return not self.aborted and client >= 0 and look_at(client, ended=False) in (OPEN, UNREAD)
 

@@ -51,13 +51,13 @@ from ewe.streams.base import (
     SENDFILE_BYTES,
     TURN_BYTES,
     Disconnected,
+    ForeignAwait,
     MinRate,
     Poller,
     Stream,
     Timeout,
     Timeouts,
     Want,
-    foreign_await,
     reset_at_close,
 )
 from ewe.streams.calls import ExecutorCall
@@ -174,7 +174,7 @@ class EventStream(Stream):
             else:
                 self.conversation.throw(error)
             while self.want is None:
-                self.conversation.throw(foreign_await())
+                self.conversation.throw(ForeignAwait)
         except StopIteration:
             self.expires = self.clock.now + self.timeouts.write_timeout  # see wait_for_last_bytes()
             self.last_bytes = self.transport.get_write_buffer_size()

@@ -28,7 +28,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.response_writer import date_line
-from ewe.streams.base import Disconnected, Stream, Timeout
+from ewe.streams.base import Disconnected, ForeignAwait, Stream, Timeout
 from ewe.streams.blocking import run
 
 quick = settings(max_examples=examples(150), deadline=None)
@@ -858,5 +858,5 @@ def test_a_stream_that_blocks_never_pauses() -> None:
     async def pauses() -> None:
         await Pause()
 
-    with pytest.raises(RuntimeError, match="awaits something that is not ewe"):
+    with pytest.raises(ForeignAwait):
         run(pauses())

@@ -41,7 +41,7 @@ class OwnException(BaseException):
 
 
 class Pieces(Source):
-    """A body of these pieces. An exception among them is raised. closes: what close() raises."""
+    """A body of these pieces. An exception among them is raised. closes: the exception of close()."""
 
     def __init__(self, *pieces: Any, length: Any = None, closes: BaseException | None = None) -> None:
         self.pieces = list(pieces)
@@ -215,11 +215,10 @@ FAULTS |= {
     "sent_number": later(lambda: Response(200, (), Pieces(b"abc", 0))),
     "sent_too_little": later(lambda: Response(200, (), Pieces(b"abc", length=4))),
     "sent_less_than_its_field": later(lambda: Response(200, (("Content-Length", "4"),), Pieces(b"abc"))),
-    "sent_region_of_no_file": later(lambda: Response(200, (), (b"abc", Region(10**6, 0, 3)))),
 }
 
 
-# What looks like a fault, and has a right answer
+# These look like faults, and have right answers
 
 
 @fault
