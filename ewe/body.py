@@ -89,7 +89,6 @@ class Body(BodyReader):
                 try:
                     await self.stream.send(CONTINUE)
                 except Timeout:
-                    # The client reads no response. A Timeout would look like that of a call of the feature.
                     count_timeout("write")
                     self.broken = True
                     raise HTTPError(408, "the client does not read (write-timeout)") from None

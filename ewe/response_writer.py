@@ -18,8 +18,7 @@ The kind of the body decides which method sends it:
     (bytes or Region, ...)  ResponseWriter.send_pieces(): files by sendfile(2)
     Source                  ResponseWriter: send_chunks(), send_source() up to a length or the close, or send_raw()
 
-Possible failures: a response cannot be sent, because of its head or because it was sent before. The client gets a
-500. After the head is sent, no other status can be sent. A body that ends early must not look
+Possible failures: after the head is sent, no other status can be sent. A body that ends early must not look
 complete. The client notices a missing last chunk, and missing bytes of a Content-Length. A body that only the close
 ends would look complete, so the connection is then closed by a reset: Stream.reset_at_close().
 
@@ -78,10 +77,10 @@ async def send_response(
     body = response.body
     try:
         if body is CLOSED:
-            raise ValueError("a response with files or with a Source was sent before")
+            raise ValueError("the response was sent before")
         head = response.encoded()
     except Exception:
-        # A feature has set a field that could split the response, or a length that is no number.
+        # A feature has set a field that could split the response.
         refused, response = response, fault(stream, request)
         try:
             await refused.close()
@@ -140,11 +139,10 @@ def why_aborted(stream: Stream, reason: BaseException) -> str:
 
 
 def ends_conversation(stream: Stream, reason: BaseException) -> bool:
-    """Return whether an exception ends the conversation. Each other exception is a fault of a feature.
+    """Return whether an exception ends the conversation. Any other one is a fault of a feature.
 
-    Two exceptions end it: Disconnected, if the client has left, and GeneratorExit, by which coroutine.close() ends
-    a paused conversation. A feature may raise them as well. It may get Disconnected from another connection.
-    close() ends the inner coroutines first, so its GeneratorExit has no frame below the one that catches it.
+    Disconnected may be that of another connection. GeneratorExit comes from coroutine.close(), which ends the inner
+    coroutines first: it has no frame below the one that catches it, unlike that of a feature.
     """
     if isinstance(reason, Disconnected):
         return not stream.has_client()
@@ -165,7 +163,7 @@ def log_fault(stream: Stream, request: Request) -> None:
 
 
 def log_or_raise(stream: Stream, request: Request, reason: BaseException) -> None:
-    """Log `reason`, the current exception, as a fault of a feature; raise it again if it ends the conversation."""
+    """Log `reason`, the current exception; raise it again if it ends the conversation."""
     if ends_conversation(stream, reason):
         raise reason
     log_fault(stream, request)
@@ -283,17 +281,12 @@ class ResponseWriter:
             min_rate.check(len(part))
 
     async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece; b"" at the end.
-
-        A part of the response may have been sent, so a failure of the source cannot become a status. Raises
-        Disconnected in its place, and logs a fault.
-        """
+        """Return the next piece. A part of the response may have been sent, so a failure becomes Disconnected."""
         try:
             piece = await source.receive()
             given: Any = piece  # a feature of other people may return anything
             if not isinstance(given, PIECE_TYPES):  # None would look like the end
-                kind, name = type(given).__name__, type(source).__name__
-                raise TypeError(f"receive() of {name} has returned {kind}; it must return bytes")
+                raise TypeError(f"receive() has returned {type(given).__name__}; it must return bytes")
             return piece
         except HTTPError as reason:
             cause = reason.cause

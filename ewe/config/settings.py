@@ -327,7 +327,7 @@ KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() f
 
 
 def _unknown(origin: str, key: str) -> ConfigError:
-    """Return the error for a key that is no setting. A key of [[site]] may stand above the first [[site]]."""
+    """Return the error for a key that is no setting."""
     from ewe.config.site_tables import misplaced
 
     return misplaced(origin, key) or unknown(f"{origin}:", key, KEYS)

@@ -375,10 +375,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
 
 
 def misplaced(origin: str, key: str) -> ConfigError | None:
-    """Return the error for a key that stands in the wrong table, or above all tables; None if no table has it.
-
-    origin: of the key.
-    """
+    """Return the error for a key that belongs into another table; None if no table has it."""
     if key in STEPS:
         where = "[[site]] and of [[site.location]]"
     elif key in MATCH or key in LOCATION:

@@ -48,7 +48,7 @@ def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[
 
 @contextmanager
 def with_line(config: Config) -> Iterator[None]:
-    """Add the file and the line of the setting to an UnknownFeature, if the setting stands in a file."""
+    """Add the file and the line of the setting to an UnknownFeature."""
     try:
         yield
     except UnknownFeature as reason:

@@ -229,9 +229,9 @@ class Response:
 
         Raises TypeError for a body of another type, ValueError for another status.
         """
-        given: Any = status  # a feature of other people may give anything
+        given: Any = status  # a feature may give anything
         if not isinstance(given, int) or not (200 <= given <= 599 or given == 101):
-            raise ValueError(f"the status of a response is {given!r}; it must be a number from 200 to 599")
+            raise ValueError(f"the status of a response is {given!r}")
         self.status = status
         self.fields = tuple(fields)
         self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
@@ -310,10 +310,7 @@ class Response:
         return None
 
     async def close(self) -> None:
-        """Release the resources of the body, such as a running program, and call `release`.
-
-        A response whose body is bytes may be sent again. The body of another one is CLOSED from now on.
-        """
+        """Release the resources of the body, such as a running program, and call `release`. Only bytes stay."""
         body = self.body
         if not isinstance(body, bytes):
             # An idle conversation keeps its last response, and the Regions of its body would keep their files open.
@@ -395,13 +392,7 @@ class Source:
         """Release the resources of the source. This is called once, also if the response was aborted."""
 
 
-class _Closed(tuple[bytes | Region, ...]):
-    """The type of CLOSED. Python has only one empty tuple, which a feature may return as a body."""
-
-    __slots__ = ()
-
-
-CLOSED = _Closed()  # the body of a response that has been sent, and cannot be sent again
+CLOSED = (b"", b"")  # the body of a response that has been sent, and cannot be sent again; compared with `is`
 
 
 def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:

@@ -35,9 +35,9 @@ class HTTPError(Exception):
         self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), offset: int | None = None
     ) -> None:
         """Raises ValueError for a status that is no error."""
-        given: Any = status  # a feature of other people may give anything
+        given: Any = status  # a feature may give anything
         if not isinstance(given, int) or not 400 <= given <= 599:
-            raise ValueError(f"the status of an HTTPError is {given!r}; it must be a number from 400 to 599")
+            raise ValueError(f"the status of an HTTPError is {given!r}")
         super().__init__(status, cause)
         self.status = status
         self.cause = cause

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 
 
 def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
-    """Return the failures that would prevent a start, and notes. Each is one line with the setting's name.
-
-    A failure is a ConfigError if a setting is wrong, and the text of another failure.
-    """
+    """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
     failures: list[str | ConfigError] = [*failing_files(config)]
     notes = config.former_name_warnings()
     if reason := no_xswitch(config):

@@ -276,15 +276,13 @@ class LoopThread:
 def run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Run a loop until its stop(), or until a task of an application calls exit(), which must not end the server.
 
-    A loop also ends at a KeyboardInterrupt. A task may raise it, but the user does not: Ctrl-C has a handler.
-    A stop() in the round of such an exception is lost. The caller therefore checks for itself whether the loop goes
-    on.
+    The same holds for a KeyboardInterrupt of a task: Ctrl-C has a handler. A stop() in the round of the exit() is
+    lost. The caller therefore checks for itself whether the loop goes on.
     """
     try:
         loop.run_forever()
-    except (SystemExit, KeyboardInterrupt) as reason:
-        what = "called exit()" if isinstance(reason, SystemExit) else "raised KeyboardInterrupt"
-        logger.errors.exception(f"a task of an application has {what}")
+    except (SystemExit, KeyboardInterrupt):
+        logger.errors.exception("a task of an application has called exit()")
 
 
 async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bool:

@@ -750,9 +750,9 @@ def test_a_fault_of_close_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("status", [99, 199, 600, 1000, "200", None, True, 200.0])
 def test_a_status_that_is_none(status: Any) -> None:
-    with pytest.raises(ValueError, match="must be a number from 200 to 599"):
+    with pytest.raises(ValueError, match="the status of a response is "):
         Response(status)
-    with pytest.raises(ValueError, match="must be a number from 400 to 599"):
+    with pytest.raises(ValueError, match="the status of an HTTPError is "):
         HTTPError(status, "no error")
 
 
