@@ -70,8 +70,8 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 def _check(config: Config) -> int:
     """Check whether a start would succeed. Print one line for each setting that would prevent it.
 
-    Return the exit status: 0 if it would succeed, 2 if a setting is wrong, else 1. Raises ConfigError for a fault in
-    X-Switch's own settings file.
+    Return the exit status: 0 if it would succeed, 2 if a setting is wrong, else 1. Raises ConfigError for a fault
+    in X-Switch's own settings file.
     """
     from ewe.server.preflight import examine
 
