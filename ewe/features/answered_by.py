@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Middleware, proxy_of
-from ewe.features.mounted_handler import Mounted
+from ewe.features.declaration import Mounted
 
 if TYPE_CHECKING:
     from ewe.features.base import Handler

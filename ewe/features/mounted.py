@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 from ewe.config.setting_types import parse_mount
 from ewe.features.applications import sources_of_applications
 from ewe.features.base import Middleware, Mount, ProtectedSource
-from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
-from ewe.features.mounted_handler import Mounted
+from ewe.features.declaration import (
+    Feature,
+    Mounted,
+    UnknownFeature,
+    in_one_line,
+    make,
+    module_and_name,
+    named,
+)
 from ewe.features.mounted_settings import MOUNT, SETTINGS
 from ewe.registry import in_words
 

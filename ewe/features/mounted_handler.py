@@ -1,4 +1,4 @@
-"""A mounted handler answers below one path. It may be other people's, so that ewe checks each of its responses.
+"""Checks of the responses of a mounted handler, which may be that of other people.
 
 The server alone frames a response (ewe.response_writer). Two answers to the question where a body ends are a way to
 split a response (RFC 9112 sections 6.3 and 11.1). A Content-Length must therefore be the length of the body. It
@@ -11,16 +11,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ewe.features.base import Middleware, Reroute, explained
 from ewe.gateway.cgi import NOT_PASSED_ON
 from ewe.http.messages import CLOSED, Response, Source, body_size
-from ewe.http.status import BODILESS_STATUSES, HTTPError
-from ewe.registry import in_words
+from ewe.http.status import BODILESS_STATUSES
 
 if TYPE_CHECKING:
-    from ewe.features.base import Explanation, Handler
     from ewe.http.messages import Request
-    from ewe.streams.base import Stream
 
 REASON = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # reason-phrase: RFC 9112 section 4
 
@@ -94,61 +90,3 @@ def fields_of_feature(response: Response) -> tuple[list[tuple[str, str]], int | 
     if len(lengths) > 1:
         raise ValueError(f"Content-Length is {' and '.join(map(str, lengths))}")
     return fields, lengths.pop() if lengths else None
-
-
-class ExplainError(ValueError):
-    """The explain() of a mounted feature has failed. The text is one line."""
-
-
-class Mounted:
-    """A handler below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos."""
-
-    def __init__(self, handler: Handler, path: str, name: str = "") -> None:
-        """name: of the feature, for messages; "": the name of the handler's class."""
-        self.handler = handler
-        self.path = path.rstrip("/")
-        self.name = name or type(handler).__name__
-
-    def around(self, inner: Handler) -> Mounted:
-        """Return the same for a middleware with its inner handler."""
-        assert isinstance(self.handler, Middleware)
-        return Mounted(self.handler.around(inner=inner, site=inner), self.path, self.name)
-
-    def covers(self, path: str) -> bool:
-        """Return whether a path is this handler's path, or below it."""
-        return path == self.path or path.startswith(self.path + "/")
-
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the handler's response, if the path is below its own; else None. Raises as checked()."""
-        if not self.covers(request.path):
-            return None
-        found = await self.handler.respond(request, io)
-        try:
-            return checked(found, request, self.name)
-        except (TypeError, ValueError):
-            if isinstance(found, Response):
-                await found.close()
-            raise
-
-    def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handler, if the path is below its own. Raises ExplainError."""
-        if not self.covers(request.path):
-            return False
-        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
-            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
-        lines = explained(self.handler, request, io)
-        while True:
-            try:
-                line: Any = next(lines)
-            except StopIteration as end:
-                return bool(end.value)
-            except (HTTPError, Reroute, ExplainError):
-                raise
-            except (Exception, SystemExit) as reason:
-                fault = f"fails: {in_words(reason)}"
-            else:
-                if isinstance(line, str):
-                    yield line
-                    continue
-                fault = f"yields {type(line).__name__}, and not text"
-            raise ExplainError(f"feature {self.name!r}: its explain() {fault} (mount)")

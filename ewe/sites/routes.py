@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.features.base import Failures, Middleware, Reroute, explained, proxy_of, respond_with
-from ewe.features.mounted_handler import Mounted
+from ewe.features.declaration import Mounted
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import moved
 from ewe.http.messages import Request, Response
