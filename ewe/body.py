@@ -83,11 +83,16 @@ class Body(BodyReader):
         return b""
 
     async def send_continue(self) -> None:
-        """Send "100 Continue" if the client waits for it."""
+        """Send "100 Continue" if the client waits for it. Raises HTTPError(408), Disconnected."""
         if self.expects and not self.finished:
             self.expects = False
             if not self.pending:
-                await self.stream.send(CONTINUE)
+                try:
+                    await self.stream.send(CONTINUE)
+                except Timeout:
+                    count_timeout("write")
+                    self.broken = True
+                    raise HTTPError(408, "the client does not read (write-timeout)") from None
 
     def known_length(self) -> int | None:
         """Return the length in bytes, None if unknown. See BodyReader.known_length()."""

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from ewe import __version__
-from ewe.config.command import DONE, RaisingParser, entry_point, interrupt_stops
+from ewe.config.command import DONE, FAILED, WRONG_USAGE, RaisingParser, entry_point, interrupt_stops
 from ewe.config.command_parser import HelpFormatter
 from ewe.config.feature_table import COMMANDS, MANUAL, XSWITCH, directories, feature
 from ewe.config.messages import ConfigError, Failure, docs_page, nearest, one_line, quoted
@@ -70,12 +70,13 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 def _check(config: Config) -> int:
     """Check whether a start would succeed. Print one line for each setting that would prevent it.
 
-    Return the exit status: 0 if it would succeed. Raises ConfigError for a fault in X-Switch's own settings file.
+    Return the exit status: 0 if it would succeed, 2 if a setting is wrong, else 1. Raises ConfigError for a fault
+    in X-Switch's own settings file.
     """
     from ewe.server.preflight import examine
 
     feature(XSWITCH).process.check(config)
-    failures: list[str] = []
+    failures: list[str | ConfigError] = []
     try:
         config = choose_site(config)
     except SiteError as error:
@@ -83,9 +84,9 @@ def _check(config: Config) -> int:
     found, notes = examine(config)
     failures += found
     for line in (*failures, *(f"note: {note}" for note in notes)):
-        print(f"ewe: {one_line(line)}", file=sys.stderr)
+        print(f"ewe: {one_line(str(line))}", file=sys.stderr)
     if failures:
-        return 1
+        return WRONG_USAGE if any(isinstance(each, ConfigError) for each in failures) else FAILED
     return _print(f"configuration ok ({config.file or 'no file'})\n")
 
 
@@ -103,6 +104,8 @@ def _explain(config: Config, question: str) -> int:
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
         site = make_site(config_for_check(config), imports=False)
         return _print("\n".join(explain(site, question, server)) + "\n")
+    except ConfigError:
+        raise
     except ValueError as error:
         raise Failure(str(error)) from None
 

@@ -53,10 +53,11 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
+from ewe.http.fields import fields_of_head
 from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
 from ewe.http.parser import check_partial_head, parse_request
 from ewe.http.status import HTTPError
-from ewe.response_writer import log_exchange, log_fault, send_response
+from ewe.response_writer import ends_conversation, fault_response, log_exchange, send_response
 from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout
 from ewe.streams.descriptors import EXHAUSTED
 from ewe.timeouts import count_partial_head
@@ -212,7 +213,7 @@ async def read_request(stream: Stream, site: Site, pending: bytes) -> tuple[Requ
         if is_https and stream.scheme != "https":  # RFC 9110 section 7.4
             raise HTTPError(421, "an https URL over a connection that is not secured")
     except HTTPError as error:
-        raise RefusedHead(error, head) from None
+        raise RefusedHead(error, head, fields_of_head(head, site.limits)) from None
     if request.length == 0:
         # An https URL is not cached: some connections refuse it, and others do not.
         if not is_https and len(head) <= MAX_CACHED_HEAD_CHARS:
@@ -267,24 +268,26 @@ def without_empty_line(pending: bytes) -> tuple[bytes, bool]:
 
 
 class RefusedHead(Exception):
-    """ewe refuses a head before a feature gets its request. head: the bytes of the head that have arrived.
+    """ewe refuses a head before a feature gets its request. head: its bytes that have come. fields: for the log.
 
     The head is malformed, too long or too slow, or ewe does not support the request: a body above max-body (413), a
     method that is too long (501), an encoded slash (404). The end of such a request is usually unknown, so the
     connection closes after each of them.
     """
 
-    def __init__(self, error: HTTPError, head: bytes) -> None:
+    def __init__(self, error: HTTPError, head: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(error, head)
         self.error = error
         self.head = head
+        self.fields = fields
 
 
 async def answer(stream: Stream, site: Site, request: Request, began: float) -> Response:
     """Return the site's response. Only this function turns the exceptions of features into a status.
 
-    Raises Timeout or Disconnected if the client leaves meanwhile. The access log then records the request with the
-    status 499, because a program may have run for it.
+    Raises Disconnected if the client leaves meanwhile. The access log then records the request with the status 499,
+    because a program may have run for it. Each other exception is a fault of the feature, also SystemExit, and a
+    Timeout of its io.call(). KeyboardInterrupt is one, too: a server that serves has handlers for its signals.
     """
     response: Response
     try:
@@ -295,17 +298,17 @@ async def answer(stream: Stream, site: Site, request: Request, began: float) -> 
         response = await site.respond(request, stream)
     except HTTPError as error:
         response = error_page(error.status, error.cause, error.fields)
-    except (Timeout, Disconnected):
-        if logger.access.enabled:
-            log_exchange(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
-        raise
     except OSError as reason:
         if reason.errno in EXHAUSTED:
             response = error_page(503, f"{reason.strerror}", (("Retry-After", "1"),))
         else:
-            response = log_fault(stream, request)
-    except (Exception, SystemExit):  # a user's feature may call exit(), which must not end the server
-        response = log_fault(stream, request)
+            response = fault_response(stream, request)
+    except BaseException as reason:
+        if ends_conversation(stream, reason):
+            if logger.access.enabled:
+                log_exchange(stream, request, CLIENT_LEFT, 0, began, logger.ABORTED)
+            raise
+        response = fault_response(stream, request)
     stream.requests += 1
     return response
 
@@ -320,7 +323,7 @@ async def refuse(stream: Stream, refused: RefusedHead, began: float) -> None:
         # Keep only the bytes up to the faulty one, so that the log line does not depend on how many have arrived.
         head = head[: error.offset + 1]
     line = head[:200].partition(b"\r\n")[0].decode("latin-1")
-    request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1))
+    request = Request("HEAD" if line.startswith("HEAD ") else "", "", (1, 1), refused.fields)
     request.line = line
     response = error_page(error.status, error.cause, error.fields)
     try:

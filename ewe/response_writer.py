@@ -33,13 +33,14 @@ from typing import Any
 from ewe import logger
 from ewe.http.dates import http_date
 from ewe.http.error_pages import error_page
-from ewe.http.messages import Region, Request, Response, Source
+from ewe.http.messages import CLOSED, Region, Request, Response, Source
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 from ewe.streams.base import Disconnected, MinRate, Stream, Timeout
 from ewe.timeouts import count_timeout
 
 # Bytes in memory that one call of the stream sends. If the client leaves, the log has the slices that were sent.
 SLICE_BYTES = 256 * 1024
+PIECE_TYPES = (bytes, bytearray, memoryview)
 
 
 class Date:
@@ -70,16 +71,22 @@ async def send_response(
 ) -> bool:
     """Send a response and write its line of the access log; return whether the connection is kept.
 
-    If the response fails after its head was sent, it is aborted: Timeout, Disconnected or the failure's exception
-    is raised.
+    If the response fails after its head was sent, it is aborted. Raises Timeout, or Disconnected if the client has
+    left or if the body's Source has failed.
     """
-    try:
-        head = response.encoded()
-    except ValueError:  # a feature has set a field that could split the response
-        await response.close()
-        response = log_fault(stream, request)
-        head = response.encoded()
     body = response.body
+    try:
+        if body is CLOSED:
+            raise ValueError("the response was sent before")
+        head = response.encoded()
+    except Exception:
+        # A feature has set a field that could split the response.
+        refused, response = response, fault_response(stream, request)
+        try:
+            await refused.close()
+        except BaseException as reason:
+            log_or_raise(stream, request, reason)
+        head, body = response.encoded(), response.body
     sent = 0
     aborted = ""
     try:
@@ -102,7 +109,10 @@ async def send_response(
             finally:
                 sent = writer.sent
                 if type(body) is not bytes:  # a response of bytes may be sent again
-                    await response.close()
+                    try:
+                        await response.close()
+                    except BaseException as reason:  # the response has been sent, or is aborted
+                        log_or_raise(stream, request, reason)
     except BaseException as reason:
         if response.status != 101:  # either side may end a tunnel at any time
             aborted = f"aborted after {sent} bytes: {why_aborted(stream, reason)}"
@@ -128,10 +138,35 @@ def why_aborted(stream: Stream, reason: BaseException) -> str:
     return "a fault"
 
 
-def log_fault(stream: Stream, request: Request) -> Response:
-    """Log the current exception, a fault in the server's code, and return a 500."""
-    logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+def ends_conversation(stream: Stream, reason: BaseException) -> bool:
+    """Return whether an exception ends the conversation. Any other one is a fault of a feature.
+
+    Disconnected may be that of another connection. GeneratorExit comes from coroutine.close(), which ends the inner
+    coroutines first: it has no frame below the one that catches it, unlike that of a feature.
+    """
+    if isinstance(reason, Disconnected):
+        return not stream.has_client()
+    return isinstance(reason, GeneratorExit) and (
+        reason.__traceback__ is None or reason.__traceback__.tb_next is None
+    )
+
+
+def fault_response(stream: Stream, request: Request) -> Response:
+    """Log the current exception, a fault in the server's code or in a feature, and return a 500."""
+    log_fault(stream, request)
     return error_page(500, "a fault of the server")
+
+
+def log_fault(stream: Stream, request: Request) -> None:
+    """Log the current exception, with its traceback."""
+    logger.errors.exception(f"{request.line!r} from {stream.client[0]} failed")
+
+
+def log_or_raise(stream: Stream, request: Request, reason: BaseException) -> None:
+    """Log `reason`, the current exception; raise it again if it ends the conversation."""
+    if ends_conversation(stream, reason):
+        raise reason
+    log_fault(stream, request)
 
 
 def log_exchange(
@@ -181,6 +216,7 @@ class ResponseWriter:
         self.keep_alive = keep_alive
         self.sent = 0
         self.ends_with_close = False
+        self.length = response.length  # the Content-Length; None: unknown
 
     async def send(self) -> bool:
         """Send the head and the body; return whether the connection is kept."""
@@ -190,8 +226,9 @@ class ResponseWriter:
             if body.raw:
                 self.ends_with_close = True
                 return await self.send_raw(body)
-            chunked = body.length is None and self.request.version == (1, 1) and not bodiless
-            if body.length is None and not chunked and not bodiless:
+            length = self.length
+            chunked = length is None and self.request.version == (1, 1) and not bodiless
+            if length is None and not chunked and not bodiless:
                 self.ends_with_close = True
                 self.keep_alive = False
             await self.stream.send(self.head(b"Transfer-Encoding: chunked\r\n" if chunked else b""))
@@ -246,12 +283,20 @@ class ResponseWriter:
             min_rate.check(len(part))
 
     async def next_piece(self, source: Source) -> bytes:
-        """Return the next piece. A part of the response may have been sent, so HTTPError becomes Disconnected."""
+        """Return the next piece. A part of the response may have been sent, so a failure becomes Disconnected."""
         try:
-            return await source.receive()
+            piece = await source.receive()
+            given: Any = piece  # a feature of other people may return anything
+            if not isinstance(given, PIECE_TYPES):  # None would look like the end
+                raise TypeError(f"receive() has returned {type(given).__name__}; it must return bytes")
+            return piece
         except HTTPError as reason:
-            self.response.cause = f"aborted after {self.sent} bytes: {reason.cause}"
-            raise Disconnected from None
+            cause = reason.cause
+        except BaseException as reason:
+            log_or_raise(self.stream, self.request, reason)
+            cause = "a fault"
+        self.response.cause = f"aborted after {self.sent} bytes: {cause}"
+        raise Disconnected
 
     async def send_chunks(self, source: Source) -> None:
         """Send pieces as chunks, since their total length is unknown: RFC 9112 section 7.1."""
@@ -268,10 +313,11 @@ class ResponseWriter:
 
         Raises Disconnected if the source has fewer bytes than the Content-Length.
         """
+        length = self.length
         while piece := await self.next_piece(source):
-            if source.length is not None and self.sent + len(piece) > source.length:
-                piece = piece[: source.length - self.sent]
-                self.response.cause = f"more than the {source.length} bytes of its Content-Length"
+            if length is not None and self.sent + len(piece) > length:
+                piece = piece[: length - self.sent]
+                self.response.cause = f"more than the {length} bytes of its Content-Length"
                 self.keep_alive = False
                 if not piece:
                     break
@@ -280,8 +326,8 @@ class ResponseWriter:
                 self.sent += len(piece)
             else:
                 await self.send_slices(piece)
-        if source.length is not None and self.sent < source.length:
-            self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {source.length}"
+        if length is not None and self.sent < length:
+            self.response.cause = f"aborted: {self.sent} bytes came, Content-Length is {length}"
             raise Disconnected
 
     async def send_raw(self, source: Source) -> bool:

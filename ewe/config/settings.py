@@ -305,7 +305,7 @@ class Config:
                 self.__dict__["sites"] = read_sites(raw, origin, KEYS)
                 continue
             if (setting := KEYS.get(key)) is None:
-                raise unknown(f"{origin}:", key, KEYS)
+                raise _unknown(origin, key)
             if key_of.setdefault(setting.name, key) != key:
                 raise ConfigError(f'{origin}: "{key}" and "{key_of[setting.name]}" are one setting: keep one')
             if key == setting.was:
@@ -325,6 +325,13 @@ SETTINGS: dict[str, Setting[Any]] = {
     )
 }
 KEYS: dict[str, Setting[Any]] = {key: setting for setting in SETTINGS.values() for key in setting.keys}
+
+
+def _unknown(origin: str, key: str) -> ConfigError:
+    """Return the error for a key that is no setting."""
+    from ewe.config.site_tables import misplaced
+
+    return misplaced(origin, key) or unknown(f"{origin}:", key, KEYS)
 
 
 def now_called(origin: str, setting: Setting[Any]) -> str:

@@ -351,9 +351,9 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
                 f"{table.origin_of(key)}: {key} is a setting of the whole server: set it above [[site]]"
             )
         else:
-            raise unknown(
-                f"{table.origin_of(key)}:", key, (*SITE, "location", *STEPS, *allowed), table="[[site]]"
-            )
+            known = (*SITE, "location", *STEPS, *allowed)
+            at = table.origin_of(key)
+            raise misplaced(at, key) or unknown(f"{at}:", key, known, table="[[site]]")
     check_reached(site.locations)
     return site
 
@@ -375,9 +375,23 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
             )
         if key != kind:
             known = (*MATCH, *LOCATION, *STEPS, *allowed)
-            raise unknown(f"{table.origin_of(key)}:", key, known, table="[[site.location]]")
+            at = table.origin_of(key)
+            raise misplaced(at, key) or unknown(f"{at}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
+
+
+def misplaced(origin: str, key: str) -> ConfigError | None:
+    """Return the error for a key that belongs into another table; None if no table has it."""
+    if key in STEPS:
+        where = "[[site]] and of [[site.location]]"
+    elif key in MATCH or key in LOCATION:
+        where = "[[site.location]]"
+    elif key in SITE or key == "location":
+        where = "[[site]]"
+    else:
+        return None
+    return ConfigError(f"{origin}: {key} is a key of {where}: set it there")
 
 
 def read_known_keys(

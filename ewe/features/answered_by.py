@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.features.base import Middleware, Mounted, proxy_of
+from ewe.features.base import Middleware, proxy_of
+from ewe.features.declaration import Mounted
 
 if TYPE_CHECKING:
     from ewe.features.base import Handler
@@ -27,7 +28,7 @@ class AnsweredBy(Middleware):
         """
         try:
             response = await self.inner.respond(request, io)
-        except Exception:
+        except BaseException:
             io.answered_by = self.feature
             raise
         if response is not None:

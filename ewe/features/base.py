@@ -204,29 +204,3 @@ async def respond_with(
         return await inner.respond(request, io)
     finally:
         io.variables = before
-
-
-class Mounted:
-    """A handler below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos."""
-
-    def __init__(self, handler: Handler, path: str) -> None:
-        self.handler = handler
-        self.path = path.rstrip("/")
-
-    def covers(self, path: str) -> bool:
-        """Return whether a path is this handler's path, or below it."""
-        return path == self.path or path.startswith(self.path + "/")
-
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the handler's response, if the path is below its own; else None."""
-        if not self.covers(request.path):
-            return None
-        return await self.handler.respond(request, io)
-
-    def explain(self, request: Request, io: Stream) -> Explanation:
-        """Yield the lines of the handler, if the path is below its own; return whether it answers."""
-        if not self.covers(request.path):
-            return False
-        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
-            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
-        return (yield from explained(self.handler, request, io))

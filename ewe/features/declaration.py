@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ewe.config.messages import ConfigError
 from ewe.config.setting import Key, Setting
+from ewe.features.base import Middleware, Reroute, explained
+from ewe.features.mounted_handler import checked
+from ewe.http.messages import Response
+from ewe.http.status import HTTPError
 from ewe.registry import entry_points, in_words, load
 
 if TYPE_CHECKING:
     from ewe.config.setting_types import Kind
     from ewe.config.settings import Config
-    from ewe.features.base import Handler, Middleware, Mount, ProtectedSource
+    from ewe.features.base import Explanation, Handler, Mount, ProtectedSource
     from ewe.features.plan import HasProxies, LocationPlan, Plan
     from ewe.gateway.kept_programs import KeptProgram
     from ewe.gateway.scripts import Script
-    from ewe.http.messages import Request, Response
+    from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
 T = TypeVar("T")
@@ -209,7 +213,7 @@ class Feature:
         return [name for name, part in vars(self).items() if part and name != "name"]
 
 
-class UnknownFeature(ValueError):
+class UnknownFeature(ConfigError):
     """No feature has this name, or it cannot be loaded. The text is one line."""
 
 
@@ -268,7 +272,7 @@ def make(name: str, config: Config, path: str) -> Handler:
         made = maker(config, path)
     except ValueError as reason:  # the feature's own message about the settings, or about its file
         raise UnknownFeature(in_one_line(name, reason)) from None
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:
         raise UnknownFeature(
             f"feature {name!r} cannot be made from (config, path): {in_words(reason)} (mount)"
         ) from None
@@ -277,3 +281,61 @@ def make(name: str, config: Config, path: str) -> Handler:
             f"feature {name!r} has made an object without respond(), of type {type(made).__name__} (mount)"
         )
     return made
+
+
+class ExplainError(ValueError):
+    """The explain() of a mounted feature has failed. The text is one line."""
+
+
+class Mounted:
+    """A handler below one path. Mounted at /hello it answers for /hello and /hello/there, not for /hellos."""
+
+    def __init__(self, handler: Handler, path: str, name: str = "") -> None:
+        """name: of the feature, for messages; "": the name of the handler's class."""
+        self.handler = handler
+        self.path = path.rstrip("/")
+        self.name = name or type(handler).__name__
+
+    def around(self, inner: Handler) -> Mounted:
+        """Return the same for a middleware with its inner handler."""
+        assert isinstance(self.handler, Middleware)
+        return Mounted(self.handler.around(inner=inner, site=inner), self.path, self.name)
+
+    def covers(self, path: str) -> bool:
+        """Return whether a path is this handler's path, or below it."""
+        return path == self.path or path.startswith(self.path + "/")
+
+    async def respond(self, request: Request, io: Stream) -> Response | None:
+        """Return the handler's response, if the path is below its own; else None. Raises as checked()."""
+        if not self.covers(request.path):
+            return None
+        found = await self.handler.respond(request, io)
+        try:
+            return checked(found, request, self.name)
+        except (TypeError, ValueError):
+            if isinstance(found, Response):
+                await found.close()
+            raise
+
+    def explain(self, request: Request, io: Stream) -> Explanation:
+        """Yield the lines of the handler, if the path is below its own. Raises ExplainError."""
+        if not self.covers(request.path):
+            return False
+        if isinstance(self.handler, Middleware) and type(self.handler).explain is Middleware.explain:
+            yield f"  decides   {type(self.handler).__name__}: may answer instead, or change the answer (mount)"
+        lines = explained(self.handler, request, io)
+        while True:
+            try:
+                line: Any = next(lines)
+            except StopIteration as end:
+                return bool(end.value)
+            except (HTTPError, Reroute, ExplainError):
+                raise
+            except (Exception, SystemExit) as reason:
+                fault = f"fails: {in_words(reason)}"
+            else:
+                if isinstance(line, str):
+                    yield line
+                    continue
+                fault = f"yields {type(line).__name__}, and not text"
+            raise ExplainError(f"feature {self.name!r}: its explain() {fault} (mount)")

@@ -8,12 +8,21 @@ passes these on, as if they were its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_mount
 from ewe.features.applications import sources_of_applications
-from ewe.features.base import Middleware, Mount, Mounted, ProtectedSource
-from ewe.features.declaration import Feature, UnknownFeature, in_one_line, make, module_and_name, named
+from ewe.features.base import Middleware, Mount, ProtectedSource
+from ewe.features.declaration import (
+    Feature,
+    Mounted,
+    UnknownFeature,
+    in_one_line,
+    make,
+    module_and_name,
+    named,
+)
 from ewe.features.mounted_settings import MOUNT, SETTINGS
 from ewe.registry import in_words
 
@@ -40,8 +49,20 @@ def yielded(name: str, feature: Feature, part: str, *arguments: object) -> list[
         return list(function(*arguments)) if function is not None else []
     except ValueError as reason:  # the feature's own message
         raise UnknownFeature(in_one_line(name, reason)) from None
-    except Exception as reason:  # a user's function may raise any exception
+    except (Exception, SystemExit) as reason:  # a user's function may raise any exception
         raise UnknownFeature(f"feature {name!r}: its {part}= fails: {in_words(reason)} (mount)") from None
+
+
+@contextmanager
+def with_line(config: Config) -> Iterator[None]:
+    """Add the file and the line of the setting to an UnknownFeature."""
+    try:
+        yield
+    except UnknownFeature as reason:
+        origin = config.origin("mount")
+        if config.file is None or not origin.startswith(config.file):
+            raise
+        raise UnknownFeature(f"{origin}: {reason}") from None
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
@@ -49,15 +70,16 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
 
     Raises UnknownFeature. Only CGI protects executables, since ewe protects those of one directory.
     """
-    yield from sources_of_applications(
-        module_and_name(name) for _, name in map(parse_mount, plan.config[MOUNT])
-    )
-    for name, feature in declared(plan.config):
-        for source in yielded(name, feature, "protected", plan, root):
-            if not isinstance(source, ProtectedSource) or source.executables:
-                fault = "its protected= must yield a ProtectedSource without executables"
-                raise UnknownFeature(in_one_line(name, fault))
-            yield source
+    with with_line(plan.config):
+        yield from sources_of_applications(
+            module_and_name(name) for _, name in map(parse_mount, plan.config[MOUNT])
+        )
+        for name, feature in declared(plan.config):
+            for source in yielded(name, feature, "protected", plan, root):
+                if not isinstance(source, ProtectedSource) or source.executables:
+                    fault = "its protected= must yield a ProtectedSource without executables"
+                    raise UnknownFeature(in_one_line(name, fault))
+                yield source
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
@@ -66,12 +88,13 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     A middleware is put around all handlers after it (ewe.sites.routes.FeatureChain), outside of the content cache.
     Each [[site]] may mount features, so their needs are asked here, where each site is built.
     """
-    for name, feature in declared(plan.config):
-        for reason in yielded(name, feature, "needs", plan.config):
-            raise UnknownFeature(in_one_line(name, reason))
-    for path, name in map(parse_mount, plan.config[MOUNT]):
-        handler = make(name, plan.config, path)
-        yield Mount(path, Mounted(handler, path), bare=isinstance(handler, Middleware))
+    with with_line(plan.config):
+        for name, feature in declared(plan.config):
+            for reason in yielded(name, feature, "needs", plan.config):
+                raise UnknownFeature(in_one_line(name, reason))
+        for path, name in map(parse_mount, plan.config[MOUNT]):
+            handler = make(name, plan.config, path)
+            yield Mount(path, Mounted(handler, path, name), bare=isinstance(handler, Middleware))
 
 
 def notes(config: Config) -> Iterator[str]:

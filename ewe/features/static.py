@@ -440,6 +440,8 @@ class Static:
         if not inside and not self.follows:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
         if not for_program and self.protected.protects(name, real, descriptor):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise HTTPError(403, f"{real} is a protected directory: nothing in it is sent")
             raise HTTPError(403, f"{real} belongs to a program, which is never sent as a file")
         if not for_program and is_sql_page(name, real):
             raise HTTPError(404, f"{real} is a page from SQL, whose source is never sent (database)")

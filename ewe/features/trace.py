@@ -18,7 +18,7 @@ from ewe.features.declaration import Feature
 from ewe.http.messages import Source
 from ewe.http.status import HTTPError
 from ewe.scoreboard import FILES
-from ewe.streams.base import Disconnected, Timeout
+from ewe.streams.base import Disconnected
 from ewe.trace import Trace, trace_at
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ class Requests(Middleware):
         except HTTPError as error:
             status = error.status
             raise
-        except (Timeout, Disconnected):
-            status = 499  # as in the access log
+        except Disconnected:
+            if not io.has_client():
+                status = 499  # as in the access log
             raise
         finally:
             # The head is sent next, or the conversation ends

@@ -39,7 +39,7 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validation_request
@@ -475,7 +475,9 @@ class RecordedBody(Source):
                 self.cache.remember_not_kept(self.key)
                 self.forget()
         else:
-            if self.length in (None, self.size):
+            # A faulty Source may return None, which is not the end: ewe.response_writer aborts the response.
+            end: Any = piece
+            if end == b"" and self.length in (None, self.size):
                 cache_control = directives_of(self.response)
                 copy = Copy(
                     self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control

@@ -42,6 +42,15 @@ def parse_fields(block: str, limits: RequestLimits) -> tuple[tuple[str, str], ..
     return fields
 
 
+def fields_of_head(head: bytes, limits: RequestLimits) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a refused head, for the access log; () if it is incomplete or a field is malformed."""
+    _, _, block = head.removesuffix(b"\r\n").partition(b"\r\n")
+    try:
+        return parse_fields(block.decode("latin-1"), limits)
+    except HTTPError:
+        return ()
+
+
 def parse_field_line(line: str) -> tuple[str, str]:
     """Return (name in lower case, value) of a field line without its CRLF; cache it if it is short.
 

@@ -12,7 +12,7 @@ ewe.response_writer sends a response. Sources: RFC 9110 (semantics), RFC 9112 (H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ewe.bounded import BoundedDict
 from ewe.http.fields import FIELD_LINE, joined
@@ -199,11 +199,11 @@ def hides_authorization(variables: Mapping[bytes, bytes]) -> bool:
 class Response:
     """One response. Its body is bytes, a tuple of bytes and Regions, or a Source.
 
-    status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding,
-    which ewe.response_writer adds. length: the length of the body in bytes; None if unknown. cause: the reason of a
-    failure, for the error log. target: of a local redirect; the site answers for this target instead. release:
-    called once when the body is no longer needed, to close the file of its Regions. If the body is bytes, the
-    Response is never changed, and may be sent many times.
+    status: 200 to 599, or 101 with a raw Source. fields: (name, value) pairs without Date, Connection,
+    Content-Length and Transfer-Encoding, which ewe.response_writer adds. length: the length of the body in bytes;
+    None if unknown. cause: the reason of a failure, for the error log. target: of a local redirect; the site
+    answers for this target instead. release: called once when the body is no longer needed, to close the file of
+    its Regions. If the body is bytes, the Response is never changed, and may be sent many times.
     """
 
     __slots__ = (
@@ -226,7 +226,12 @@ class Response:
         else.
 
         cause, release, target: see the class. reason: the text after the status; None: the usual one.
+
+        Raises TypeError for a body of another type, ValueError for another status.
         """
+        given: Any = status  # a feature may give anything
+        if not isinstance(given, int) or not (200 <= given <= 599 or given == 101):
+            raise ValueError(f"the status of a response is {given!r}")
         self.status = status
         self.fields = tuple(fields)
         self.cached_head = (self.fields, head)  # the fields, and the head that was made of them or b""
@@ -305,15 +310,18 @@ class Response:
         return None
 
     async def close(self) -> None:
-        """Release the resources of the body, such as a running program, and call `release`."""
-        if isinstance(self.body, Source):
-            await self.body.close()
-        elif isinstance(self.body, tuple):
+        """Release the resources of the body, such as a running program, and call `release`. Only bytes stay."""
+        body = self.body
+        if not isinstance(body, bytes):
             # An idle conversation keeps its last response, and the Regions of its body would keep their files open.
-            self.body = ()
-        if self.release is not None:
-            release, self.release = self.release, None
-            release()
+            self.body = CLOSED
+        try:
+            if isinstance(body, Source):
+                await body.close()
+        finally:
+            if self.release is not None:
+                release, self.release = self.release, None
+                release()
 
 
 class FileResponse(Response):
@@ -384,6 +392,9 @@ class Source:
         """Release the resources of the source. This is called once, also if the response was aborted."""
 
 
+CLOSED = (b"", b"")  # the body of a response that has been sent, and cannot be sent again; compared with `is`
+
+
 def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
     """Return the length of a response's body in bytes; None if unknown. Raises TypeError for another type."""
     if isinstance(body, bytes):
@@ -391,8 +402,11 @@ def body_size(body: bytes | tuple[bytes | Region, ...] | Source) -> int | None:
     if isinstance(body, Source):
         return body.length
     try:
+        pieces: Any = body
+        if not isinstance(pieces, tuple | list):  # the first look at a generator would be the last
+            raise TypeError
         size = 0
-        for piece in body:
+        for piece in pieces:
             size += len(piece) if isinstance(piece, bytes) else piece.count
         return size
     except (TypeError, AttributeError):  # such as text.count, which is a method

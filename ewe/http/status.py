@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 REASONS = {
     100: "Continue", 101: "Switching Protocols", 200: "OK", 201: "Created", 202: "Accepted",
@@ -33,6 +34,10 @@ class HTTPError(Exception):
     def __init__(
         self, status: int, cause: str, fields: Iterable[tuple[str, str]] = (), offset: int | None = None
     ) -> None:
+        """Raises ValueError for a status that is no error."""
+        given: Any = status  # a feature may give anything
+        if not isinstance(given, int) or not 400 <= given <= 599:
+            raise ValueError(f"the status of an HTTPError is {given!r}")
         super().__init__(status, cause)
         self.status = status
         self.cause = cause

@@ -86,7 +86,7 @@ class Processor(Accounts):
         """Run a conversation from its start to its end in this thread."""
         try:
             blocking.run(self.converse(stream))
-        except (Exception, SystemExit):
+        except BaseException:  # otherwise the process or the thread would end
             logger.errors.exception(f"a conversation with {stream.client[0]} failed")
         finally:
             self.release(stream)

@@ -42,7 +42,7 @@ from ewe.processors.base import Processor
 from ewe.processors.growth import LOOK_S
 from ewe.processors.pool_parking import Parking, PoolTask
 from ewe.processors.pool_threads import PoolThread, PoolThreads, threads_of
-from ewe.streams.base import Stream, Want
+from ewe.streams.base import ForeignAwait, Stream, Wait, Want
 from ewe.streams.pool import PoolStream
 
 if TYPE_CHECKING:
@@ -185,9 +185,11 @@ class Pool(Processor):
             else:
                 error, task.error = task.error, None
                 wait = task.conversation.throw(error)
+            while not isinstance(wait, Wait):
+                wait = task.conversation.throw(ForeignAwait)
         except StopIteration:
             self.release(task.stream)
-        except (Exception, SystemExit):  # otherwise the worker would end
+        except BaseException:  # otherwise the worker would end
             logger.errors.exception(f"a conversation with {task.stream.client[0]} failed")
             self.release(task.stream)
         else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
+from ewe.config.messages import ConfigError
 from ewe.log_files import STANDARD_ERROR, open_log
 from ewe.processors.base import model_named
 from ewe.server.access import (
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from ewe.site import Site
 
 
-def examine(config: Config) -> tuple[list[str], list[str]]:
+def examine(config: Config) -> tuple[list[str | ConfigError], list[str]]:
     """Return the failures that would prevent a start, and notes. Each is one line with the setting's name."""
-    failures: list[str] = [*failing_files(config)]
+    failures: list[str | ConfigError] = [*failing_files(config)]
     notes = config.former_name_warnings()
     if reason := no_xswitch(config):
         failures.append(reason)
@@ -60,6 +61,8 @@ def examine(config: Config) -> tuple[list[str], list[str]]:
     site = None
     try:
         site = make_site(config_for_check(config), imports=False)
+    except ConfigError as wrong:
+        failures.append(wrong)
     except ValueError as reason:  # a certificate
         failures.append(str(reason))
     notes += htaccess_warnings(config)

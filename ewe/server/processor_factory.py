@@ -15,6 +15,7 @@ from ewe import logger
 from ewe.config.count_range import CoreCount
 from ewe.config.feature_table import XSWITCH, feature, features, unmet_needs
 from ewe.config.linux import needs_linux
+from ewe.config.messages import ConfigError
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
 from ewe.processors.policies import is_scheduled, with_policies
@@ -138,7 +139,10 @@ class ProcessorFactory:
                 imports=imports,
             )
         except ValueError as reason:  # a certificate, a feature, an application
-            raise StartError(str(reason)) from None
+            failure = StartError(str(reason))
+            if isinstance(reason, ConfigError):  # a value in a settings file, which a feature has read now
+                failure.exit_status = reason.exit_status
+            raise failure from None
 
     def import_now(self) -> None:
         """Import the applications in this process. Raises StartError."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.features.base import Failures, Middleware, Mounted, Reroute, explained, proxy_of, respond_with
+from ewe.features.base import Failures, Middleware, Reroute, explained, proxy_of, respond_with
+from ewe.features.declaration import Mounted
 from ewe.http.error_pages import error_page
 from ewe.http.local_redirect import redirected_request
 from ewe.http.messages import Request, Response
@@ -55,7 +56,7 @@ class FeatureChain:
                 # The features after the middleware are inside of it, for requests below its path. They also follow
                 # it in `routes`, for all other requests.
                 rest = FeatureChain(mounts[at + 1 :], static)
-                handler = Mounted(handler.handler.around(inner=rest, site=rest), handler.path)
+                handler = handler.around(rest)
             self.routes.append((mount.path, handler))
 
     async def respond(self, request: Request, io: Stream) -> Response:

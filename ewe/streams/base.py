@@ -22,6 +22,7 @@ The calls are the same for all of them:
     either()         wait for the client and an upstream at once: for bytes that go both ways
     wake_event()     wait for another conversation (streams/wake_events.py)
     call()           call a function that may block: in this thread, or in one beside the loop (streams/calls.py)
+    has_client()     is the client still there?
     linger(), close()   end the connection; linger() first lets the client read the response
     reset_at_close()    make close() a reset, which shows the client that a response was aborted
     finish(), abort()                 a stop, from another thread or from a signal handler
@@ -33,7 +34,7 @@ What every stream promises (tests/streams/test_streams.py checks each promise ov
   slows the conversation down, and fills no memory.
 - Every wait has a deadline. That of receive() is set by set_deadline(). Each wait of a send() may take
   write_timeout, and the send() as a whole must keep up with min_rate. A wait that takes longer raises Timeout.
-- Any call raises Disconnected if the connection is lost. Afterwards only close() may be called.
+- Any call raises Disconnected if the connection is lost. Afterwards only close() and has_client() may be called.
 - Where conversations share a thread (EventStream; PoolStream with parking = always), a conversation that never
   needs to wait pauses after TURN_BYTES.
 - call() returns the function's result, and raises its exceptions. A function that takes longer than its
@@ -89,6 +90,10 @@ class Timeout(Exception):
 
 class Disconnected(Exception):
     """The connection cannot be used any more: the peer left, abort() ended it, or a response was aborted."""
+
+
+class ForeignAwait(RuntimeError):
+    """A feature awaits an object that no model knows, such as a Future of asyncio: nothing would resume it."""
 
 
 class Want(Enum):
@@ -414,6 +419,10 @@ class Stream:
         and Disconnected. The caller calls the poller's forget() before it closes the descriptor.
         """
         raise NotImplementedError
+
+    def has_client(self) -> bool:
+        """Return True if the client is connected, and has not closed its sending side; False if that is unknown."""
+        return False
 
     def wake_event(self) -> WakeEvent:
         """Return a new WakeEvent, by which another conversation can wake this one. Raises OSError."""

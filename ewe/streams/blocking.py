@@ -34,6 +34,7 @@ from ewe.streams.base import (
     RECEIVE_BYTES,
     SENDFILE_BYTES,
     Disconnected,
+    ForeignAwait,
     MinRate,
     Poller,
     Stream,
@@ -41,6 +42,7 @@ from ewe.streams.base import (
     Timeouts,
     reset_at_close,
 )
+from ewe.streams.descriptor_set import OPEN, UNREAD, look_at
 from ewe.streams.descriptors import Waker, send_region
 from ewe.streams.poller import BlockingPoller
 from ewe.timeouts import counted_if_empty
@@ -58,16 +60,16 @@ CORK = getattr(socket, "MSG_MORE", 0)  # "more follows": the head and the file's
 def run(conversation: Coroutine[Any, None, T]) -> T:
     """Run a conversation over blocking streams to its end, and return its result.
 
-    The conversation never pauses, so one send() is enough. Raises RuntimeError if it pauses, and the conversation's
-    own exceptions.
+    The streams never pause, so one send() is enough. A feature may pause the conversation by mistake: it then gets
+    a RuntimeError where it has paused. Raises the conversation's exceptions.
     """
     try:
         conversation.send(None)
+        while True:
+            conversation.throw(ForeignAwait)
     except StopIteration as finished:
         result: T = finished.value
         return result
-    conversation.close()
-    raise RuntimeError("a blocking stream paused")
 
 
 class BlockingStream(Stream):
@@ -224,6 +226,10 @@ class BlockingStream(Stream):
         if not ready:
             raise Timeout
         return any(number == client for number, _ in ready)
+
+    def has_client(self) -> bool:
+        client = self.socket.fileno()
+        return not self.aborted and client >= 0 and look_at(client, ended=False) in (OPEN, UNREAD)
 
     def wake_event(self) -> WakeEvent:
         """Return a new BlockingWakeEvent. Raises OSError if no descriptor is left."""

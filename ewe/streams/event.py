@@ -51,6 +51,7 @@ from ewe.streams.base import (
     SENDFILE_BYTES,
     TURN_BYTES,
     Disconnected,
+    ForeignAwait,
     MinRate,
     Poller,
     Stream,
@@ -172,6 +173,8 @@ class EventStream(Stream):
                 self.conversation.send(None)
             else:
                 self.conversation.throw(error)
+            while self.want is None:
+                self.conversation.throw(ForeignAwait)
         except StopIteration:
             self.expires = self.clock.now + self.timeouts.write_timeout  # see wait_for_last_bytes()
             self.last_bytes = self.transport.get_write_buffer_size()
@@ -428,6 +431,9 @@ class EventStream(Stream):
             # The pause ends for either of the two. data_received() fills input_buffer meanwhile.
             await EventPoller(self).either(descriptor, seconds)
         return bool(self.input_buffer) or self.client_ended
+
+    def has_client(self) -> bool:
+        return not (self.lost or self.client_ended or self.transport.is_closing())
 
     def wake_event(self) -> WakeEvent:
         return LoopWakeEvent(self)

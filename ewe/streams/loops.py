@@ -276,11 +276,12 @@ class LoopThread:
 def run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Run a loop until its stop(), or until a task of an application calls exit(), which must not end the server.
 
-    A stop() in the round of the exit() is lost. The caller therefore checks for itself whether the loop goes on.
+    The same holds for a KeyboardInterrupt of a task: Ctrl-C has a handler. A stop() in the round of the exit() is
+    lost. The caller therefore checks for itself whether the loop goes on.
     """
     try:
         loop.run_forever()
-    except SystemExit:
+    except (SystemExit, KeyboardInterrupt):
         logger.errors.exception("a task of an application has called exit()")
 
 

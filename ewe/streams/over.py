@@ -104,6 +104,9 @@ class StreamOver(Stream):
     async def either(self, descriptor: int, seconds: float) -> bool:
         return await self.below.either(descriptor, seconds)
 
+    def has_client(self) -> bool:
+        return self.below.has_client()
+
     def wake_event(self) -> WakeEvent:
         return self.below.wake_event()
 

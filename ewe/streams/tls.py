@@ -135,7 +135,7 @@ class SecureStream(StreamOver):
         self.tls.listens_at = listens_at or below.server  # type: ignore[attr-defined]
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
         self.decrypted = b""  # by either(), for the next receive()
-        self.fault: str | None = None  # OpenSSL's reason, "" without one; None: no bad record
+        self.fault: str | None = None  # why TLS has failed, "" for an unknown reason; None: it has not
         self.silent_bytes = 0  # of records since the last one with data
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
@@ -207,7 +207,8 @@ class SecureStream(StreamOver):
             if len(pieces) > count:
                 self.silent_bytes = 0
             elif self.silent_bytes > MAX_SILENT:
-                raise Disconnected("TLS records without data")
+                self.fault = "TLS records without data"
+                raise Disconnected(self.fault)
             if self.client_ended or not self.encrypted:
                 break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -271,7 +272,8 @@ class SecureStream(StreamOver):
                 self.tls.write(data)
                 await self.flush()
         except ssl.SSLError as reason:
-            raise Disconnected(reason.reason or "") from None
+            self.fault = reason.reason or ""
+            raise Disconnected(self.fault) from None
 
     async def send_file(self, file: int, offset: int, count: int, head: bytes = b"") -> None:
         """Read, encrypt and send `head` and a part of a file: sendfile(2) cannot encrypt. Raises Timeout,
@@ -291,6 +293,9 @@ class SecureStream(StreamOver):
             await self.flush()
         except (Timeout, Disconnected):
             pass
+
+    def has_client(self) -> bool:
+        return self.fault is None and not self.client_ended and self.below.has_client()
 
     async def linger(self) -> None:
         """Send close_notify and close our side; then read and drop bytes, LINGER_S at most."""

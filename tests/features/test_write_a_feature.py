@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import web
 from support.exercises import of_the_docs
-from support.server import ROOT, Start
+from support.server import ROOT, Start, run_command
 
 from ewe.config.feature_table import FEATURES, feature
 from ewe.config.settings import Config
@@ -186,6 +186,68 @@ def test_an_encoded_slash_passes_a_middleware_without_rules_for_paths(
     assert lines[-1].startswith(f"  answer    {answer}"), lines
 
 
+EXPLAINS = """
+from ewe.http.status import HTTPError
+
+class Fails:
+    def __init__(self, config, path):
+        pass
+
+    async def respond(self, request, io):
+        return None
+
+    def explain(self, request, io):
+        yield "  a line"
+        return {}["wool"]
+
+class Exits(Fails):
+    def explain(self, request, io):
+        raise SystemExit(0)
+        yield
+
+class Numbers(Fails):
+    def explain(self, request, io):
+        yield 5
+        return True
+
+class Nothing(Fails):
+    def explain(self, request, io):
+        return None
+
+class Refuses(Fails):
+    def explain(self, request, io):
+        raise HTTPError(403, "it may not be seen")
+        yield
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Fails", "its explain() fails: KeyError: 'wool', in {} line 13"),
+        ("Exits", "its explain() fails: SystemExit: 0, in {} line 17"),
+        ("Numbers", "its explain() yields int, and not text"),
+        ("Nothing", "its explain() fails: TypeError: 'NoneType' object is not iterable"),
+    ],
+)
+def test_a_fault_of_explain_is_one_line(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "explains.py").write_text(EXPLAINS)
+    (tmp_path / "htdocs").mkdir()
+    done = run_command(tmp_path, "--mount", f"/a=explains:{name}", "--explain", "http://x/a")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    expected = f"ewe: feature 'explains:{name}': {said.replace('{}', str(tmp_path / 'explains.py'))}"
+    assert done.stderr.startswith(expected) and done.stderr.endswith(" (mount)\n"), done.stderr
+
+
+def test_explain_shows_the_refusal_of_a_mounted_feature(here: Path) -> None:
+    (here / "refuses.py").write_text(EXPLAINS)
+    config = Config(documentroot=str(here), mount=["/a=refuses:Refuses"])
+    assert (
+        list(explain(make_site(config), "http://x/a", ("", 80)))[-1] == "  answer    403: it may not be seen"
+    )
+
+
 DECLARED = """
 from ewe.features.base import ProtectedSource
 from ewe.features.declaration import Feature
@@ -252,6 +314,8 @@ def test_a_mounted_declaration_protects_its_sources(here: Path, table: str) -> N
         for name in ("a.secret", "private/b.txt", "c.txt")
     ]
     assert ["the file " in line for line in found] == [False, False, True], found
+    [*_, line] = explain(site, "http://x/private/", ("", 80))
+    assert line == f"  answer    403: {here}/private is a protected directory: nothing in it is sent"
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -263,7 +327,8 @@ def test_a_mounted_declaration_has_needs_and_notes(here: Path, table: str) -> No
     ]
     with pytest.raises(UnknownFeature) as caught:
         make_site(settings_with(here, f"{table}{MOUNT}development = true\n"))
-    assert str(caught.value) == "feature 'declared:FEATURE': the package hello is missing (mount)"
+    line = f"{here}/ewe.toml line {3 + bool(table)}"
+    assert str(caught.value) == f"{line}: feature 'declared:FEATURE': the package hello is missing (mount)"
 
 
 @pytest.mark.parametrize("part", ["protected", "needs", "notes"])
@@ -274,7 +339,8 @@ def test_a_mounted_declaration_that_fails_is_one_line(here: Path, part: str) -> 
         said = " ".join(line for line in notes_of_features(config) if "FAILS" in line)
     except UnknownFeature as reason:
         said = str(reason)
-    assert said.startswith(f"feature 'declared:FAILS': its {part}= fails: KeyError: 'wool', in ")
+    line = "" if part == "notes" else f"{here}/ewe.toml line 3: "
+    assert said.startswith(f"{line}feature 'declared:FAILS': its {part}= fails: KeyError: 'wool', in ")
     assert said.endswith(" (mount)") and "\n" not in said
 
 
@@ -286,7 +352,7 @@ def test_a_fault_of_a_feature_names_the_feature(here: Path) -> None:
         "    async def respond(self, request, io): ...\n"
     )
     (here / "ewe.toml").write_text('mount = "/robots.txt=robots:Robots"\n')
-    with pytest.raises(UnknownFeature, match=r"feature 'robots:Robots': Invalid value .*\(mount\)"):
+    with pytest.raises(UnknownFeature, match=r"line 1: feature 'robots:Robots': Invalid value .*\(mount\)"):
         make_site(Config.load(environ={}, file=str(here / "ewe.toml")))
 
 
@@ -416,6 +482,10 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
         (
             "class Broken:\n    def __init__(self, *_): self.a = {}['b']\n    async def respond(self): ...\n",
             "cannot be made from (config, path): KeyError: 'b', in {} line 2",
+        ),
+        (
+            "class Broken:\n    def __init__(self, *_): exit(3)\n    async def respond(self): ...\n",
+            "cannot be made from (config, path): SystemExit: 3",
         ),
     ],
 )

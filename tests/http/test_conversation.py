@@ -8,8 +8,11 @@ from __future__ import annotations
 import copy
 import os
 import re
+from asyncio import CancelledError
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +28,7 @@ from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response, Source
 from ewe.http.status import HTTPError
 from ewe.response_writer import date_line
-from ewe.streams.base import Disconnected, Stream, Timeout
+from ewe.streams.base import Disconnected, ForeignAwait, Stream, Timeout
 from ewe.streams.blocking import run
 
 quick = settings(max_examples=examples(150), deadline=None)
@@ -562,11 +565,21 @@ def test_an_error_in_the_middle_cuts(
     assert ("reset_at_close" in stream.did) is (length is None and version == "1.0")
 
 
-def test_a_fault_in_the_middle_is_told() -> None:
-    source = Pieces(b"abc", RuntimeError("a bug"))
-    with pytest.raises(RuntimeError):
-        talk(Fixed(Response(200, (), source)), get())
-    assert source.closed == 1
+@pytest.mark.parametrize("length", [None, 5])
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), Timeout("a bug"), OSError("a bug")])
+def test_a_fault_in_the_middle_is_told(
+    length: int | None, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no matter of the client: the log has the traceback, and the connection ends within the response."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+    source = Pieces(b"abc", error, length=length)
+    stream = talk(Fixed(Response(200, (), source), OK), get(), get())
+    output = stream.output()
+    assert source.closed == 1 and output.count(b"HTTP/1.1 ") == 1 and len(stream.pieces) == 1
+    assert b"abc" in output and not output.endswith(b"0\r\n\r\n")
+    assert lines[0] == "'GET / HTTP/1.1' from 192.0.2.1 failed" and "a bug" in lines[-2]
+    assert lines[-1].endswith("aborted after 3 bytes: a fault")
 
 
 @pytest.mark.parametrize("error", [Timeout, Disconnected])
@@ -652,22 +665,129 @@ def test_what_a_feature_raises(
     assert first.fields.get("allow") == ("GET" if status == 405 else None)
 
 
-def test_a_feature_that_calls_exit_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, CancelledError, GeneratorExit, Timeout])
+def test_an_exception_of_any_kind_is_a_fault(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that serves one client after the other goes on."""
 
-    class Exits(Echo):
+    class Raises(Echo):
         async def respond(self, request: Request, io: Stream) -> Response:
-            raise SystemExit("secret")
+            raise kind("secret")
 
     lines: list[str] = []
     monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
-    answer = only(talk(Exits(), get()))
+    answer = only(talk(Raises(), get()))
     assert answer.status == 500 and b"secret" not in answer.body and any("secret" in line for line in lines)
 
 
-@pytest.mark.parametrize("error", [Timeout(), Disconnected()])
-def test_a_client_that_left_is_told_nothing(error: Exception) -> None:
-    assert talk(Fixed(error), get(), get()).sent == []
+def test_a_client_that_left_is_told_nothing() -> None:
+    assert talk(Fixed(Disconnected()), get(), get()).sent == []
+
+
+def test_disconnected_of_another_connection_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is still there, and gets a response."""
+    monkeypatch.setattr(MemoryStream, "has_client", lambda self: True)
+    stream = talk(Fixed(Disconnected(), OK), get(), get())
+    assert [answer.status for answer in answers(stream.output())] == [500, 200]
+
+
+class Pause:
+    """Pauses a conversation."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_conversation_that_is_closed_sends_nothing(sends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may close a paused conversation. That GeneratorExit is no fault of the feature, unlike its own."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+
+    class Pauses(Pieces):
+        async def receive(self) -> bytes:
+            await Pause()
+            return b"never sent"
+
+    class Site(Echo):
+        async def respond(self, request: Request, io: Stream) -> Response:
+            if not sends:
+                await Pause()
+            return Response(200, (), Pauses())
+
+    stream = MemoryStream([get()])
+    conversation = converse(stream, Site())  # type: ignore[arg-type]
+    conversation.send(None)
+    conversation.close()
+    assert len(stream.sent) == sends and not any("failed" in line for line in lines)
+
+
+def test_a_response_that_was_sent_is_not_sent_again() -> None:
+    """The body is gone, and its Content-Length would be that of the next response."""
+    once = Response(200, (), (b"o", b"k"))
+    stream = talk(Fixed(once, once, OK), get(), get(), get())
+    assert [(a.status, a.body[:2]) for a in answers(stream.output())] == [
+        (200, b"ok"),
+        (500, b"<!"),
+        (200, b"ok"),
+    ]
+
+
+def test_a_fault_of_close_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response is complete by then, and the connection goes on."""
+    lines: list[str] = []
+    monkeypatch.setattr(logger.ErrorLog, "write", lambda self, level, message: lines.append(message))
+
+    class Closes(Pieces):
+        async def close(self) -> None:
+            raise CancelledError("a bug")
+
+    stream = talk(Fixed(Response(200, (), Closes(b"ok")), OK), get(), get())
+    assert [answer.body for answer in answers(stream.output())] == [b"ok", b"ok"]
+    assert any("a bug" in line for line in lines)
+
+
+@pytest.mark.parametrize("status", [99, 199, 600, 1000, "200", None, True, 200.0])
+def test_a_status_that_is_none(status: Any) -> None:
+    with pytest.raises(ValueError, match="the status of a response is "):
+        Response(status)
+    with pytest.raises(ValueError, match="the status of an HTTPError is "):
+        HTTPError(status, "no error")
+
+
+def test_a_client_that_does_not_read_100_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(MemoryStream):
+        async def send(self, *parts: bytes) -> None:
+            if parts[0].startswith(b"HTTP/1.1 100 "):
+                raise Timeout
+            await super().send(*parts)
+
+    stream = Full([post(b"hello", "Expect: 100-continue")[:-5], get()])
+    run(converse(stream, Echo()))  # type: ignore[arg-type]
+    answer = only(stream)
+    assert (answer.status, answer.fields["connection"]) == (408, "close")
+
+
+@pytest.mark.parametrize(
+    ("head", "referer"),
+    [
+        ("GET /a%2Fb HTTP/1.1\r\nHost: ewe\r\nReferer: here\r\n\r\n", "here"),
+        ("GET /a%2Fb HTTP/1.1\r\n\r\n", "-"),
+        ("GET / HTTP/1.1\r\nReferer: here\r\nExpect: wonders\r\nHost: ewe\r\n\r\n", "here"),
+        ("GET / HTTP/1.1\r\nReferer: here\r\nHost : ewe\r\n\r\n", "-"),
+        ("GET / HTTP/1.1\r\nReferer: here\r\n", "-"),
+    ],
+)
+def test_the_log_has_the_fields_of_a_head_that_is_refused(
+    head: str, referer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the head is complete, and all its fields are."""
+    log = logger.AccessLog(str(tmp_path / "log"), "%>s %{Referer}i")
+    monkeypatch.setattr(logger, "access", log)
+    status = answers(talk(Echo(), head.encode()).output())[0].status
+    os.close(log.file.descriptor)
+    assert (tmp_path / "log").read_text() == f"{status} {referer}\n"
 
 
 def test_a_head_that_is_refused_has_no_body() -> None:
@@ -735,12 +855,8 @@ def test_each_exchange_is_logged_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_stream_that_blocks_never_pauses() -> None:
-    class Pause:
-        def __await__(self) -> object:
-            yield
-
     async def pauses() -> None:
-        await Pause()  # type: ignore[misc]
+        await Pause()
 
-    with pytest.raises(RuntimeError, match="paused"):
+    with pytest.raises(ForeignAwait):
         run(pauses())

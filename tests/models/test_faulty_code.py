@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from asyncio import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,22 +40,31 @@ def test_a_model_that_does_not_exist() -> None:
         model_named("thred")
 
 
-async def exits() -> None:
-    """A conversation whose body comes from a feature that calls exit()."""
-    raise SystemExit
+class OwnException(BaseException):
+    """An exception that no `except Exception` catches."""
 
 
-def test_a_conversation_that_calls_exit_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind", [ValueError, SystemExit, KeyboardInterrupt, CancelledError, GeneratorExit, OwnException]
+)
+def test_a_conversation_that_fails_ends_no_worker(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conversation turns the faults of features into responses. This is for a fault of its own."""
+
+    async def fails() -> None:
+        raise kind
+
     released: list[object] = []
     lines: list[str] = []
     monkeypatch.setattr(Accounts, "release", lambda processor, stream: released.append(stream))
     monkeypatch.setattr(logger.errors, "exception", lines.append)
     site: Any = SimpleNamespace(tls=None)
     pool, serial = Pool(site, Config()), Serial(site, Config())
-    monkeypatch.setattr(serial, "converse", lambda stream: exits())
+    monkeypatch.setattr(serial, "converse", lambda stream: fails())
     with socket.socket() as sock:
         stream: Any = SimpleNamespace(socket=sock, client=("192.0.2.1", 1))
-        pool.advance(PoolTask(stream, exits()))
+        pool.advance(PoolTask(stream, fails()))
         serial.run(stream)
     assert released == [stream, stream]
     assert lines == ["a conversation with 192.0.2.1 failed"] * 2

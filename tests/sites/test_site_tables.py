@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.server import run_command
 
 from ewe.config.feature_table import GATEWAYS, start_warnings
 from ewe.config.messages import ConfigError
@@ -42,6 +43,16 @@ def read(text: str, directory: Path, name: str = "ewe.toml") -> Config:
         ("[[site]]\n[[site]]\n", "line 2: the site of"),
         (SITE + 'tri = ["$path"]\n', 'line 5: unknown key "tri" in [[site.location]]; did you mean "try"?'),
         (SITE + "port = 1\n", "line 5: port is no setting of a location"),
+        (
+            'methods = ["GET"]\n',
+            "line 1: methods is a key of [[site]] and of [[site.location]]: set it there",
+        ),
+        ("[headers]\nset = {}\n", "line 1: headers is a key of [[site]] and of [[site.location]]"),
+        ('names = ["a.example"]\n', "line 1: names is a key of [[site]]: set it there"),
+        ('[location]\nprefix = "/"\n', "line 1: location is a key of [[site]]: set it there"),
+        ('alias = "/srv"\n', "line 1: alias is a key of [[site.location]]: set it there"),
+        ('[[site]]\nprefix = "/"\n', "line 2: prefix is a key of [[site.location]]: set it there"),
+        (SITE + 'listen = "127.0.0.1:80"\n', "line 5: listen is a key of [[site]]: set it there"),
         (
             SITE + 'path = "/b"\n',
             "line 3: a location has one of prefix, path and pattern, not prefix and path",
@@ -102,6 +113,32 @@ def test_an_error_that_a_start_would_find(
     config = read(SITE + text, tmp_path)
     with pytest.raises(ValueError, match=re.escape(said)):
         make_site(config)
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("command", [(), ("--check-config",), ("--explain", "/")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            SITE + "headers = { sett = { A = 'b' } }\n",
+            'line 5: headers: unknown key "sett"; did you mean "set"?',
+        ),
+        (SITE + "methods = ['get']\n", 'line 5: methods = ["get"]: expected'),
+        (SITE + "auth = { realm = 'a', htpasswd = 'nowhere' }\n", "line 5: auth"),
+        ("methods = ['GET']\n", "line 1: methods is a key of"),
+        ("[[site]]\nmount = '/a=nowhere:Nothing'\n", "line 2: feature 'nowhere:Nothing' cannot be loaded"),
+    ],
+)
+def test_a_wrong_setting_has_one_exit_status(
+    tmp_path: Path, text: str, said: str, command: tuple[str, ...]
+) -> None:
+    """Also if a feature reads the key, when the site is built."""
+    (tmp_path / "htdocs").mkdir()
+    (tmp_path / "ewe.toml").write_text(text)
+    done = run_command(tmp_path, *command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith(f"ewe: ewe.toml {said}"), done.stderr
 
 
 def test_a_path_with_a_slash_at_its_end_is_another_path(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def stream_with(converse: Any = None) -> EventStream:
     return EventStream(model, ("here", 2), Config())
 
 
-@pytest.mark.parametrize("fault", [ValueError, SystemExit])
+@pytest.mark.parametrize("fault", [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 def test_a_fault_is_no_abort(fault: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit status of a worker counts aborted conversations. A fault is in the log, under every model."""
     lines: list[str] = []

@@ -108,13 +108,16 @@ def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.errno in EXHAUSTED and made[0].is_closed()
 
 
-def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_calls_exit_ends_no_loop(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     """The other applications of the process run on the same loop."""
     lines: list[str] = []
     monkeypatch.setattr(logger.errors, "exception", lines.append)
 
     async def exits() -> None:
-        raise SystemExit
+        raise kind
 
     async def answers() -> int:
         return 7
@@ -124,7 +127,7 @@ def test_a_task_that_calls_exit_ends_no_loop(thread: LoopThread, monkeypatch: py
     wait_until_true(lambda: lines, 30)
     assert asyncio.run_coroutine_threadsafe(answers(), thread.loop).result(30) == 7
     assert lines == ["a task of an application has called exit()"]
-    assert isinstance(tasks[0].exception(), SystemExit)
+    assert isinstance(tasks[0].exception(), kind)
 
 
 def test_an_exit_in_the_round_of_a_stop_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,6 +431,45 @@ def test_a_reset(connect: Connect) -> None:
             connection.result()
 
 
+def test_a_client_is_there_until_it_ends_or_leaves(connect: Connect) -> None:
+    """By has_client(), a feature's own Disconnected is told from that of a client that has left."""
+    asked = threading.Event()
+
+    async def talk(stream: Stream) -> list[bool]:
+        stream.set_deadline(50)
+        found = [stream.has_client()]
+        await stream.receive()
+        found.append(stream.has_client())
+        asked.set()
+        with contextlib.suppress(Disconnected):  # of a reset
+            assert await stream.receive() == b""
+        return [*found, stream.has_client()]
+
+    for leave in (reset, lambda sock: sock.shutdown(socket.SHUT_WR), socket.socket.close):
+        asked.clear()
+        connection = connect(talk)
+        connection.client.sendall(b"one")
+        assert asked.wait(30)
+        leave(connection.client)
+        assert connection.result() == [True, True, False]
+
+
+def test_an_aborted_stream_has_no_client(connect: Connect) -> None:
+    begun = threading.Event()
+
+    async def talk(stream: Stream) -> bool:
+        stream.set_deadline(50)
+        begun.set()
+        with pytest.raises(Disconnected):
+            await stream.receive()
+        return stream.has_client()
+
+    connection = connect(talk)
+    assert begun.wait(30)
+    connection.stream.abort()
+    assert connection.result() is False
+
+
 def test_what_is_not_read_yet_is_not_lost_between_requests(connect: Connect) -> None:
     """A second request that came while the first was answered is there at once."""
 

@@ -279,6 +279,7 @@ def test_records_without_data_have_an_end() -> None:
     with pytest.raises(Disconnected):
         run(stream.receive())
     assert below.taken == 256 * 1024 and library.most == RECORD_BYTES < MAX_SILENT
+    assert not stream.has_client()
 
 
 class InMemory(Below):
@@ -361,8 +362,10 @@ def test_a_fault_without_a_reason_is_a_client_that_has_left() -> None:
     stream = SecureStream(Below(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # type: ignore[arg-type]
     stream.tls = Broken()  # type: ignore[assignment]
     for call in (stream.receive, lambda: stream.send(b"data")):
+        stream.fault = None
         with pytest.raises(Disconnected, match=r"^$"):
             run(call())
+        assert not stream.has_client()  # although its connection may be open
 
 
 def test_an_answer_cut_short_never_looks_whole(start: Start, model: str, authority: Authority) -> None:

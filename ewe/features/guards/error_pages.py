@@ -84,7 +84,9 @@ class ErrorPages(Middleware):
         except HTTPError as error:
             logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
             return response
-        except Exception:  # the client has left, or no descriptor is left: nothing else closes the response
+        except (
+            BaseException
+        ):  # such as Disconnected, if the client has left: nothing else closes the response
             await response.close()
             raise
         if (fault := fault_of(page)) is not None:

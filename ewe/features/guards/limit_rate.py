@@ -29,7 +29,7 @@ from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
 from ewe.http.messages import Region, Response, Source, body_size
 from ewe.http.status import BODILESS_STATUSES, HTTPError
-from ewe.streams.base import Timeout
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.http.messages import Request
@@ -91,13 +91,14 @@ class Paced(Source):
         self.min_client_rate = min(timeouts.min_rate, rate / 2)
 
     async def receive(self) -> bytes:
-        """Return the next piece, b"" at the end. Raises Timeout if the client reads too slowly."""
+        """Return the next piece, b"" at the end. Raises HTTPError(408) if the client reads too slowly."""
         now = time.monotonic()
         if self.handed_at:
             self.client_s += now - self.handed_at
             slowest = self.min_client_rate
             if slowest and self.client_s > self.timeout + self.sent_bytes / slowest:
-                raise Timeout
+                count_timeout("write")
+                raise HTTPError(408, "the client reads too slowly (write-timeout, min-rate)")
         if not self.ahead:
             self.ahead = memoryview(await self.source.receive())
             if not self.ahead:
