@@ -82,7 +82,7 @@ class Bench:
         exchange.user, exchange.key, exchange.uid = user, (user, language), os.getuid()
         exchange.own_variables = own_variables(user, "/", "/x.py")
         client.exchange = exchange
-        self.switch.connections.add(client)  # type: ignore[arg-type]
+        self.switch.connections.open.add(client)  # type: ignore[arg-type]
         return client, exchange
 
     def next_start(self) -> tuple[dict[str, Any], list[int]]:
@@ -263,8 +263,8 @@ def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
 def connected(bench: Bench) -> Iterator[tuple[WebServerConnection, socket.socket]]:
     """A connection of a web server, and the web server's end of it."""
     sock, other = socket.socketpair()
-    bench.switch.connected(sock)
-    [connection] = bench.switch.connections
+    bench.switch.connections.connected(sock)
+    [connection] = bench.switch.connections.open
     with other:
         yield connection, other
         connection.close()
@@ -369,7 +369,7 @@ def test_an_action_with_a_wrong_body_is_not_carried_out(
     bench: Bench, connected: tuple[WebServerConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, other = connected
-    monkeypatch.setattr(bench.switch.control, "carry_out", lambda action: pytest.fail(str(action)))
+    monkeypatch.setattr(bench.switch.status_requests.control, "carry_out", lambda action: pytest.fail(str(action)))
     requester = Requester()
     params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_ACTION", b"drain"), (b"CONTENT_LENGTH", b"1")]
     other.sendall(requester.begin(params, keep=True) + requester.input(b"too long"))
@@ -393,7 +393,7 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     clients[State.WAITING], waiting = bench.exchange()
     waiting.identified()
     clients[State.IDENTIFYING], identifying = bench.exchange()
-    bench.switch.identifier.identify("/y.py", (), lambda answer: bench.switch.identified(identifying, answer))
+    bench.switch.identifier.identify("/y.py", (), lambda answer: bench.switch.requests.identified(identifying, answer))
     for state, client in clients.items():
         assert client.exchange is not None and client.exchange.state is state
 
@@ -437,7 +437,7 @@ def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answe
 def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None:
     client, exchange = bench.exchange(user="")
     answer = IdentifiedScript((), time.monotonic(), "alice", os.getuid(), None, "/x.txt", {})
-    bench.switch.identified(exchange, answer)
+    bench.switch.requests.identified(exchange, answer)
     assert b"no-engine" in client.data and exchange.user == "alice"
 
 
@@ -445,7 +445,7 @@ def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None
 FAULTY = """
 import sys
 from ewe.xswitch import cli, supervisor
-from ewe.xswitch.switch.main import Switch
+from ewe.xswitch.switch.requests import Requests
 
 def closed(*arguments):  # the last step of the change of account
     sys.path.clear()
@@ -456,7 +456,7 @@ def begin(self, *arguments):
     raise RuntimeError("a fault of the test")
 
 supervisor.prctl = closed
-Switch.begin = begin
+Requests.begin = begin
 sys.exit(cli.main(["--listen", sys.argv[1]]))
 """
 

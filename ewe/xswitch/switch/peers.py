@@ -13,6 +13,7 @@ from typing import Any
 
 from ewe.xswitch.certificates import Contexts, contexts
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.far_engine import FarEngine
@@ -57,6 +58,10 @@ class Peers:
         if self.door is None:
             self.door = TlsDoor(self.context.loop, self.context.log, tls.server, self.connected)
         self.door.context = tls.server
+
+    def receiver_at(self, address: str) -> Callable[[socket.socket], None]:
+        """Return what is called with each connection that is accepted at an address of `listen`."""
+        return self.accepted if address.startswith(OVER_TLS) else self.connected
 
     def accepted(self, sock: socket.socket) -> None:
         """Begin the handshake of a connection at a tls: address."""

@@ -132,7 +132,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.draining: dict[EngineType, str] = {}
         # Engines on other machines, by their language: far_engine.py. They count towards no limit of this machine.
         self.far_engines: dict[str, EngineType] = {}
-        # Starts an engine in place of one that was restarted (main.py).
+        # Starts an engine in place of one that was restarted (early_starts.py).
         self.replace: Callable[[EngineType], None] = lambda engine: None
 
     # Exchanges
@@ -316,6 +316,16 @@ class Scheduler(Generic[ExchangeType, EngineType]):
             self.idle.setdefault(engine.key, []).append(engine)
         if self.user_turns:
             self.dispatch()
+
+    def change_settings(self, settings: Settings) -> None:
+        """Use other settings. Idle engines of a changed kind end; busy ones stay, and are used again."""
+        old_kinds = self.settings.engines
+        self.settings = self.resources.settings = settings
+        self.limits.change_settings(settings)
+        for engine in [engine for engines in self.idle.values() for engine in engines]:
+            language = engine.key[LANGUAGE]
+            if settings.engines.get(language) != old_kinds.get(language):
+                self.end_idle(engine, "changed")
 
     def end_idle(self, engine: EngineType, end_cause: str) -> None:
         """End and count an idle engine; replace a restarted one.

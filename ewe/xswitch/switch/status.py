@@ -25,7 +25,7 @@ Memory = dict[str, list[int]]  # pid -> private and shared bytes
 def status_response(status: dict[str, Any], params: dict[bytes, bytes]) -> bytes:
     """Return the response to a request for the status: JSON if the query contains "json", else a table of text.
 
-    status: from Switch.collect_status(). params: the web server's parameters of the request.
+    status: from StatusRequests.collect_status(). params: the web server's parameters of the request.
     """
     if b"json" in params.get(b"QUERY_STRING", b""):
         return b"Content-Type: application/json\r\n\r\n" + json.dumps(status).encode() + b"\n"
@@ -57,7 +57,7 @@ def collect_status(
 
     connections: the number of web servers' open connections. started_at: the time.monotonic() at which the main
     process started. answer: the answer of suexecme to the order `measure`, with `memory` and `limits`. It has
-    neither if suexecme has refused the order. main.py adds the engines on other machines ("far").
+    neither if suexecme has refused the order. status_requests.py adds the engines on other machines ("far").
     """
     now = time.monotonic()
     memory: Memory = answer.get("memory", {})
