@@ -22,12 +22,13 @@ from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.engine import Engine, EngineState
+from ewe.xswitch.switch.engine import HOLD_SECONDS, Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.far_engine import CONNECT_S, SILENT_S, FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
+from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.main import Switch
 from ewe.xswitch.switch.shared_engine import SharedEngine
 from ewe.xswitch.switch.web_server_connection import ConnectionState, WebServerConnection
@@ -39,11 +40,11 @@ class Client:
     """A web server's connection: notes how its exchange has ended."""
 
     exchange: Exchange | None = None
-    data = b""
+    sent = data = b""
     ended = ""
 
     def send_output(self, data: bytes) -> None:
-        pass
+        self.sent += data
 
     def end_response(self, data: bytes, status: int) -> None:
         assert not self.ended
@@ -432,6 +433,65 @@ def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answe
     bench.switch.identifier.identify("/x.py", (), answers.append)
     bench.switch.handle_message({"id": 1, "refused": "no", "status": 403}, [])
     assert len(answers) == len(faults) == 1
+
+
+class RunningEngine:
+    """An engine that runs an exchange, and its process, which the test plays."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.client, exchange = bench.exchange()
+        exchange.identified()
+        self.loop = bench.switch.loop
+        _, (data, errors, control) = bench.next_start()
+        os.close(errors)
+        self.data, self.control = socket.socket(fileno=data), socket.socket(fileno=control)
+        [self.engine] = bench.switch.scheduler.engines
+
+    def write(self, data: bytes) -> None:
+        """Write output, which the main process reads."""
+        self.data.sendall(data)
+        self.engine.on_data()
+
+    def __enter__(self) -> RunningEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.data.close()
+        self.control.close()
+
+
+def test_the_first_output_waits_for_the_end_of_a_short_response(bench: Bench) -> None:
+    """The web server then knows the length of the response. The mark comes a moment after the output."""
+    with RunningEngine(bench) as running:
+        running.write(HEAD)
+        running.write(b"short")
+        running.control.sendall(b"\x040\n")
+        running.engine.on_control()
+        assert running.client.sent == b"" and running.client.data == HEAD + b"short"
+
+
+def test_the_output_of_a_script_that_goes_on_is_held_once_and_shortly(bench: Bench) -> None:
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"begun")
+        running.loop.call_due_timers(time.monotonic() + HOLD_SECONDS)
+        assert running.client.sent == HEAD + b"begun"
+        running.write(b", goes on")
+        assert running.client.sent.endswith(b"begun, goes on")
+    assert HOLD_SECONDS <= 0.001
+
+
+def test_a_long_output_is_not_held(bench: Bench) -> None:
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"x" * (RECEIVE_BYTES - len(HEAD)))
+        assert len(running.client.sent) == RECEIVE_BYTES
+
+
+def test_a_response_that_is_held_has_begun(bench: Bench) -> None:
+    """The request is not given to another engine: this one has written something before it died."""
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"begun")
+        running.engine.fail("ended by signal 9")
+    assert (running.client.sent, running.client.ended) == (HEAD + b"begun", "broken off")
 
 
 def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None:
