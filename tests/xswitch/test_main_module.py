@@ -370,7 +370,9 @@ def test_an_action_with_a_wrong_body_is_not_carried_out(
     bench: Bench, connected: tuple[WebServerConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, other = connected
-    monkeypatch.setattr(bench.switch.status_requests.control, "carry_out", lambda action: pytest.fail(str(action)))
+    monkeypatch.setattr(
+        bench.switch.status_requests.control, "carry_out", lambda action: pytest.fail(str(action))
+    )
     requester = Requester()
     params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_ACTION", b"drain"), (b"CONTENT_LENGTH", b"1")]
     other.sendall(requester.begin(params, keep=True) + requester.input(b"too long"))
@@ -394,7 +396,9 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     clients[State.WAITING], waiting = bench.exchange()
     waiting.identified()
     clients[State.IDENTIFYING], identifying = bench.exchange()
-    bench.switch.identifier.identify("/y.py", (), lambda answer: bench.switch.requests.identified(identifying, answer))
+    bench.switch.identifier.identify(
+        "/y.py", (), lambda answer: bench.switch.requests.identified(identifying, answer)
+    )
     for state, client in clients.items():
         assert client.exchange is not None and client.exchange.state is state
 

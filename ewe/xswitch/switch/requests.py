@@ -37,6 +37,7 @@ from ewe.xswitch.switch.peers import Peers
 from ewe.xswitch.switch.response_head import NO_ENGINE
 from ewe.xswitch.switch.scheduler import USER, Key
 from ewe.xswitch.switch.web_server_connection import BeginExchange, WebServerConnection
+from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
 
 STATUS_URL = XSWITCH_STATUS_PATH.encode()
@@ -81,7 +82,7 @@ class Requests:
             return self.begin_status(client, params, body)
         self.context.counters["requests"] += 1
         file = script_file(params)
-        far_kind = self.peers.kind_of(file, params)
+        far_kind = self.peers.kind_of(file, params) if self.peers.engines else None
         application: WebApplication | None = None
         path, signature = file, Signature()
         try:
@@ -141,6 +142,7 @@ class Requests:
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
         exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
+        exchange.limits = NO_LIMITS
         exchange.user = exchange.key[USER]
         exchange.identified()
 
@@ -162,8 +164,8 @@ class Requests:
             exchange.fail(answer.status, answer.reason)
             return
         exchange.user, exchange.uid = answer.user, answer.uid
-        # The limits of the groups must be known before the scheduler gets the exchange.
-        self.context.scheduler.limits.note_groups(answer.user, answer.groups)
+        # Before the scheduler gets the exchange: it also asks for the limits by the user's name.
+        exchange.limits = self.context.scheduler.limits.note_groups(answer.user, answer.groups)
         kind = self.engine_kind_for(exchange, answer)
         if kind is None:
             # NO_ENGINE: the web server may run the script itself
