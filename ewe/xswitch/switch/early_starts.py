@@ -18,20 +18,27 @@ from ewe.xswitch.switch.scheduler import Key
 
 
 class EarlyStarts:
-    """Starts idle engines. primer: says which engines the visitors of a usual day will need (setting `prime`)."""
+    """Starts idle engines. primer: says which ones the visitors of a usual day will need; None without `prime`."""
 
     def __init__(self, context: Context, identifier: Identifier, starter: EngineStarter) -> None:
         self.context = context
         self.scheduler = context.scheduler
         self.identifier = identifier
         self.starter = starter
-        self.primer = Primer(context.settings.prime, self.scheduler, self.prime, context.log)
+        self.primer: Primer | None = None
+        if context.settings.prime:
+            self.primer = Primer(context.settings.prime, self.scheduler, self.prime, context.log)
         self.scheduler.replace = self.start_replacement
 
     def tick(self) -> None:
         """Prime engines that are missing, unless this process stops. Called a few times a second."""
-        if not self.context.is_stopping:
+        if self.primer is not None and not self.context.is_stopping:
             self.primer.tick()
+
+    def stop(self) -> None:
+        """Save the profile of use: this process stops."""
+        if self.primer is not None:
+            self.primer.save()
 
     def prime(
         self, key: Key, script: str, on_decided: Callable[[bool], None], for_visitors: bool = True

@@ -94,7 +94,7 @@ class Switch:
             self.identifier,
             self.peers,
             self.status_requests.begin,
-            self.early_starts.primer.note_request,
+            self.early_starts.primer,
         )
         self.listeners = Listeners(self.loop, log)
         self.failed = False
@@ -188,7 +188,7 @@ class Switch:
     def stop(self) -> None:
         """Accept no more requests; end when the running ones have ended, or after GRACE_SECONDS."""
         self.context.is_stopping = True
-        self.early_starts.primer.save()
+        self.early_starts.stop()
         self.listeners.stop()
         self.connections.stop()
         self.stop_after_last_connection(time.monotonic() + GRACE_SECONDS)

@@ -13,7 +13,7 @@ status if the script must not run, 500 if no engine runs its language, 503 while
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ewe.config.defaults import WEB_INF, XSWITCH_STATUS_PATH
 from ewe.xswitch.engine_kinds import EngineKind
@@ -34,8 +34,9 @@ from ewe.xswitch.switch.identify import (
 )
 from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.peers import Peers
+from ewe.xswitch.switch.primer import Primer
 from ewe.xswitch.switch.response_head import NO_ENGINE
-from ewe.xswitch.switch.scheduler import USER, Key
+from ewe.xswitch.switch.scheduler import USER
 from ewe.xswitch.switch.web_server_connection import BeginExchange, WebServerConnection
 from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
@@ -45,10 +46,7 @@ MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
 class Requests:
-    """Begins requests, and gives their exchanges to the scheduler.
-
-    note_request: called with the key and the script of each request whose owner is known (Primer.note_request).
-    """
+    """Begins requests, and gives their exchanges to the scheduler."""
 
     def __init__(
         self,
@@ -56,14 +54,14 @@ class Requests:
         identifier: Identifier,
         peers: Peers,
         begin_status: BeginExchange,
-        note_request: Callable[[Key, str], None],
+        primer: Primer | None,
     ) -> None:
-        """begin_status: begins a request for the status page (StatusRequests.begin)."""
+        """begin_status: begins a request for the status page (StatusRequests.begin). primer: gets each request."""
         self.context = context
         self.identifier = identifier
         self.peers = peers
         self.begin_status = begin_status
-        self.note_request = note_request
+        self.primer = primer
         self.applications = Applications()
         self.installations = Installations(context.loop)
 
@@ -180,7 +178,8 @@ class Requests:
             # answer.path is that of the application's WEB-INF
             exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
-        self.note_request(exchange.key, answer.path)
+        if self.primer is not None:
+            self.primer.note_request(exchange.key, answer.path)
         try:
             if kind.protocol == "engine":
                 exchange.make_engine_request()
