@@ -564,7 +564,7 @@ def test_a_fault_without_the_modules_for_a_traceback_is_still_named(
 
 
 def test_without_the_setting_prime_no_engine_is_expected(bench: Bench) -> None:
-    assert bench.switch.primer is None
+    assert bench.switch.early_starts.primer is None
     assert bench.switch.scheduler.expected_engines(("alice", "python")) == 0
 
 

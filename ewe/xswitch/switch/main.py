@@ -84,11 +84,10 @@ class Switch:
         self.starter = EngineStarter(self.context, self.orders)
         self.identifier = Identifier(self.context, self.orders)
         self.early_starts = EarlyStarts(self.context, self.identifier, self.starter)
-        self.connections = WebServerConnections(
-            self.context, lambda client, params, body: self.requests.begin(client, params, body)
+        self.peers = Peers(self.context, lambda sock: self.connections.connected(sock))
+        self.status_requests = StatusRequests(
+            self.context, self.starter, self.peers, lambda: len(self.connections.open), owner
         )
-        self.peers = Peers(self.context, self.connections.connected)
-        self.status_requests = StatusRequests(self.context, self.starter, self.connections, self.peers, owner)
         self.requests = Requests(
             self.context,
             self.identifier,
@@ -96,6 +95,7 @@ class Switch:
             self.status_requests.begin,
             self.early_starts.primer,
         )
+        self.connections = WebServerConnections(self.context, self.requests.begin)
         self.listeners = Listeners(self.loop, log)
         self.failed = False
         self.loop.add_reader(orders, self.on_orders)

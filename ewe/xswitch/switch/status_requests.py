@@ -18,7 +18,7 @@ from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, IDENTIFYING
 from ewe.xswitch.switch.peers import Peers
 from ewe.xswitch.switch.status import collect_metrics, collect_status, may_see_status, status_response
-from ewe.xswitch.switch.web_server_connection import WebServerConnection, WebServerConnections
+from ewe.xswitch.switch.web_server_connection import WebServerConnection
 
 MAX_MEASURED = 1000  # engines whose memory the status shows: a message has no room for more
 AS_JSON = {b"QUERY_STRING": b"json"}  # parameters with which status_response() returns JSON
@@ -31,15 +31,18 @@ class StatusRequests:
         self,
         context: Context,
         starter: EngineStarter,
-        connections: WebServerConnections,
         peers: Peers,
+        count_connections: Callable[[], int],
         owner: int,
     ) -> None:
-        """owner: the uid of the account that started X-Switch."""
+        """count_connections: returns how many web servers' connections are open.
+
+        owner: the uid of the account that started X-Switch.
+        """
         self.context = context
         self.starter = starter
-        self.connections = connections
         self.peers = peers
+        self.count_connections = count_connections
         self.control = Control(context, owner)
         self.started_at = time.monotonic()
 
@@ -69,7 +72,7 @@ class StatusRequests:
             )
             return exchange
         if params.get(b"XSWITCH_STATUS") == b"counts":
-            numbers = collect_metrics(self.context.scheduler, len(self.connections.open))
+            numbers = collect_metrics(self.context.scheduler, self.count_connections())
             exchange.answer(status_response(numbers, AS_JSON))
             return exchange
 
@@ -114,7 +117,7 @@ class StatusRequests:
 
         answer: of suexecme, to `measure`.
         """
-        count = len(self.connections.open)
+        count = self.count_connections()
         status = collect_status(self.context.scheduler, count, self.started_at, answer)
         return {**status, "far": self.peers.describe(time.monotonic())}
 
