@@ -43,7 +43,7 @@ sub main {
         }
         else {
             @ARGV = @arguments;
-            %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+            %ENV = XSwitch::Protocol::variables($variables);
             prepare($file);
             run_script($file);
             end_process() if $$ != $engine;    # this process is a child that the script has forked
