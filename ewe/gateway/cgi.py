@@ -155,14 +155,13 @@ def of_request(
 def name_and_port(request: Request, io: Stream) -> tuple[str, str]:
     """Return SERVER_NAME and SERVER_PORT: sections 4.1.14 and 4.1.15.
 
-    The name is the host of the request; without one (HTTP/1.0) the address of the listening socket, or localhost if
-    that is a Unix socket. The port is that of the connection. A Unix socket has none: the port is then that of
-    Host, or that of the scheme. A trusted proxy in front of the socket may tell the port (proxies.py).
+    Without a host in the request (HTTP/1.0) the name is the address of the listening socket, or localhost. A Unix
+    socket has no port: it is then that of Host, or that of the scheme, unless a trusted proxy sets it (proxies.py).
     """
     host, port_of_host = split_host(request.host)
     address, port = io.server
-    is_told_by_proxy = io.connected is not None and io.server is not io.connected.server
-    if io.is_over_unix_socket() and not is_told_by_proxy:
+    is_unix_socket = address == "localhost" and (io.peer or io.client)[0] == "unix:"
+    if is_unix_socket and (io.connected is None or io.server is io.connected.server):
         return host or address, port_of_host or ("443" if io.scheme == "https" else "80")
     return host or address, str(port)
 
@@ -413,9 +412,8 @@ class GatewaySource(Source):
     async def look_for_end(self) -> None:
         """Note the end of the output if it is there already; keep the output before it as body_start.
 
-        The length of a short body is then known before the response begins. Wait for nothing: a program may write
-        a part, and go on. The output over a socket needs no look, because one read has all that has arrived.
-        Raises HTTPError(502).
+        The length of a short body is then known before the response begins. Wait for nothing: a program may go on.
+        Over a socket one read has all that has arrived, so there is nothing to look for. Raises HTTPError(502).
         """
 
     def take_body_start(self) -> bytes:

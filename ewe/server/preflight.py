@@ -102,8 +102,7 @@ def notes_of_features(config: Config) -> list[str]:
 def account_of_workers(config: Config) -> str | None:
     """Return the account that the workers become; None if they keep the command's account.
 
-    Beside an X-Switch that root starts with the server, they become nobody without the setting `user`. A server
-    whose settings name an X-Switch (`xswitch`) starts none, and its workers keep root as in any other model.
+    A server whose settings name an X-Switch starts none, and its workers keep root as in other models.
     """
     if starts_xswitch(config) and os.geteuid() == 0:
         return config.user or "nobody"

@@ -12,10 +12,9 @@ SIGNALS lists the stages in which each signal has an effect, and its method. The
 stage, so that a stop always ends. The exit status is STOPPED, ABORTED if requests were aborted, or FAILED if the
 model itself failed.
 
-Python runs a handler between any two instructions of the main thread, also within another handler. Signals that
-come faster than they are handled would therefore fill the stack. on_signal() prevents that: HUP, USR1, TTIN and
-TTOU wait for each other, and several of one that wait have the effect of one. A stop and a status wait for none,
-because a reload may hang.
+Python may run a handler within another one. Signals that come faster than they are handled would fill the stack.
+HUP, USR1, TTIN and TTOU therefore wait for each other, and several of one that wait count once (on_signal()).
+A stop and a status wait for none: a reload may hang.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (w
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
 
 
-class Stage(Enum):
+class WorkerStage(Enum):
     """The stages of a worker."""
 
     SERVING = "it accepts connections, or will soon"
@@ -58,10 +57,10 @@ class Stage(Enum):
     ABORTING = "requests in progress are aborted"
 
 
-SERVING, FINISHING, ABORTING = Stage
+SERVING, FINISHING, ABORTING = WorkerStage
 ALWAYS = (SERVING, FINISHING, ABORTING)
 # signal: (the stages in which it has an effect, the method of Worker, whether it waits for others: on_signal())
-SIGNALS: dict[int, tuple[tuple[Stage, ...], str, bool]] = {
+SIGNALS: dict[int, tuple[tuple[WorkerStage, ...], str, bool]] = {
     signal.SIGTERM: (ALWAYS, "on_stop", False),
     signal.SIGINT: (ALWAYS, "on_stop", False),
     signal.SIGQUIT: (ALWAYS, "on_quit", False),
@@ -100,8 +99,7 @@ def log_failure(failure: str) -> None:
 class Worker:
     """Runs a processor in this process, and turns signals into its finish() and abort().
 
-    waiting: signals that wait for the handler of another one -> the frame that each has interrupted. The last three
-    are true while the handlers of `waiting` run, while abort() runs, and while a status is written.
+    waiting: signals that wait for the handler of another one -> the frame that each has interrupted.
     """
 
     handles_waiting = False
@@ -170,7 +168,7 @@ class Worker:
         return ABORTED if self.processor.aborted else STOPPED
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> WorkerStage:
         """The stage of this worker."""
         if self.aborted:
             return ABORTING

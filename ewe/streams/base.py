@@ -387,13 +387,9 @@ class Stream:
 
         `server` may not be such an address: a listening socket can be bound to every address of the machine.
         """
-        if self.is_over_unix_socket():
+        if (self.peer or self.client)[0] == "unix:" and self.server[0] == "localhost":
             return "unix:"
         return self.bound_to() if self.server[0] in EVERY_ADDRESS else self.server[0]
-
-    def is_over_unix_socket(self) -> bool:
-        """Return whether the connection itself is over a Unix socket: its `server` is ("localhost", 80) then."""
-        return (self.peer or self.client)[0] == "unix:" and self.server[0] == "localhost"
 
     def bound_to(self) -> str:
         """Return the local address of the connection's socket."""

@@ -39,7 +39,6 @@ def run(name: str, arguments: Sequence[str]) -> int:
     except OSError as reason:
         # An error of shutil itself has no strerror
         text = f"{reason.filename}: {reason.strerror}" if reason.strerror else str(reason)
-        # A word of the command line that names a file without use is a wrong word (ewe.config.command)
         is_named = reason.filename is not None and reason.filename == vars(options).get("file")
         raise (UsageError if is_named else Failure)(escaped(text, MESSAGE)) from None
 
@@ -99,14 +98,13 @@ def pack_directory(options: Namespace) -> int:
 
 @contextmanager
 def new_file_beside(target: str) -> Iterator[str]:
-    """Make an empty file in the directory of `target`, under a name that no file has; yield its path.
+    """Make a file beside `target`, under a name that no file has; yield its path. At the end, remove it.
 
-    At the end, remove it unless it has another name by then. It has the mode of other new files. Raises UsageError
-    if the directory takes no file.
+    Raises UsageError if the directory takes no file.
     """
     directory, name = os.path.split(os.path.abspath(target))
     try:
-        # The name begins with a dot: a package in the directory that is packed does not contain it
+        # Begins with a dot: no part of a package of this directory
         descriptor, new_file = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=directory)
     except OSError as reason:
         raise cannot_write(target, reason) from None

@@ -97,6 +97,16 @@ class Bench:
             if received[0]["order"] == "start":
                 return received
 
+    def identify_and_start(self, script: Path) -> list[int]:
+        """Answer as suexecme: alice owns the script, and its engine runs. Return the engine's descriptors."""
+        message, _ = channel.receive(self.suexecme) or ({}, [])
+        owner = {"user": "alice", "uid": os.getuid(), "groups": [], "home": "/"}
+        about = {"path": str(script), "language": "python", "interpreter": "", "environment": {}}
+        channel.send(self.suexecme, {"id": message["id"], **owner, **about})
+        message, descriptors = self.next_start()
+        channel.send(self.suexecme, {"id": message["id"], "pid": 4_000_000})
+        return descriptors
+
     def start_engine(self, pid: int) -> None:
         """Read the order that starts an engine, and answer it."""
         received = channel.receive(self.suexecme)
@@ -512,7 +522,7 @@ def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None
 FAULTY = """
 import sys
 from ewe.xswitch import cli, supervisor
-from ewe.xswitch.switch.requests import Requests
+from ewe.xswitch.switch.requests import ScriptRequests
 
 def closed(*arguments):  # the last step of the change of account
     sys.path.clear()
@@ -523,7 +533,7 @@ def begin(self, *arguments):
     raise RuntimeError("a fault of the test")
 
 supervisor.prctl = closed
-Requests.begin = begin
+ScriptRequests.begin = begin
 sys.exit(cli.main(["--listen", sys.argv[1]]))
 """
 
@@ -589,12 +599,7 @@ def test_a_warm_request_makes_few_calls(
     loop = threading.Thread(target=run_loop, daemon=True)
     loop.start()
     begin()
-    message, _ = channel.receive(bench.suexecme) or ({}, [])
-    owner = {"user": "alice", "uid": os.getuid(), "groups": [], "home": "/"}
-    about = {"path": str(script), "language": "python", "interpreter": "", "environment": {}}
-    channel.send(bench.suexecme, {"id": message["id"], **owner, **about})
-    message, (data_end, errors, control_end) = bench.next_start()
-    channel.send(bench.suexecme, {"id": message["id"], "pid": 4_000_000})
+    data_end, errors, control_end = bench.identify_and_start(script)
     with socket.socket(fileno=data_end) as data, socket.socket(fileno=control_end) as control:
         for _ in range(30):
             assert control.recv(9000).startswith(bytes(script))

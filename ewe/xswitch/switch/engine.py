@@ -15,10 +15,9 @@ time that it uses itself counts: while the client sends the body, or takes the r
 suspended, and STALLED_SECONDS applies instead. `awaits_body` and `state` tell which of the three cases applies: see
 expiry_cause().
 
-Short responses. An engine writes the output of a script first, and the end of the response some microseconds later.
-If X-Switch passed on what it has read by then, the web server could not know the length of a short response in
-time, and would send it in chunks. X-Switch therefore holds the first output for HOLD_SECONDS, unless it fills the
-buffer of one read: pass_output(). A script that writes a part and goes on loses no more time than that, and once.
+Short responses. An engine writes the end of a response some microseconds after the output. The web server sends
+chunks if it gets the output alone, because it does not know the length. X-Switch therefore holds the first output
+for HOLD_SECONDS, unless it fills the buffer of one read: pass_output().
 
 Failures. When an engine breaks the protocol or ends, close() does three things in this order: close the sockets,
 make suexecme kill the process (Context.kill_engine) and make the scheduler forget the engine. The exchange learns

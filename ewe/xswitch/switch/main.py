@@ -6,7 +6,7 @@ meets the parts in this order. Left: the attribute of Switch; then the file:
     listeners         listening               a web server connects
     connections       web_server_connection   FastCGI records become a request
     requests          requests                the request's script is found
-      status_requests   status_requests         ... or it is for X-Switch's own page: the status, an action
+      status_requests   status                  ... or it is for X-Switch's own page: the status, an action
       peers             peers                   ... or the script is on another machine
     identifier        identify                suexecme reports the script's owner; answers are cached for 2 seconds
     scheduler         scheduler               finds an idle engine, or starts one, or puts the exchange into a queue
@@ -15,7 +15,7 @@ meets the parts in this order. Left: the attribute of Switch; then the file:
                       exchange                the response goes back to the web server; it handles every failure
 
     orders            orders                  the orders to suexecme, which wait in a queue for each user
-    early_starts      early_starts            starts engines for which no request waits
+    early_starts      primer                  starts engines for which no request waits
     context           context                 what all parts share: the settings, the loop, the log, the counters
     loop              loop                    calls the parts back
 
@@ -37,17 +37,17 @@ from ewe.trace import NONE, Trace
 from ewe.xswitch import channel
 from ewe.xswitch.settings import Settings, read_copy
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.early_starts import EarlyStarts
 from ewe.xswitch.switch.engine_starter import EngineStarter
 from ewe.xswitch.switch.identify import Identifier
 from ewe.xswitch.switch.listening import Listeners
 from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.peers import Peers
-from ewe.xswitch.switch.requests import Requests
+from ewe.xswitch.switch.primer import EarlyStarts
+from ewe.xswitch.switch.requests import ScriptRequests
 from ewe.xswitch.switch.resources import MachineReader
 from ewe.xswitch.switch.scheduler import Scheduler
-from ewe.xswitch.switch.status_requests import StatusRequests
+from ewe.xswitch.switch.status import StatusRequests
 from ewe.xswitch.switch.web_server_connection import WebServerConnections
 
 TICK_SECONDS = 0.1  # between two checks of deadlines
@@ -88,7 +88,7 @@ class Switch:
         self.status_requests = StatusRequests(
             self.context, self.starter, self.peers, lambda: len(self.connections.open), owner
         )
-        self.requests = Requests(
+        self.requests = ScriptRequests(
             self.context,
             self.identifier,
             self.peers,

@@ -1,13 +1,7 @@
 """A request's way from a web server's connection to the scheduler: its script, the owner, the kind of engine.
 
-    begin() ──▶ find_script() ──▶ Identifier ──▶ identified() ──▶ Exchange.identified(): the scheduler
-       │                              ▲              │
-       │ the file is on another       │ again        │ refused while a package is being installed
-       ▼ machine (peers.py)           └──────────────┘ (installations.py)
-    send_far()
-
-Every failure on the way ends the exchange with a status: 400 and 404 for a path that names no script, suexecme's
-status if the script must not run, 500 if no engine runs its language, 503 while this process stops.
+begin() ──▶ find_script() ──▶ Identifier ──▶ identified() ──▶ Exchange.identified(): the scheduler
+  └──▶ send_far(): the file is on another machine (peers.py)
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ STATUS_URL = XSWITCH_STATUS_PATH.encode()
 MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
-class Requests:
+class ScriptRequests:
     """Begins requests, and gives their exchanges to the scheduler."""
 
     def __init__(

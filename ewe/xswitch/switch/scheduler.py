@@ -134,7 +134,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.draining: dict[EngineType, str] = {}
         # Engines on other machines, by their language: far_engine.py. They count towards no limit of this machine.
         self.far_engines: dict[str, EngineType] = {}
-        # Starts an engine in place of one that was restarted (early_starts.py).
+        # Starts an engine in place of one that was restarted (primer.py).
         self.replace: Callable[[EngineType], None] = lambda engine: None
 
     # Exchanges

@@ -135,7 +135,7 @@ class WebServerConnection:
             self.outbox.send(self.responder.take_reply())
         if began is not None:
             try:
-                # Requests.begin(), not a method of this class
+                # ScriptRequests.begin(), not a method of this class
                 exchange = self.begin_exchange(self, began.params, body)
             except Exception:
                 self.close()  # no response will follow
