@@ -225,7 +225,6 @@ async def response(
         await source.discard()
         await source.close()
         return Response(status, head.fields, reason=head.reason)
-    await source.look_for_end()
     if source.finished and source.length in (None, len(source.body_start)) and request.method != "HEAD":
         whole = source.take_body_start()  # the whole body came with the head, so its length is known
         return Response(status, head.fields, whole, reason=head.reason, head=head.encoded)
@@ -408,13 +407,6 @@ class GatewaySource(Source):
             if match is not None:
                 self.body_start = head[match.end() :]
                 return head[: match.start() + 1] if match.start() else b""
-
-    async def look_for_end(self) -> None:
-        """Note the end of the output if it is there already; keep the output before it as body_start.
-
-        The length of a short body is then known before the response begins. Wait for nothing: a program may go on.
-        Over a socket one read has all that has arrived, so there is nothing to look for. Raises HTTPError(502).
-        """
 
     def take_body_start(self) -> bytes:
         """Return the bytes that were read with the head; b"" on a second call."""

@@ -207,27 +207,11 @@ class RunningProgram(GatewaySource):
             if data:
                 await self.poller.share(len(data))
                 return data
-            await self.output_ended()
+            self.finished = True
+            status = await self.wait()
+            if status is not None and status < 0:  # an incomplete body must not look complete
+                raise HTTPError(502, f"{self.name}: ended by signal {-status}")
         return b""
-
-    async def output_ended(self) -> None:
-        """Wait for the exit, after the end of the output. Raises HTTPError(502) if a signal ended the program."""
-        self.finished = True
-        status = await self.wait()
-        if status is not None and status < 0:  # an incomplete body must not look complete
-            raise HTTPError(502, f"{self.name}: ended by signal {-status}")
-
-    async def look_for_end(self) -> None:
-        try:
-            while not self.finished and len(self.body_start) < RECEIVE_BYTES:
-                if data := os.read(self.output, RECEIVE_BYTES):
-                    self.body_start += data
-                elif has_exited(self.exit_descriptor, 0):
-                    await self.output_ended()
-                else:  # how the program ends is not known yet, and may take EXIT_TIMEOUT_S
-                    return
-        except BlockingIOError:
-            pass  # the program may write more
 
     def how_it_ended(self) -> str:
         """Return the exit status for a message; for 127 also the reason why the script could not run."""

@@ -175,29 +175,6 @@ def test_programs_under_every_model(start: Start, variant: str) -> None:
     assert "/cgi-bin/fails: why\n" in log and log.count(": 502, ") == 2 and "Traceback" not in log
 
 
-def test_the_length_of_a_short_answer_is_told_if_the_program_has_ended(start: Start, model: str) -> None:
-    """The server is held up until then. A program that goes on gets its output through, in chunks."""
-    server = start(model)
-    script = (
-        f'#!/bin/sh\necho $$ > "$0.pid"\nuntil [ -e "$0.go" ]; do sleep 0.02; done\n{HEAD}\nprintf short\n'
-    )
-    write_program(server.cgi / "ends", script)
-    write_program(server.cgi / "dies", script + "kill -9 $$\n")
-    with server.connect() as sock:
-        for name in ("ends", "dies"):
-            sock.sendall(request("GET", f"/cgi-bin/{name}"))
-            pid = pid_in(server.cgi / f"{name}.pid")
-            with server.held_up():
-                (server.cgi / f"{name}.go").touch()
-                wait_until(lambda pid=pid: (ended := look(pid)) is None or ended.state == "Z", 30)  # type: ignore[misc]
-            status, fields, body = read_response(sock)
-            if name == "ends":
-                assert (status, fields.get("content-length"), body) == (200, "5", b"short")
-                assert "transfer-encoding" not in fields
-            else:
-                assert status == 502
-
-
 # --- The request: section 4 -----------------------------------------------------------------------------
 
 
