@@ -241,19 +241,6 @@ def test_status(start: Start, variant: str) -> None:
     assert "Traceback" not in server.log()
 
 
-def test_signals_that_come_faster_than_they_are_handled(start: Start, model: str) -> None:
-    """A handler that runs within another one, again and again, would fill the stack."""
-    server = start(model)
-    for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGHUP):
-        for _ in range(3000):
-            os.kill(server.pid, number)
-    server.wait_for_log(" status: ")
-    server.wait_for_log("the configuration was read again")
-    wait_until(lambda: web.get(server.url).status_code == 200, 20, server.log)
-    assert server.stop() == 0, server.log()
-    assert "Traceback" not in server.log() and "RecursionError" not in server.log()
-
-
 @pytest.mark.starts_processes
 def test_sockets_of_a_service_manager(tmp_path: Path) -> None:
     """LISTEN_FDS and NOTIFY_SOCKET: the process is told its own number, so a shell execs the server."""
