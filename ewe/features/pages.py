@@ -29,7 +29,7 @@ EXTENSION = ".php"
 # The extensions of pages that X-Switch runs: PHP, and Java. Java's pages are protected even if their application
 # has no WEB-INF yet.
 EXTENSIONS = (EXTENSION, ".jsp", ".jspx", ".jspf")
-MAX_PATHS = 1000  # in memory, with the page of each or None
+MAX_PATHS = 1000  # in memory, with the page of each or None (only of paths that can be no page: find())
 PAGE_CACHE_S = 1.0  # seconds for which a path keeps its page
 
 
@@ -51,10 +51,14 @@ class Pages:
 
     def find(self, path: str) -> Script | None:
         """Return the page for a path; None if there is none. Raises HTTPError(403, 404)."""
-        if EXTENSION in path or self.directories:
-            # The result is not cached: a page that has just been written must not be sent as a file.
-            return self.find_uncached(path)
-        return self.scripts_by_path.find(path, self.find_uncached)
+        if EXTENSION not in path and not self.directories:
+            return self.scripts_by_path.find(path, self.find_uncached)
+        # A path without a page is not cached: a page that has just been written must not be sent as a file. A page
+        # that is cached and gone does no harm: X-Switch looks for its file again.
+        page = self.scripts_by_path.get(path, None)
+        if page is None and (page := self.find_uncached(path)) is not None:
+            self.scripts_by_path[path] = page
+        return page
 
     def find_uncached(self, path: str) -> Script | None:
         """Find the page on the disk. Raises HTTPError(403, 404)."""

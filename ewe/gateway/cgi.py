@@ -115,14 +115,13 @@ def request_variables(
 
     connection_variables() has the others. length: of the request's body, in bytes.
     """
-    server, scheme = io.server, io.scheme
-    host, port = split_host(request.host)
+    scheme = io.scheme
+    server_name, server_port = name_and_port(request, io)
     values = {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "SERVER_SOFTWARE": f"ewe/{__version__}",
-        "SERVER_NAME": host or server[0],
-        # Only a Unix socket has no port: server[1] is 0.
-        "SERVER_PORT": str(server[1] or port or (443 if scheme == "https" else 80)),
+        "SERVER_NAME": server_name,
+        "SERVER_PORT": server_port,
         "SERVER_PROTOCOL": request.protocol,
         "REQUEST_METHOD": request.method,
         "REQUEST_SCHEME": scheme,
@@ -151,6 +150,20 @@ def request_variables(
         paths["PATH_TRANSLATED"] = document_root + script.path_info
     environment |= {name.encode(): os.fsencode(path) for name, path in paths.items()}
     return environment | io.variables if io.variables else environment
+
+
+def name_and_port(request: Request, io: Stream) -> tuple[str, str]:
+    """Return SERVER_NAME and SERVER_PORT: sections 4.1.14 and 4.1.15.
+
+    Without a host in the request (HTTP/1.0) the name is the address of the listening socket, or localhost. A Unix
+    socket has no port: it is then that of Host, or that of the scheme, unless a trusted proxy sets it (proxies.py).
+    """
+    host, port_of_host = split_host(request.host)
+    address, port = io.server
+    is_unix_socket = address == "localhost" and (io.peer or io.client)[0] == "unix:"
+    if is_unix_socket and (io.connected is None or io.server is io.connected.server):
+        return host or address, port_of_host or ("443" if io.scheme == "https" else "80")
+    return host or address, str(port)
 
 
 def variable_of(field: str) -> bytes:

@@ -52,8 +52,8 @@ from ewe.gateway.cgi import (
     NOT_PASSED_ON,
     ProgramHead,
     content_length,
+    name_and_port,
     response_status,
-    split_host,
     variable_of,
 )
 from ewe.gateway.spool import temporary_file
@@ -106,13 +106,11 @@ def add_request(environ: dict[str, Any], request: Request, io: Stream, path_info
 
     Those of guards and of the setting `env` (io.variables) come last: they replace fields of the same name.
     """
-    host, port = split_host(request.host)
     environ["REQUEST_METHOD"] = request.method
     environ["PATH_INFO"] = as_native(path_info)
     environ["QUERY_STRING"] = request.query or ""
     environ["REQUEST_URI"] = request.target
-    environ["SERVER_NAME"] = host or io.server[0]
-    environ["SERVER_PORT"] = str(io.server[1] or port or (443 if io.scheme == "https" else 80))
+    environ["SERVER_NAME"], environ["SERVER_PORT"] = name_and_port(request, io)
     environ["SERVER_PROTOCOL"] = request.protocol
     environ["REMOTE_ADDR"] = io.client[0]
     environ["REMOTE_PORT"] = str(io.client[1])

@@ -103,21 +103,23 @@ def notes_of_features(config: Config) -> list[str]:
 
 
 def account_of_workers(config: Config) -> str | None:
-    """Return the account that the workers become; None if they keep the command's account."""
-    if model_named(config.concurrency).needs_xswitch and os.geteuid() == 0:
+    """Return the account that the workers become; None if they keep the command's account.
+
+    A server whose settings name an X-Switch starts none, and its workers keep root as in other models.
+    """
+    if starts_xswitch(config) and os.geteuid() == 0:
         return config.user or "nobody"
     return config.user
 
 
 def warnings_of_workers(config: Config) -> list[str]:
     """Return one line for each file that this process's account may not read, and each program it cannot start."""
-    has_xswitch = model_named(config.concurrency).needs_xswitch
     lines = [
         *closed_directory_warnings(config),
         *closed_python_warnings(),
-        *log_rotation_warnings(config, rotates_as_root=has_xswitch),
+        *log_rotation_warnings(config, rotates_as_root=starts_xswitch(config)),
     ]
-    if not has_xswitch:  # X-Switch would start programs as their owners
+    if not model_named(config.concurrency).needs_xswitch:  # X-Switch would start programs as their owners
         lines += program_warnings(config)
     return list(dict.fromkeys(lines))
 

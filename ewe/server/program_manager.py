@@ -302,6 +302,7 @@ class ManagerProcess:
         self.slots = [ProcessSlot(program) for program in programs for _ in range(program.count)]
         self.retiring: list[ProgramProcess] = []
         self.restarting = False
+        self.reopening = False  # the logs must be opened again
 
     def run(self) -> None:
         """Run until the server has ended, then end all processes."""
@@ -309,9 +310,12 @@ class ManagerProcess:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # with a handler, the signal ends poll()
         signal.signal(signal.SIGHUP, self.on_reload)
-        signal.signal(signal.SIGUSR1, lambda number, frame: logger.reopen_logs())
+        signal.signal(signal.SIGUSR1, self.on_reopen)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
         while True:
+            if self.reopening:
+                self.reopening = False
+                logger.reopen_logs()
             if self.restarting:
                 self.restart()
             self.reap()
@@ -342,6 +346,10 @@ class ManagerProcess:
     def on_reload(self, number: int, frame: object) -> None:
         """HUP: note that the processes must be replaced."""
         self.restarting = True
+
+    def on_reopen(self, number: int, frame: object) -> None:
+        """USR1: note that the logs must be opened again."""
+        self.reopening = True
 
     def processes(self) -> list[ProgramProcess]:
         """Return all running processes."""

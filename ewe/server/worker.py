@@ -8,8 +8,13 @@
     USR1                reopen the logs
     USR2                write status and stacks to the error log
 
-The next stage bounds the time of each stage, so that a stop always ends. The exit status is STOPPED, ABORTED if
-requests were aborted, or FAILED if the model itself failed.
+SIGNALS lists the stages in which each signal has an effect, and its method. The next stage bounds the time of each
+stage, so that a stop always ends. The exit status is STOPPED, ABORTED if requests were aborted, or FAILED if the
+model itself failed.
+
+Python may run a handler within another one. Signals that come faster than they are handled would fill the stack.
+HUP, USR1, TTIN and TTOU therefore wait for each other, and several of one that wait count once (on_signal()).
+A stop and a status wait for none: a reload may hang.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from ewe import logger
@@ -41,6 +47,30 @@ HANDLED = STOPS | {
 }
 ONLY_MANY = "TTIN and TTOU change the number of workers, where there are many (workers)"
 ABORT_TIMEOUT_S = 2.0  # seconds from abort() until a process that hangs is ended
+
+
+class WorkerStage(Enum):
+    """The stages of a worker."""
+
+    SERVING = "it accepts connections, or will soon"
+    FINISHING = "it accepts none, and requests in progress end"
+    ABORTING = "requests in progress are aborted"
+
+
+SERVING, FINISHING, ABORTING = WorkerStage
+ALWAYS = (SERVING, FINISHING, ABORTING)
+# signal: (the stages in which it has an effect, the method of Worker, whether it waits for others: on_signal())
+SIGNALS: dict[int, tuple[tuple[WorkerStage, ...], str, bool]] = {
+    signal.SIGTERM: (ALWAYS, "on_stop", False),
+    signal.SIGINT: (ALWAYS, "on_stop", False),
+    signal.SIGQUIT: (ALWAYS, "on_quit", False),
+    signal.SIGALRM: ((FINISHING, ABORTING), "on_alarm", False),
+    signal.SIGHUP: ((SERVING,), "on_reload", True),
+    signal.SIGUSR1: (ALWAYS, "on_reopen", True),
+    signal.SIGUSR2: (ALWAYS, "on_status", False),
+    signal.SIGTTIN: ((SERVING,), "on_count", True),
+    signal.SIGTTOU: ((SERVING,), "on_count", True),
+}
 
 
 def ignore_signals() -> None:
@@ -67,7 +97,14 @@ def log_failure(failure: str) -> None:
 
 
 class Worker:
-    """Runs a processor in this process, and turns signals into its finish() and abort()."""
+    """Runs a processor in this process, and turns signals into its finish() and abort().
+
+    waiting: signals that wait for the handler of another one -> the frame that each has interrupted.
+    """
+
+    handles_waiting = False
+    is_aborting = False
+    is_reporting = False
 
     def __init__(
         self,
@@ -96,21 +133,15 @@ class Worker:
         self.began = time.monotonic()
         self.interrupts = 0
         self.stopping = self.aborted = False
+        self.waiting: dict[int, object] = {}
         # The time.monotonic() from which an alarm ends the process. An earlier alarm is that of `grace`.
         self.exit_from = 0.0
         logger.access.name_worker(self.processor.name, name)
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Serve until a stop; return the exit status. ready: called once the signal handlers are installed."""
-        signal.signal(signal.SIGTERM, self.on_stop)
-        signal.signal(signal.SIGINT, self.on_stop)
-        signal.signal(signal.SIGQUIT, self.on_quit)
-        signal.signal(signal.SIGALRM, self.on_alarm)
-        signal.signal(signal.SIGUSR1, self.on_reopen)
-        signal.signal(signal.SIGUSR2, self.on_status)
-        signal.signal(signal.SIGHUP, self.on_reload)
-        for number in (signal.SIGTTIN, signal.SIGTTOU):
-            signal.signal(number, self.on_count)
+        for number in SIGNALS:
+            signal.signal(number, self.on_signal)
         signal.set_wakeup_fd(self.listener.wake_writer, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         try:
@@ -135,6 +166,39 @@ class Worker:
             self.processor.aborted += kill_programs()
             logger.report_losses()
         return ABORTED if self.processor.aborted else STOPPED
+
+    @property
+    def stage(self) -> WorkerStage:
+        """The stage of this worker."""
+        if self.aborted:
+            return ABORTING
+        return FINISHING if self.stopping else SERVING
+
+    def on_signal(self, number: int, frame: object) -> None:
+        """Call the method that SIGNALS names: now, or after the handlers for which the signal waits.
+
+        This is the handler of each signal.
+        """
+        _, _, waits = SIGNALS[number]
+        if not waits:
+            self.call_method_for(number, frame)
+            return
+        self.waiting[number] = frame
+        while (
+            self.waiting and not self.handles_waiting
+        ):  # otherwise an outer call of this method handles them
+            self.handles_waiting = True
+            try:
+                first = next(iter(self.waiting))
+                self.call_method_for(first, self.waiting.pop(first))
+            finally:
+                self.handles_waiting = False
+
+    def call_method_for(self, number: int, frame: object) -> None:
+        """Call the method for a signal, if the signal has an effect in this stage."""
+        stages, method, _ = SIGNALS[number]
+        if self.stage in stages:
+            getattr(self, method)(number, frame)
 
     def on_stop(self, number: int, frame: object) -> None:
         """TERM, INT: let requests in progress end; at the second INT, abort them."""
@@ -161,23 +225,32 @@ class Worker:
         A further signal sets no other alarm: it would give a process that hangs more time.
         """
         if self.aborted:
-            self.processor.abort()
+            self.abort()
             return
         self.aborted = True
         # An alarm of `grace` may be pending already. This moment lies between it and the alarm that is set here.
         self.exit_from = time.monotonic() + ABORT_TIMEOUT_S / 2
-        self.processor.abort()
+        self.abort()
         signal.setitimer(signal.ITIMER_REAL, ABORT_TIMEOUT_S)
 
+    def abort(self) -> None:
+        """Abort all requests. A signal that arrives meanwhile does not begin that a second time."""
+        if not self.is_aborting:
+            self.is_aborting = True
+            try:
+                self.processor.abort()
+            finally:
+                self.is_aborting = False
+
     def on_alarm(self, number: int, frame: object) -> None:
-        """ALRM: abort after `grace`, or end the process ABORT_TIMEOUT_S after abort(). Ignore it before a stop."""
+        """ALRM: abort after `grace`, or end the process ABORT_TIMEOUT_S after abort()."""
         if self.aborted:
             # The alarm of `grace` may come together with QUIT, and on_quit() run first. The alarm that on_quit()
             # has set comes later.
             if time.monotonic() >= self.exit_from:
                 kill_programs()
                 os._exit(ABORTED)
-        elif self.stopping:
+        else:
             grace = self.factory.config.grace
             logger.errors.warning(
                 f"{self.processor.unfinished()} requests did not end in {grace:g} s (grace)"
@@ -204,7 +277,16 @@ class Worker:
             logger.errors.warning(ONLY_MANY)
 
     def on_status(self, number: int, frame: object) -> None:
-        """USR2: write status and stacks to the error log."""
+        """USR2: write status and stacks to the error log. One that is being written answers this signal, too."""
+        if not self.is_reporting:
+            self.is_reporting = True
+            try:
+                self.report_status()
+            finally:
+                self.is_reporting = False
+
+    def report_status(self) -> None:
+        """Write status and stacks to the error log, and tell child processes to do the same."""
         processor = self.processor
         streams = list(processor.live)
         idle = sum(stream.idle for stream in streams)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from ewe.config.command import RaisingParser, UsageError
 from ewe.config.messages import Failure
@@ -38,7 +39,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
     except OSError as reason:
         # An error of shutil itself has no strerror
         text = f"{reason.filename}: {reason.strerror}" if reason.strerror else str(reason)
-        raise Failure(escaped(text, MESSAGE)) from None
+        is_named = reason.filename is not None and reason.filename == vars(options).get("file")
+        raise (UsageError if is_named else Failure)(escaped(text, MESSAGE)) from None
 
 
 def parser_of(name: str) -> RaisingParser:
@@ -84,15 +86,42 @@ def pack_directory(options: Namespace) -> int:
     target = options.file or f"{directory}.zip"
     if not os.path.isdir(directory):
         raise UsageError(f"{options.directory} is no directory")
-    new_file = os.path.abspath(f"{target}.new")
-    try:
+    with new_file_beside(target) as new_file:
         count = pack(directory, new_file, former=os.path.abspath(target))
-        os.replace(new_file, target)
-    finally:
-        with suppress(FileNotFoundError):  # it is gone if os.replace() has renamed it
-            os.unlink(new_file)
+        try:
+            os.replace(new_file, target)
+        except OSError as reason:
+            raise cannot_write(target, reason) from None
     print(f"{target}: {count} files")
     return 0
+
+
+@contextmanager
+def new_file_beside(target: str) -> Iterator[str]:
+    """Make a file beside `target`, under a name that no file has; yield its path. At the end, remove it.
+
+    Raises UsageError if the directory takes no file.
+    """
+    directory, name = os.path.split(os.path.abspath(target))
+    try:
+        # Begins with a dot: no part of a package of this directory
+        descriptor, new_file = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=directory)
+    except OSError as reason:
+        raise cannot_write(target, reason) from None
+    umask = os.umask(0o077)
+    os.umask(umask)
+    os.fchmod(descriptor, 0o666 & ~umask)
+    os.close(descriptor)
+    try:
+        yield new_file
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(new_file)
+
+
+def cannot_write(file: str, reason: OSError) -> UsageError:
+    """Return the error of a command line that names a file which cannot be written."""
+    return UsageError(escaped(f"cannot write {file}: {reason.strerror}", MESSAGE))
 
 
 def install(options: Namespace) -> int:

@@ -210,7 +210,9 @@ def check_settings(settings: PackageSettings, directory: str) -> None:
     if settings.user not in ("", own_name):
         raise BadPackage(f"{SETTINGS}: it is for the user {settings.user[:50]!r}, and this is {own_name}")
     for name in settings.entry:
-        if not os.path.isfile(os.path.join(directory, name)) or os.path.normpath(name) != name:
+        # Of an absolute path, join() would drop the directory
+        leads_outside = os.path.isabs(name) or os.path.normpath(name) != name or name.split("/")[0] == ".."
+        if leads_outside or not os.path.isfile(os.path.join(directory, name)):
             raise BadPackage(f"{SETTINGS}: its entry {name[:200]!r} is no file in it")
 
 

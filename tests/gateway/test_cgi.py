@@ -46,6 +46,7 @@ from ewe.http.messages import Request, Response
 from ewe.http.parser import parse_request
 from ewe.site import Site
 from ewe.streams.base import Stream
+from ewe.streams.listener import server_name
 
 Answer = tuple[int, dict[str, str], bytes]
 # A test with this mark asks the server that it shares with the tests of this file, once for each way to wait.
@@ -355,17 +356,33 @@ def test_long_names_of_fields_are_not_remembered() -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "host", "port"),
-    [("http", b"ewe", "80"), ("https", b"ewe", "443"), ("https", b"ewe:8443", "8443")],
+    [("http", b"ewe", "80"), ("https", b"ewe", "443"), ("https", b"ewe:8443", "8443"), ("https", b"", "443")],
 )
 def test_over_a_unix_socket_the_port_is_that_of_the_url(scheme: str, host: bytes, port: str) -> None:
     """A Unix socket has no port. The program's URLs must lead back to the client's: section 4.1.15, PEP 3333."""
-    request = parse_request(b"GET /x HTTP/1.1\r\nHost: %b\r\n\r\n" % host, RequestLimits())
-    client = Stream(("unix:", 0), ("unix:", 0), Config())
+    fields = b" HTTP/1.1\r\nHost: %b\r\n\r\n" % host if host else b" HTTP/1.0\r\n\r\n"
+    request = parse_request(b"GET /x" + fields, RequestLimits())
+    with socket.socket(socket.AF_UNIX) as listening:
+        client = Stream(("unix:", 0), server_name(listening), Config())
     client.scheme = scheme
     found = cgi.variables(request, client, Script("/x", "/x", ""), 0, "/")
     environ: dict[str, str] = {}
     add_request(environ, request, client, "/x", 0)
     assert found[b"SERVER_PORT"].decode() == environ["SERVER_PORT"] == port
+    assert found[b"SERVER_NAME"].decode() == environ["SERVER_NAME"] == ("ewe" if host else "localhost")
+
+
+def test_the_name_of_a_server_at_a_unix_socket(start: Start, model: str, tmp_path: Path) -> None:
+    """Section 4.1.14 asks for a host name; HTTP/1.0 may name none."""
+    path = tmp_path / "ewe.sock"
+    server = start(model, "--bind", "127.0.0.1:0", "--bind", f"unix:{path}")
+    write_program(server.cgi / "variables", VARIABLES)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(str(path))
+        sock.sendall(b"GET /cgi-bin/variables HTTP/1.0\r\n\r\n")
+        found = read_all(sock).partition(b"\r\n\r\n")[2].split(b"\0")
+    assert {b"SERVER_NAME=localhost", b"SERVER_PORT=80", b"SERVER_ADDR=unix:"} <= {*found}
 
 
 def test_the_address_of_the_server(start: Start, model: str) -> None:

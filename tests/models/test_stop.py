@@ -259,6 +259,76 @@ def test_a_further_signal_gives_a_process_that_hangs_no_more_time(monkeypatch: p
     assert alarms == [ABORT_TIMEOUT_S] and worker.exit_from == exit_from > 0 and len(aborts) == 2
 
 
+def idle_worker() -> Worker:
+    """Return a worker that serves nothing."""
+    worker = object.__new__(Worker)
+    worker.stopping = worker.aborted = False
+    worker.waiting = {}
+    return worker
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1], ids=lambda each: each.name)
+def test_a_signal_within_its_own_handler_waits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each handler took longer than the time to the next signal. None is lost, and the stack stays short."""
+    worker = idle_worker()
+    calls: list[int] = []
+    running: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        assert not running, "within another handler"
+        running.append(number)
+        calls.append(number)
+        if len(calls) < 5000:
+            worker.on_signal(number, None)
+        running.clear()
+
+    for name in ("on_reload", "on_reopen"):
+        monkeypatch.setattr(worker, name, handler)
+    worker.on_signal(number, None)
+    assert calls == [number] * 5000 and not worker.waiting
+
+
+def test_a_reload_delays_no_stop_and_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload may hang. A status that is being written answers each USR2, and an abort each QUIT."""
+    worker = idle_worker()
+    seen: list[str] = []
+
+    def reload(number: int, frame: object) -> None:
+        seen.append("reload")
+        worker.on_signal(signal.SIGUSR1, None)
+        worker.on_signal(signal.SIGUSR2, None)
+        worker.on_signal(signal.SIGQUIT, None)
+        worker.on_signal(signal.SIGHUP, None)  # too late: the stop has begun
+        seen.append("reloaded")
+
+    def note(name: str, number: int) -> None:
+        seen.append(name)
+        worker.on_signal(number, None)
+
+    monkeypatch.setattr(signal, "setitimer", lambda timer, seconds: None)
+    monkeypatch.setattr(worker, "on_reload", reload)
+    monkeypatch.setattr(worker, "on_reopen", lambda number, frame: seen.append("reopen"))
+    monkeypatch.setattr(worker, "report_status", lambda: note("status", signal.SIGUSR2))
+    processor: Any = SimpleNamespace(abort=lambda: note("abort", signal.SIGQUIT))
+    worker.processor = processor
+    worker.on_signal(signal.SIGHUP, None)
+    assert seen == ["reload", "status", "abort", "reloaded", "reopen"]
+
+
+def test_a_reload_during_a_stop_reads_nothing(start: Start, model: str) -> None:
+    server = start(model)
+    with begin_sleep(server) as sock:
+        os.kill(server.pid, signal.SIGTERM)
+        server.wait_for_log(IN_PROGRESS)
+        os.kill(server.pid, signal.SIGHUP)
+        os.kill(server.pid, signal.SIGUSR2)  # both may wait together: Python calls the handler of HUP first
+        server.wait_for_log(" status: ")
+        (server.root / "finish").touch()
+        assert b"slept" in read_response(sock)[2]
+    assert server.process.wait(30) == 0, server.log()
+    assert "the configuration was read again" not in server.log()
+
+
 @pytest.mark.parametrize("name", ["thread", "pool", "pool --parking never"])
 def test_threads_can_be_stopped(start: Start, name: str) -> None:
     """EWE section 5.3: a thread ended only with its client. Here a client that stays on does not keep it."""

@@ -12,7 +12,9 @@ import pytest
 from support.server import ROOT, Start, run_command, write_program
 from support.wire import read_all
 
+from ewe.config.settings import Config
 from ewe.server.access import call_as_account
+from ewe.server.preflight import account_of_workers
 from ewe.streams.listener import StartError
 
 pytestmark = pytest.mark.starts_processes
@@ -197,6 +199,23 @@ def test_a_python_that_the_account_may_not_read(start: Start, tmp_path: Path) ->
         cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and f"note: {said}" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "address", "user", "account"),
+    [
+        ("xswitch", None, None, "nobody"),  # the server starts an X-Switch, which keeps root
+        ("xswitch", None, "daemon", "daemon"),
+        ("xswitch", "unix:/run/another", None, None),  # as ewe.server.run.serve_alone()
+        ("xswitch", "unix:/run/another", "daemon", "daemon"),
+        ("pool", None, None, None),
+    ],
+)
+def test_the_account_of_the_workers_is_that_of_a_start(
+    monkeypatch: pytest.MonkeyPatch, model: str, address: str | None, user: str | None, account: str | None
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert account_of_workers(Config(concurrency=model, xswitch=address, user=user)) == account
 
 
 @pytest.mark.needs("root")

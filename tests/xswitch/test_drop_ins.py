@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import resource
 import shutil
 import signal
@@ -23,6 +24,7 @@ from support.accounts import User, two_users
 from support.server import ROOT, wait_until
 from support.xswitch_client import PYTHON_HELLO, XSwitch, xswitch
 
+from ewe.config.command import UsageError
 from ewe.config.messages import Failure
 from ewe.xswitch import channel, package_commands, packages
 from ewe.xswitch.packages import BadPackage, Packages, pack, parse_settings, unpack
@@ -270,6 +272,56 @@ def test_a_package_in_the_directory_that_is_packed_is_no_part_of_itself(tmp_path
         with zipfile.ZipFile(tmp_path / "shop.zip") as archive:
             assert archive.namelist() == ["a.py"]
     assert sorted(os.listdir(tmp_path)) == ["a.py", "shop.zip"]
+
+
+def test_packing_overwrites_no_other_file(tmp_path: Path) -> None:
+    """A file named like the package, with another ending, is the user's. The new package has the usual mode."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "a.py").write_text("1")
+    (tmp_path / "shop.zip.new").write_text("mine")
+    umask = os.umask(0o027)
+    try:
+        assert package_commands.run("pack", [str(tmp_path / "shop")]) == 0
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "shop.zip.new").read_text() == "mine"
+    assert stat.S_IMODE((tmp_path / "shop.zip").stat().st_mode) == 0o640
+    assert sorted(os.listdir(tmp_path)) == ["shop", "shop.zip", "shop.zip.new"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("pack", ["shop", "none/shop.zip"], "cannot write none/shop.zip: No such file or directory"),
+        ("pack", ["shop", "shop"], "cannot write shop: Is a directory"),
+        ("pack", ["none"], "none is no directory"),
+        ("install", ["none.zip"], "none.zip: No such file or directory"),
+    ],
+)
+def test_a_word_that_names_no_file_of_use_is_a_wrong_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: list[str], said: str
+) -> None:
+    own = Packages(str(tmp_path / "drop"), str(tmp_path / "cgi-bin"))
+    monkeypatch.setattr(package_commands, "own_packages", lambda options: own)
+    (tmp_path / "shop").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        package_commands.run(name, words)
+    assert caught.value.exit_status == 2 and "\n" not in str(caught.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "entry", ["/etc/passwd", "../shop.zip", "..", "sub/../a.py", "./a.py", "none.py", ""]
+)
+def test_an_entry_is_a_file_of_the_package(tmp_path: Path, entry: str) -> None:
+    """Each of these paths but the last two names a file or a directory that exists."""
+    (tmp_path / "shop" / "sub").mkdir(parents=True)
+    (tmp_path / "shop.zip").touch()
+    (tmp_path / "shop" / "a.py").touch()
+    packages.check_settings(packages.PackageSettings(entry=("a.py",)), str(tmp_path / "shop"))
+    with pytest.raises(BadPackage, match=re.escape(f"its entry {entry!r} is no file in it")):
+        packages.check_settings(packages.PackageSettings(entry=("a.py", entry)), str(tmp_path / "shop"))
 
 
 def test_a_link_that_is_removed_hides_no_other_application(

@@ -20,8 +20,10 @@ from support.server import MODELS, Server, Start, wait_until, write_program
 from support.xswitch_client import account, xswitch
 
 from ewe.config.settings import Config
+from ewe.features.pages import Pages
 from ewe.features.users_settings import USERDIR
 from ewe.features.xswitch_settings import XSWITCH
+from ewe.http.status import HTTPError
 from ewe.server.preflight import with_xswitch
 from ewe.server.xswitch_process import XSwitchProcess
 from ewe.streams.listener import StartError
@@ -396,3 +398,19 @@ def test_a_package_serves_without_a_request_for_another_script(
     wait_until(lambda: web.get(f"{url}shop/hello.py", timeout=20).status_code == 200, 20)
     for path in ("none/hello.py", "shop/none.py", "shop/.hidden.py", "../xswitch-packages/shop.zip"):
         assert web.get(url + path).status_code == 404, path
+
+
+def test_a_page_is_looked_for_once_a_second_and_a_missing_one_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that has just been written must not be sent as a file."""
+    pages = Pages(str(tmp_path), "", ("index.html",), ())
+    looked: list[str] = []
+    find = pages.find_uncached
+    monkeypatch.setattr(pages, "find_uncached", lambda path: (looked.append(path), find(path))[1])
+    with pytest.raises(HTTPError, match="no such page"):
+        pages.find("/shop.php")
+    (tmp_path / "shop.php").touch()
+    found = [pages.find("/shop.php") for _ in range(3)]
+    assert [page and page.file for page in found] == [f"{tmp_path}/shop.php"] * 3
+    assert looked == ["/shop.php"] * 2

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from support.counting import Calls
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
@@ -21,13 +23,15 @@ from ewe.gateway.records import PARAMS, Requester, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.protocol import SUCCESS
 from ewe.xswitch.settings import Settings
-from ewe.xswitch.switch.engine import Engine, EngineState
+from ewe.xswitch.switch.engine import HOLD_SECONDS, Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import State
 from ewe.xswitch.switch.far_engine import CONNECT_S, SILENT_S, FarConnection, FarEngine, HostState
 from ewe.xswitch.switch.identify import Answer, IdentifiedScript, own_variables
 from ewe.xswitch.switch.installations import Installations
+from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.main import Switch
 from ewe.xswitch.switch.shared_engine import SharedEngine
 from ewe.xswitch.switch.web_server_connection import ConnectionState, WebServerConnection
@@ -39,11 +43,11 @@ class Client:
     """A web server's connection: notes how its exchange has ended."""
 
     exchange: Exchange | None = None
-    data = b""
+    sent = data = b""
     ended = ""
 
     def send_output(self, data: bytes) -> None:
-        pass
+        self.sent += data
 
     def end_response(self, data: bytes, status: int) -> None:
         assert not self.ended
@@ -82,7 +86,7 @@ class Bench:
         exchange.user, exchange.key, exchange.uid = user, (user, language), os.getuid()
         exchange.own_variables = own_variables(user, "/", "/x.py")
         client.exchange = exchange
-        self.switch.connections.add(client)  # type: ignore[arg-type]
+        self.switch.connections.open.add(client)  # type: ignore[arg-type]
         return client, exchange
 
     def next_start(self) -> tuple[dict[str, Any], list[int]]:
@@ -92,6 +96,16 @@ class Bench:
             assert received is not None
             if received[0]["order"] == "start":
                 return received
+
+    def identify_and_start(self, script: Path) -> list[int]:
+        """Answer as suexecme: alice owns the script, and its engine runs. Return the engine's descriptors."""
+        message, _ = channel.receive(self.suexecme) or ({}, [])
+        owner = {"user": "alice", "uid": os.getuid(), "groups": [], "home": "/"}
+        about = {"path": str(script), "language": "python", "interpreter": "", "environment": {}}
+        channel.send(self.suexecme, {"id": message["id"], **owner, **about})
+        message, descriptors = self.next_start()
+        channel.send(self.suexecme, {"id": message["id"], "pid": 4_000_000})
+        return descriptors
 
     def start_engine(self, pid: int) -> None:
         """Read the order that starts an engine, and answer it."""
@@ -263,8 +277,8 @@ def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
 def connected(bench: Bench) -> Iterator[tuple[WebServerConnection, socket.socket]]:
     """A connection of a web server, and the web server's end of it."""
     sock, other = socket.socketpair()
-    bench.switch.connected(sock)
-    [connection] = bench.switch.connections
+    bench.switch.connections.connected(sock)
+    [connection] = bench.switch.connections.open
     with other:
         yield connection, other
         connection.close()
@@ -369,7 +383,9 @@ def test_an_action_with_a_wrong_body_is_not_carried_out(
     bench: Bench, connected: tuple[WebServerConnection, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, other = connected
-    monkeypatch.setattr(bench.switch.control, "carry_out", lambda action: pytest.fail(str(action)))
+    monkeypatch.setattr(
+        bench.switch.status_requests.control, "carry_out", lambda action: pytest.fail(str(action))
+    )
     requester = Requester()
     params = [(b"SCRIPT_NAME", b"/xswitch-status"), (b"XSWITCH_ACTION", b"drain"), (b"CONTENT_LENGTH", b"1")]
     other.sendall(requester.begin(params, keep=True) + requester.input(b"too long"))
@@ -393,7 +409,9 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     clients[State.WAITING], waiting = bench.exchange()
     waiting.identified()
     clients[State.IDENTIFYING], identifying = bench.exchange()
-    bench.switch.identifier.identify("/y.py", (), lambda answer: bench.switch.identified(identifying, answer))
+    bench.switch.identifier.identify(
+        "/y.py", (), lambda answer: bench.switch.requests.identified(identifying, answer)
+    )
     for state, client in clients.items():
         assert client.exchange is not None and client.exchange.state is state
 
@@ -434,10 +452,69 @@ def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answe
     assert len(answers) == len(faults) == 1
 
 
+class RunningEngine:
+    """An engine that runs an exchange, and its process, which the test plays."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.client, exchange = bench.exchange()
+        exchange.identified()
+        self.loop = bench.switch.loop
+        _, (data, errors, control) = bench.next_start()
+        os.close(errors)
+        self.data, self.control = socket.socket(fileno=data), socket.socket(fileno=control)
+        [self.engine] = bench.switch.scheduler.engines
+
+    def write(self, data: bytes) -> None:
+        """Write output, which the main process reads."""
+        self.data.sendall(data)
+        self.engine.on_data()
+
+    def __enter__(self) -> RunningEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.data.close()
+        self.control.close()
+
+
+def test_the_first_output_waits_for_the_end_of_a_short_response(bench: Bench) -> None:
+    """The web server then knows the length of the response. The mark comes a moment after the output."""
+    with RunningEngine(bench) as running:
+        running.write(HEAD)
+        running.write(b"short")
+        running.control.sendall(b"\x040\n")
+        running.engine.on_control()
+        assert running.client.sent == b"" and running.client.data == HEAD + b"short"
+
+
+def test_the_output_of_a_script_that_goes_on_is_held_once_and_shortly(bench: Bench) -> None:
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"begun")
+        running.loop.call_due_timers(time.monotonic() + HOLD_SECONDS)
+        assert running.client.sent == HEAD + b"begun"
+        running.write(b", goes on")
+        assert running.client.sent.endswith(b"begun, goes on")
+    assert HOLD_SECONDS <= 0.001
+
+
+def test_a_long_output_is_not_held(bench: Bench) -> None:
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"x" * (RECEIVE_BYTES - len(HEAD)))
+        assert len(running.client.sent) == RECEIVE_BYTES
+
+
+def test_a_response_that_is_held_has_begun(bench: Bench) -> None:
+    """The request is not given to another engine: this one has written something before it died."""
+    with RunningEngine(bench) as running:
+        running.write(HEAD + b"begun")
+        running.engine.fail("ended by signal 9")
+    assert (running.client.sent, running.client.ended) == (HEAD + b"begun", "broken off")
+
+
 def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None:
     client, exchange = bench.exchange(user="")
     answer = IdentifiedScript((), time.monotonic(), "alice", os.getuid(), None, "/x.txt", {})
-    bench.switch.identified(exchange, answer)
+    bench.switch.requests.identified(exchange, answer)
     assert b"no-engine" in client.data and exchange.user == "alice"
 
 
@@ -445,7 +522,7 @@ def test_a_script_without_an_engine_is_logged_for_its_user(bench: Bench) -> None
 FAULTY = """
 import sys
 from ewe.xswitch import cli, supervisor
-from ewe.xswitch.switch.main import Switch
+from ewe.xswitch.switch.requests import ScriptRequests
 
 def closed(*arguments):  # the last step of the change of account
     sys.path.clear()
@@ -456,7 +533,7 @@ def begin(self, *arguments):
     raise RuntimeError("a fault of the test")
 
 supervisor.prctl = closed
-Switch.begin = begin
+ScriptRequests.begin = begin
 sys.exit(cli.main(["--listen", sys.argv[1]]))
 """
 
@@ -494,3 +571,47 @@ def test_a_fault_without_the_modules_for_a_traceback_is_still_named(
         ErrorLog().exception("it failed")
     said = capfd.readouterr().err
     assert "error: it failed" in said and "| RuntimeError('a fault') (no traceback: " in said
+
+
+def test_without_the_setting_prime_no_engine_is_expected(bench: Bench) -> None:
+    assert bench.switch.early_starts.primer is None
+    assert bench.switch.scheduler.expected_engines(("alice", "python")) == 0
+
+
+def test_a_warm_request_makes_few_calls(
+    bench: Bench, connected: tuple[WebServerConnection, socket.socket], tmp_path: Path
+) -> None:
+    """The script's owner is known, and its engine is idle. The test plays web server, suexecme and engine."""
+    script = tmp_path / "x.py"
+    script.write_text("")
+    params = [(b"SCRIPT_FILENAME", bytes(script)), (b"REQUEST_METHOD", b"GET"), (b"SCRIPT_NAME", b"/x.py")]
+    _, web_server = connected
+    calls = Calls()
+
+    def run_loop() -> None:
+        sys.setprofile(calls)
+        bench.switch.loop.run()
+
+    def begin() -> None:
+        requester = Requester()  # each request has the id 1
+        web_server.sendall(requester.begin(params, keep=True) + requester.input(b""))
+
+    loop = threading.Thread(target=run_loop, daemon=True)
+    loop.start()
+    begin()
+    data_end, errors, control_end = bench.identify_and_start(script)
+    with socket.socket(fileno=data_end) as data, socket.socket(fileno=control_end) as control:
+        for _ in range(30):
+            assert control.recv(9000).startswith(bytes(script))
+            data.sendall(HEAD)
+            control.sendall(SUCCESS)
+            response = b""
+            while not response.endswith(end_records(1, app_status=0)):
+                response += web_server.recv(9000)
+            begin()
+        bench.switch.loop.stop()  # the next tick() wakes the loop
+        loop.join(30)
+        os.close(errors)
+    made = calls.of_a_request("WebServerConnection.on_data")
+    assert len(made) <= 81, made
+    assert len({file for file, _ in made}) <= 18, made

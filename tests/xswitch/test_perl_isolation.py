@@ -218,6 +218,25 @@ def test_what_loading_finds_is_of_the_request(tmp_path: Path, load: str, shows: 
             wait_for_modules(running, parent)  # by then what the first has asked for is there, too
 
 
+@pytest.mark.parametrize(
+    "reaches",
+    [
+        "alarm 1000;",
+        "my $name = 'POSIX::al' . 'arm'; (\\&$name)->(1000);",
+        "my $method = 'al' . 'arm'; 1000->${\\\"POSIX::$method\"};",
+    ],
+)
+def test_a_timer_that_a_script_leaves_is_gone(tmp_path: Path, reaches: str) -> None:
+    """The engine looks for timers only after scripts whose text may reach one, also by a name made at run time."""
+    leaves, shows = tmp_path / "leaves.pl", tmp_path / "shows.pl"
+    leaves.write_text(f"use strict; use POSIX; {PERL_HEAD} {reaches} print $$;")
+    shows.write_text(f"use strict; {PERL_HEAD} print alarm(0), ' ', $$;")
+    with engine("auto") as running:
+        for _ in range(3):  # the second run is compiled for all later ones
+            pid = ask(running, leaves).output.split()[-1]
+            assert ask(running, shows).output.split()[-2:] == [b"0", pid], "both run in the engine's process"
+
+
 def test_an_installed_module_that_changes_is_loaded_anew(tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()

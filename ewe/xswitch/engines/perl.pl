@@ -43,7 +43,7 @@ sub main {
         }
         else {
             @ARGV = @arguments;
-            %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+            %ENV = XSwitch::Protocol::variables($variables);
             prepare($file);
             run_script($file);
             end_process() if $$ != $engine;    # this process is a child that the script has forked
@@ -51,7 +51,7 @@ sub main {
             POSIX::_exit($status) unless script_processes_have_ended() && all_closed();
             syswrite $control, "\4$status\n";
             POSIX::dup2($NOTHING, 0);    # an idle engine keeps no file with a body
-            XSwitch::State::undo_changes($FIRST_FREE);
+            XSwitch::State::undo_changes($FIRST_FREE, $isolation eq 'auto');
             replace_process('') if $isolation eq 'auto' && XSwitch::State::has_loaded_unlisted();
         }
         $lines = '';
@@ -192,7 +192,7 @@ sub run_end_blocks {
 # Destroy the script's variables, and flush all output.
 sub destroy_variables {
     run_end_blocks();
-    XSwitch::State::remove_handlers();
+    XSwitch::State::remove_handlers($isolation eq 'auto');
     select STDOUT;    # otherwise the selected handle would stay open
     run_code(\&XSwitch::State::delete_names);
     untie *$_ for *STDIN, *STDOUT, *STDERR;

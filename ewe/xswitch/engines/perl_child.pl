@@ -67,7 +67,7 @@ sub load {
     require "${here}perl_watch.pl";
     delete $INC{"${here}perl_watch.pl"};
     $loaded = 1;
-    my %environment = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+    my %environment = XSwitch::Protocol::variables($variables);
     XSwitch::Protocol::send_frame($link, XSwitch::Watch::load(\%environment, $warns, @names));
 }
 
@@ -76,7 +76,7 @@ sub prepare {
     my ($report, $expected, $lines) = @_;
     my ($command, $variables) = split /\n/, $lines;
     ($script, @ARGV) = XSwitch::Protocol::words($command);
-    %ENV = map { split /=/, $_, 2 } XSwitch::Protocol::words($variables);
+    %ENV = XSwitch::Protocol::variables($variables);
     umask 022;
     chdir($script =~ s{[^/]*\z}{}r);
     XSwitch::Protocol::set_blocking($_) for *STDOUT, *STDERR;

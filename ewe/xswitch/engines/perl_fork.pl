@@ -183,7 +183,7 @@ sub free_slot {
 
 sub variables {
     my ($line) = @_;
-    return { map { split /=/, $_, 2 } XSwitch::Protocol::words($line) };
+    return { XSwitch::Protocol::variables($line) };
 }
 
 # Has a zygote loaded its modules? Read its report, if the report is there. If a module was refused, the zygote ends,

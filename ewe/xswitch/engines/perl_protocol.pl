@@ -16,6 +16,13 @@ sub words {
     return @words;
 }
 
+# Return the names and values in a line of variables, NAME=value.
+sub variables {
+    my $line = $_[0] // '';
+    return $line =~ /([^=\t]+)=([^\t]*)/g if index($line, '%') < 0;    # one match takes a third of the time of 30
+    return map { split /=/, $_, 2 } words($line);
+}
+
 # Return a handle on the request's body, `length` bytes from the handle `data`, with an end of file; nothing if the
 # sender has closed its end. Dies if there is no room for the body: its rest is then still in `data`, and the engine
 # must end.

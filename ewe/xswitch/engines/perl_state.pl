@@ -36,6 +36,8 @@ my $UNSURE = qr{
 }x;
 my $SYMBOLIC = qr/[\$\@%&]\{?\s*["'\$]/;    # names may be made at run time here, without `use strict`
 my $STRICT = qr/^\s*use\s+(?:strict\s*;|v?5\.0?[1-9][2-9])/m;
+# Words of a script that may reach a signal's handler or mask, a timer or the locale, also by a name made at run time
+my $PROCESS = qr/sig|alarm|timer|locale|->\s*(?:can\b|\$)|(?<!&)&(?!&)\W{0,3}["'\$]/i;
 # Modules for which the effect of `use` lasts: it acts on the text after it, or only imports names
 my %LASTS = map { $_ => 1 } qw(strict warnings utf8 feature integer constant POSIX CGI);
 
@@ -118,6 +120,7 @@ sub find {
         data => $data,
         warns => $text =~ /\A#!.*perl.*\s-\w*w/ ? 1 : 0,
         timers => scalar($text =~ /setitimer/),
+        reaches_process => scalar($text =~ $PROCESS),
         unsure => scalar($text =~ $UNSURE || $text =~ $SYMBOLIC && $text !~ $STRICT || $text =~ /\bno\s+strict\b/),
     };
 }
@@ -238,11 +241,15 @@ sub end_blocks {
     return @script_ends, @module_ends;
 }
 
-# Remove handlers and ties: no signal and no tied variable may run a script's code from now on.
+# Remove handlers and ties: no signal and no tied variable may run a script's code from now on. Argument: is the
+# script exact? Its text then shows all that it can do, and most scripts reach no signal: this saves system calls, and
+# a look at each signal.
 sub remove_handlers {
+    my ($is_exact) = @_;
     untie %ENV;
     untie @$_ for \@ARGV, \@INC;
     untie $$_ for \($/, $\, $,, $;, $", $|, $0);
+    return if $is_exact && $current && !$current->{reaches_process};
     alarm 0;
     Time::HiRes::setitimer($_, 0) for $current && $current->{timers} ? (1, 2) : ();    # ITIMER_VIRTUAL, _PROF
     if (grep { defined } values %SIG) { defined $SIG{$_} && /\A[A-Z]/ && delete $SIG{$_} for keys %SIG }
@@ -250,12 +257,14 @@ sub remove_handlers {
 }
 
 # Undo a script's changes to handlers, overrides, the locale and @INC, and close its descriptors. delete_names() has
-# deleted its variables. Argument: the lowest descriptor that scripts get.
+# deleted its variables. Arguments: the lowest descriptor that scripts get; is the script exact (remove_handlers)?
 sub undo_changes {
-    my ($first_free) = @_;
+    my ($first_free, $is_exact) = @_;
     delete @SIG{qw(__WARN__ __DIE__)};
     remove_overrides();
-    POSIX::setlocale(POSIX::LC_ALL(), $locale) if POSIX::setlocale(POSIX::LC_ALL()) ne $locale;
+    if (!$is_exact || !$current || $current->{reaches_process}) {
+        POSIX::setlocale(POSIX::LC_ALL(), $locale) if POSIX::setlocale(POSIX::LC_ALL()) ne $locale;
+    }
     @INC = @libraries;
     syscall($CLOSE_RANGE, $first_free, 0x7fffffff, 0) == 0 or POSIX::close($_) for $first_free;
 }

@@ -3,9 +3,11 @@
 Engines, connections and exchanges get this object, not the whole main process. They can therefore use nothing else
 of it. The arrows between the parts then go one way:
 
-    main --> web_server_connection --> exchange          main creates all parts and passes the requests on
-    main --> engine_starter --> engine --> exchange      exchange knows its neighbours only by protocols
-    each of them --> context --> scheduler               the scheduler knows engines and exchanges by protocols
+    main --> requests --> web_server_connection --> exchange
+    main --> engine_starter --> engine --> exchange
+    each of them --> context --> scheduler
+
+main makes all parts. The exchange knows its neighbours only by protocols, and so does the scheduler.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ewe.logger import ErrorLog
+from ewe.trace import Trace
 from ewe.xswitch.settings import Settings
+from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.loop import EventLoop
 from ewe.xswitch.switch.recent_lines import RecentLines
 from ewe.xswitch.switch.scheduler import Scheduler
 from ewe.xswitch.switch.spool import SpoolSpace
-from ewe.xswitch.switch.trace import SwitchTrace
+from ewe.xswitch.switch.trace import SwitchTrace, traced
 from ewe.xswitch.user_logs import UserLogs
 
 # How long a web server may accept nothing of a response, or send nothing of a body.
@@ -41,7 +45,9 @@ class Context:
         log: ErrorLog,
         scheduler: Scheduler[Any, Any],
         kill_engine: Callable[[int], None],
+        trace: Trace | None = None,
     ) -> None:
+        """trace: where events are written (setting `trace`); None: nowhere."""
         self.settings = settings
         self.loop = loop
         self.log = log
@@ -51,21 +57,17 @@ class Context:
         self.spool_space = SpoolSpace(settings)  # counts the bytes of all spooled responses
         self.user_logs = UserLogs()  # the open log files of users (setting `user-logs`)
         self.recent_lines = RecentLines()  # the latest messages about each user's scripts (action `log`)
-        self.trace: SwitchTrace | None = None  # None: no events are written (setting `trace`)
+        self.trace = SwitchTrace(trace) if trace is not None else None  # of engines
+        self.exchange_class = traced(trace) if trace is not None else Exchange
         self.is_stopping = False  # no more requests are accepted
         self.current_minute = 0  # the minute of the monotonic clock for which `error_chars` counts
         self.error_chars: Counter[str] = Counter()  # user -> characters of standard error in this minute
 
     def change_settings(self, settings: Settings) -> None:
         """Use other settings from now on."""
-        self.settings = self.scheduler.settings = self.spool_space.settings = settings
-        self.scheduler.limits.change_settings(settings)
-        self.scheduler.resources.settings = settings
+        self.settings = self.spool_space.settings = settings
         self.user_logs.clear()
-
-    def time_limit_of(self, user: str) -> float:
-        """Return how many seconds a request of a user may take."""
-        return self.scheduler.limits.limits_of(user).time_limit or self.settings.time_limit
+        self.scheduler.change_settings(settings)
 
     def log_for_user(self, user: str, message: str, level: str = "warning") -> None:
         """Log a message about a user's script, also in the user's log."""

@@ -15,6 +15,10 @@ time that it uses itself counts: while the client sends the body, or takes the r
 suspended, and STALLED_SECONDS applies instead. `awaits_body` and `state` tell which of the three cases applies: see
 expiry_cause().
 
+Short responses. An engine writes the end of a response some microseconds after the output. The web server sends
+chunks if it gets the output alone, because it does not know the length. X-Switch therefore holds the first output
+for HOLD_SECONDS, unless it fills the buffer of one read: pass_output().
+
 Failures. When an engine breaks the protocol or ends, close() does three things in this order: close the sockets,
 make suexecme kill the process (Context.kill_engine) and make the scheduler forget the engine. The exchange learns
 of it last, because it may ask the scheduler for another engine.
@@ -38,6 +42,7 @@ from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.scheduler import USER, Key
 
+HOLD_SECONDS = 0.001  # that the first output waits for the end of the response
 MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
 CLEANUP_SECONDS = 2.0  # that an engine may use the CPU after a request, to clean up
 MAX_IDLE_CPU_SHARE = 0.1  # of a processor; an idle engine that uses more is ended
@@ -62,6 +67,8 @@ READING, PAUSED, OVER, CLOSED = EngineState
 class Engine:
     """One engine. pid: 0 until suexecme has started its process. key: its user and language."""
 
+    held_output = b""  # the first output of the running request: see "Short responses" above
+
     def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
         """data: the main process's end of the data socket.
 
@@ -78,6 +85,7 @@ class Engine:
         self.exchange: Exchange | None = None
         self.started_at = self.used_at = time.monotonic()  # used_at: when a request last began or ended
         self.deadline = float("inf")  # the monotonic time at which expire() is called
+        self.time_limit_s = context.settings.time_limit  # of the running script
         self.seconds_left = 0.0  # until the deadline, kept while the output is paused
         # Whether the deadline applies to the client, which has yet to send more of the body.
         self.awaits_body = False
@@ -96,9 +104,11 @@ class Engine:
     def assign(self, exchange: Exchange) -> None:
         """Run an exchange."""
         self.exchange = exchange
+        self.held_output = b""
         self.errors.begin(exchange.script)
         self.script = exchange.script
         self.used_at = time.monotonic()
+        self.time_limit_s = exchange.limits.time_limit or self.context.settings.time_limit
         self.awaits_body = exchange.body_left > 0
         self.deadline = self.used_at + self.allowed_seconds()
         exchange.assigned(self)
@@ -142,7 +152,7 @@ class Engine:
 
     def allowed_seconds(self) -> float:
         """Return the client's time for more of the body, or the script's time limit if the body has arrived."""
-        return STALLED_SECONDS if self.awaits_body else self.context.time_limit_of(self.key[USER])
+        return STALLED_SECONDS if self.awaits_body else self.time_limit_s
 
     def expiry_cause(self) -> str:
         """Return, for the log, which deadline has passed."""
@@ -150,7 +160,7 @@ class Engine:
             return f"the web server did not take the waiting response within {STALLED_SECONDS:g} s"
         if self.awaits_body:
             return f"the web server sent no more of the body for {STALLED_SECONDS:g} s"
-        return f"ended after {self.context.time_limit_of(self.key[USER]):g} s (time-limit)"
+        return f"ended after {self.time_limit_s:g} s (time-limit)"
 
     # The response
 
@@ -166,6 +176,29 @@ class Engine:
             return None
         except OSError:
             return b""
+
+    def pass_output(self, piece: bytes) -> None:
+        """Pass output to the exchange; hold the first output for HOLD_SECONDS, since its end may follow at once."""
+        exchange = self.exchange
+        assert exchange is not None
+        if exchange.output_bytes == 0 and len(self.held_output) + len(piece) < RECEIVE_BYTES:
+            if not self.held_output:
+                self.loop.call_later(HOLD_SECONDS, self.release_output_of, exchange)
+            self.held_output += piece
+            return
+        held, self.held_output = self.held_output, b""
+        exchange.output_arrived(held + piece)
+
+    def release_output_of(self, exchange: Exchange) -> None:
+        """Pass on the held output, if it still belongs to this exchange."""
+        if self.exchange is exchange:
+            self.release_output()
+
+    def release_output(self) -> None:
+        """Pass the held output, if there is any, to the exchange."""
+        held, self.held_output = self.held_output, b""
+        if held and self.exchange is not None:
+            self.exchange.output_arrived(held)
 
     def pause_output(self) -> None:
         """Stop reading: the web server is slower. This wait does not count towards the script's time limit."""
@@ -194,6 +227,7 @@ class Engine:
 
         status: the script's exit status. last: the engine cannot run another request.
         """
+        output, self.held_output = self.held_output + output, b""
         exchange = self.take_exchange()
         if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
             last = True  # the engine would read the rest of the body as the next request
@@ -201,7 +235,8 @@ class Engine:
             last = True  # its process has ended, and leftover processes may keep the sockets open
         self.ended_requests += 1
         self.used_at = time.monotonic()
-        self.resume_output()  # an idle engine is read, so that its end is noticed
+        if self.state is PAUSED:
+            self.resume_output()  # an idle engine is read, so that its end is noticed
         self.deadline = float("inf")
         try:
             if exchange is not None:
@@ -264,6 +299,7 @@ class Engine:
 
         cause: for the log; "" for an idle engine, which ends without a message.
         """
+        self.release_output()  # a response that has begun must not be repeated
         exchange = self.take_exchange()
         self.end_cause = cause
         self.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ewe.xswitch.engine_kinds import EngineKind
@@ -29,11 +29,9 @@ Descriptors = Sequence[socket.socket | int]
 class EngineStarter:
     """Starts engines, and maps the pid of each running process to its engine."""
 
-    def __init__(self, context: Context, orders: Orders, user_of: Callable[[str], str]) -> None:
-        """user_of: returns the user whose queue takes an order for a path (orders.py)."""
+    def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.user_of = user_of
         self.running: dict[int, Engine] = {}
 
     def start(self, exchange: Exchange) -> Engine | None:
@@ -100,7 +98,7 @@ class EngineStarter:
 
         order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[LANGUAGE]}
         self.orders.ask(
-            self.user_of(script),
+            self.orders.user_of(script),
             order,
             on_answer=started,
             descriptors_to_pass=engine_descriptors,

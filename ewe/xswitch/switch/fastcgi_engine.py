@@ -60,7 +60,7 @@ class FastCGIEngine(Engine):
             self.fail(str(error))
             return
         if output:
-            self.exchange.output_arrived(b"".join(output))
+            self.pass_output(b"".join(output))
 
     def process_ended(self, status: int) -> None:
         """Handle what the process has written; if its response is not complete then, the request fails.

@@ -98,7 +98,7 @@ class Identifier:
                 except Exception as fault:  # the other requests for this script go on
                     self.context.loop.on_fault(fault)
 
-        self.orders.ask(self.user_of(path), {"order": "identify", "path": path}, answered)
+        self.orders.ask(self.orders.user_of(path), {"order": "identify", "path": path}, answered)
 
     def cache_answer(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
         """Return suexecme's answer for a path, and cache it.
@@ -135,11 +135,6 @@ class Identifier:
         self.refused.pop(path, None)
         self.identified[path] = identified
         return identified
-
-    def user_of(self, path: str) -> str:
-        """Return the user in the order queues for a path: the home directory that contains it, "" for the site."""
-        home, separator, _ = path.partition(f"/{self.context.settings.userdir.strip('/')}/")
-        return home if separator else ""
 
     def clear(self) -> None:
         """Drop all cached answers."""

@@ -104,6 +104,11 @@ class Orders:
         queue.append(order)
         self.dispatch()
 
+    def user_of(self, path: str) -> str:
+        """Return the user in the queues for a path: the home directory that contains it, "" for the site."""
+        home, separator, _ = path.partition(f"/{self.settings.userdir.strip('/')}/")
+        return home if separator else ""
+
     def kill_engine(self, pid: int) -> None:
         """Make suexecme kill an engine, and its leftover processes."""
         self.to_kill.append(pid)

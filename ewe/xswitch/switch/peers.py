@@ -13,6 +13,7 @@ from typing import Any
 
 from ewe.xswitch.certificates import Contexts, contexts
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.far_engine import FarEngine
@@ -58,6 +59,10 @@ class Peers:
             self.door = TlsDoor(self.context.loop, self.context.log, tls.server, self.connected)
         self.door.context = tls.server
 
+    def receiver_at(self, address: str) -> Callable[[socket.socket], None]:
+        """Return what is called with each connection that is accepted at an address of `listen`."""
+        return self.accepted if address.startswith(OVER_TLS) else self.connected
+
     def accepted(self, sock: socket.socket) -> None:
         """Begin the handshake of a connection at a tls: address."""
         assert self.door is not None  # the supervisor does not start without certificates
@@ -66,9 +71,10 @@ class Peers:
     def kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
         """Return the kind of a script that runs on another machine, None for a script of this one.
 
-        The file is not here, so only its name can tell: the table [directories], or its extension.
+        The caller asks only if there are far engines. The file is not here, so only its name can tell: the table
+        [directories], or its extension.
         """
-        if not self.engines or not file:
+        if not file:
             return None
         named = params.get(b"XSWITCH_ENGINE")
         settings = self.context.settings

@@ -26,6 +26,10 @@ from contextlib import suppress
 from typing import Any
 
 from ewe.logger import ErrorLog
+from ewe.xswitch.switch.context import Context
+from ewe.xswitch.switch.engine import Engine
+from ewe.xswitch.switch.engine_starter import EngineStarter
+from ewe.xswitch.switch.identify import Answer, Identifier, RefusedScript, file_signature
 from ewe.xswitch.switch.scheduler import Key, Scheduler
 from ewe.xswitch.switch.use_profile import SLOT_SECONDS, SLOTS, Damaged, UseProfile, from_values
 
@@ -65,8 +69,7 @@ class Primer:
     ) -> None:
         """Read the profile, and let the scheduler keep as many idle engines as the profile expects to be busy.
 
-        file: the path of the profile; "": priming is off, and the other methods do nothing. start: starts an
-        engine (Start). clock: instead of local_seconds().
+        file: the path of the profile. start: starts an engine (Start). clock: instead of local_seconds().
         """
         self.file = file
         self.scheduler = scheduler
@@ -77,14 +80,12 @@ class Primer:
         self.starting: dict[Key, int] = {}  # engines that suexecme has not decided about
         self.starts: dict[Key, int] = {}  # engines that were primed in the present slot
         self.last_second = 0  # the second of the clock in which engines were primed last
-        self.current_slots = (0, 0)  # the present slot, and the slot in LEAD_SECONDS
-        if file:
-            self.current_slots = self.slots_now()
-            self.load()
-            self.begin_slot(seen_whole=False)
-            # Now, and not at the end of the first slot: the log names a directory without write permission at once
-            self.save()
-            scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
+        self.current_slots = self.slots_now()  # the present slot, and the slot in LEAD_SECONDS
+        self.load()
+        self.begin_slot(seen_whole=False)
+        # Now, and not at the end of the first slot: the log names a directory without write permission at once
+        self.save()
+        scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
 
     def slots_now(self) -> tuple[int, int]:
         """Return the present slot, and the slot in LEAD_SECONDS: usually the same one."""
@@ -93,17 +94,14 @@ class Primer:
 
     def note_request(self, key: Key, script: str) -> None:
         """Note a request in the profile, before it has an engine."""
-        if self.file:
-            busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
-            self.profile.note_request(key, script, busy + 1)
+        busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
+        self.profile.note_request(key, script, busy + 1)
 
     def tick(self) -> None:
         """At the end of a slot, change the profile and save it; once a second, start missing engines.
 
         Called a few times a second. No engine starts while requests wait for one.
         """
-        if not self.file:
-            return
         self.current_slots = self.slots_now()
         if self.begin_slot(seen_whole=True):
             self.starts.clear()
@@ -199,8 +197,6 @@ class Primer:
 
     def save(self) -> None:
         """Replace the file as a whole. Log a failure: priming then goes on without the file."""
-        if not self.file:
-            return
         new_file = f"{self.file}.new"
         try:
             with suppress(FileNotFoundError):
@@ -214,3 +210,63 @@ class Primer:
                 f"cannot write {self.file}: {reason.strerror}; its directory must belong to the account of X-Switch"
                 " (prime, user)"
             )
+
+
+class EarlyStarts:
+    """Starts engines for which no request waits: primed ones, and replacements of restarted ones.
+
+    primer: says which ones the visitors of a usual day will need; None without the setting `prime`.
+    """
+
+    def __init__(self, context: Context, identifier: Identifier, starter: EngineStarter) -> None:
+        self.context = context
+        self.scheduler = context.scheduler
+        self.identifier = identifier
+        self.starter = starter
+        self.primer: Primer | None = None
+        if context.settings.prime:
+            self.primer = Primer(context.settings.prime, self.scheduler, self.prime, context.log)
+        self.scheduler.replace = self.start_replacement
+
+    def tick(self) -> None:
+        """Prime engines that are missing, unless this process stops. Called a few times a second."""
+        if self.primer is not None and not self.context.is_stopping:
+            self.primer.tick()
+
+    def stop(self) -> None:
+        """Save the profile of use: this process stops."""
+        if self.primer is not None:
+            self.primer.save()
+
+    def prime(
+        self, key: Key, script: str, on_decided: Callable[[bool], None], for_visitors: bool = True
+    ) -> None:
+        """Start an idle engine for a key (user, language), if suexecme says that the script still belongs to it.
+
+        on_decided: called with False if the script must not run any more, else with True (primer.Start).
+        for_visitors: count the engine as primed; False: it replaces one that was restarted.
+        """
+
+        def identified(answer: Answer) -> None:
+            """Start the engine if the script's owner and language are still those of the key."""
+            if isinstance(answer, RefusedScript):
+                # 503: suexecme has not answered in time. The script may still be allowed to run
+                on_decided(answer.status == 503)
+                return
+            self.scheduler.limits.note_groups(answer.user, answer.groups)
+            if answer.kind is None or (answer.user, answer.kind.name) != key:
+                on_decided(False)
+                return
+            if self.scheduler.may_prime(key) and not self.context.is_stopping:
+                engine = self.starter.start_idle(key, answer.kind, answer.path, answer.uid)
+                if engine is not None:
+                    self.scheduler.add_idle(engine)
+                    self.context.counters["primed"] += for_visitors
+            on_decided(True)
+
+        self.identifier.identify(script, file_signature(script), identified)
+
+    def start_replacement(self, engine: Engine) -> None:
+        """Start an engine in place of one that was restarted; none if its script must not run any more."""
+        if engine.script and not self.context.is_stopping:
+            self.prime(engine.key, engine.script, lambda may_still_run: None, for_visitors=False)

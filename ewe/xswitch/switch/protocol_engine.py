@@ -79,7 +79,7 @@ class ProtocolEngine(Engine):
             # "": no message. The engine has ended while it was idle, or has written without a request
             self.fail("")
         elif piece:
-            self.exchange.output_arrived(piece)
+            self.pass_output(piece)
         else:
             self.output_ended()
 
@@ -141,6 +141,7 @@ class ProtocolEngine(Engine):
 
     def output_ended(self) -> None:
         """Wait for the process to end: the output ended without a mark, so the engine is the script's process."""
+        self.release_output()
         self.stop_reading()
         if self.exit_status is not None:
             self.end_by_exit_status()
@@ -162,6 +163,7 @@ class ProtocolEngine(Engine):
 
     def end_by_exit_status(self) -> None:
         """Handle an engine that ended without a mark: by itself, as a CGI script does, or by a signal."""
+        self.release_output()
         exchange = self.exchange
         if self.state is CLOSED or exchange is None:
             return

@@ -33,6 +33,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
 from ewe.xswitch.switch.resources import MachineReading, Resources
+from ewe.xswitch.user_limits import UserLimits
 
 Key = tuple[str, str]  # (user, language)
 USER, LANGUAGE = 0, 1  # the positions in a Key
@@ -54,6 +55,7 @@ class ScheduledExchange(Protocol):
     """An exchange, as the scheduler sees it."""
 
     key: Key
+    limits: UserLimits  # of its user
     queued_at: float  # the monotonic time of its last submit()
 
     def refuse(self, status: int, cause: str) -> None:
@@ -132,7 +134,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.draining: dict[EngineType, str] = {}
         # Engines on other machines, by their language: far_engine.py. They count towards no limit of this machine.
         self.far_engines: dict[str, EngineType] = {}
-        # Starts an engine in place of one that was restarted (main.py).
+        # Starts an engine in place of one that was restarted (primer.py).
         self.replace: Callable[[EngineType], None] = lambda engine: None
 
     # Exchanges
@@ -140,7 +142,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     def submit(self, exchange: ExchangeType) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
         user = exchange.key[USER]
-        limit = self.limits.limits_of(user).requests  # None: no limit
+        limit = exchange.limits.requests  # None: no limit
         if limit is not None and self.requests_of(user) >= limit:
             self.counters["refused"] += 1
             exchange.refuse(503, f"{user} has {limit} requests at once: no more are allowed (requests)")
@@ -316,6 +318,16 @@ class Scheduler(Generic[ExchangeType, EngineType]):
             self.idle.setdefault(engine.key, []).append(engine)
         if self.user_turns:
             self.dispatch()
+
+    def change_settings(self, settings: Settings) -> None:
+        """Use other settings. Idle engines of a changed kind end; busy ones stay, and are used again."""
+        old_kinds = self.settings.engines
+        self.settings = self.resources.settings = settings
+        self.limits.change_settings(settings)
+        for engine in [engine for engines in self.idle.values() for engine in engines]:
+            language = engine.key[LANGUAGE]
+            if settings.engines.get(language) != old_kinds.get(language):
+                self.end_idle(engine, "changed")
 
     def end_idle(self, engine: EngineType, end_cause: str) -> None:
         """End and count an idle engine; replace a restarted one.

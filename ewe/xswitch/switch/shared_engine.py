@@ -263,6 +263,8 @@ class SharedEngine(Engine):
     def take_exchanges(self) -> list[tuple[Exchange, str]]:
         """Forget the running exchanges. Return each with its expiry_cause(), or "" if it has time left."""
         now = time.monotonic()
+        for connection in list(self.connections):
+            connection.release_output()
         causes = [
             connection.expiry_cause() if connection.deadline < now else "" for connection in self.connections
         ]

@@ -1,6 +1,6 @@
 """The door for other X-Switches: a connection that has not shown a trusted certificate gets no further.
 
-    accepted ── Handshake ──▶ trusted: Switch.connected(), as a web server's connection
+    accepted ── Handshake ──▶ trusted: WebServerConnections.connected()
                     └──────▶ no TLS, no certificate, another CA, too slow: closed, and a line of the log
 
 A stranger on the network reaches only this file and OpenSSL. It can cost a descriptor for HANDSHAKE_S seconds. Of

@@ -11,6 +11,8 @@ Back-pressure goes through the exchange in both directions. When the web server 
 outbox spools it in memory and in a file (spool.py), and then makes the engine wait. When the engine takes the body
 slowly, the exchange makes this connection pause reading. A web server that sends requests and takes no responses
 waits, too: the next request is read when the outbox has room.
+
+WebServerConnections holds all connections. Other X-Switches connect, too (tls_door.py): they are web servers here.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from enum import Enum
 from ewe.gateway.records import Aborted, Began, FastCGIError, Responder
 from ewe.xswitch.switch.context import STALLED_SECONDS, Context
 from ewe.xswitch.switch.exchange import Exchange
-from ewe.xswitch.switch.exchange_table import DONE
+from ewe.xswitch.switch.exchange_table import DONE, HAS_ENGINE
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.spool import SpoolingOutbox
 
@@ -43,6 +45,11 @@ class ConnectionState(Enum):
 OPEN, LEAVING, SHUT, CLOSED = ConnectionState
 
 
+# Makes the exchange of a new request. It is called with the connection, the request's parameters, and the pieces of
+# the body that have arrived; b"" is the end of the body.
+BeginExchange = Callable[["WebServerConnection", dict[bytes, bytes], Sequence[bytes]], Exchange]
+
+
 class WebServerConnection:
     """One connection of a web server."""
 
@@ -50,14 +57,10 @@ class WebServerConnection:
         self,
         context: Context,
         sock: socket.socket,
-        begin_exchange: Callable[[WebServerConnection, dict[bytes, bytes], Sequence[bytes]], Exchange],
+        begin_exchange: BeginExchange,
         on_close: Callable[[WebServerConnection], None],
     ) -> None:
-        """begin_exchange: makes the exchange of a new request.
-
-        It is called with this connection, the request's parameters, and the part of the body that has arrived.
-        on_close: called with this connection when it closes.
-        """
+        """on_close: called with this connection when it closes."""
         self.context = context
         self.loop = context.loop
         self.socket = sock
@@ -132,13 +135,27 @@ class WebServerConnection:
             self.outbox.send(self.responder.take_reply())
         if began is not None:
             try:
-                # Switch.begin(), not a method of this class
+                # ScriptRequests.begin(), not a method of this class
                 exchange = self.begin_exchange(self, began.params, body)
             except Exception:
                 self.close()  # no response will follow
                 raise
             if exchange.state is not DONE:  # DONE: the request was refused, and its response is sent
                 self.exchange = exchange
+
+    def new_exchange(self, params: dict[bytes, bytes], script: str, body: Sequence[bytes]) -> Exchange:
+        """Return a new exchange that has got the pieces of its body. It is DONE if the body is refused.
+
+        script: the path of the request's script. body: the pieces that have arrived with the beginning of the
+        request; b"" at the end: no more follow. Later pieces come by Exchange.body_arrived().
+        """
+        exchange = self.context.exchange_class(self, self.context, params, script)
+        if exchange.body_left < 0:
+            exchange.fail(400, "CONTENT_LENGTH is no number")
+        for piece in body:
+            if exchange.state is not DONE:
+                exchange.body_arrived(piece)
+        return exchange
 
     def client_left(self) -> None:
         """Tell the exchange that its response is no longer wanted."""
@@ -183,7 +200,8 @@ class WebServerConnection:
     def finish(self, data: bytes) -> None:
         """Send the last records of a request. Then the connection is free for the next one, or is closed."""
         self.outbox.send(data)
-        self.resume_reading()
+        if not self.is_reading:
+            self.resume_reading()
         if not self.responder.keep or self.context.is_stopping:
             self.leave()
 
@@ -250,3 +268,39 @@ class WebServerConnection:
         else:
             self.resume_reading()
         self.shut_if_written()
+
+
+class WebServerConnections:
+    """All connections of web servers. open: those that are not closed."""
+
+    def __init__(self, context: Context, begin_exchange: BeginExchange) -> None:
+        self.context = context
+        self.begin_exchange = begin_exchange
+        self.open: set[WebServerConnection] = set()
+
+    def connected(self, sock: socket.socket) -> None:
+        """Serve a new connection."""
+        self.open.add(WebServerConnection(self.context, sock, self.begin_exchange, self.open.discard))
+
+    def tick(self, now: float) -> None:
+        """Close the connections that are overdue. Called a few times a second. now: the monotonic time."""
+        for connection in [connection for connection in self.open if connection.is_overdue(now)]:
+            connection.close()
+
+    def stop(self) -> None:
+        """Close the connections without a request; the others close after their responses."""
+        for connection in list(self.open):
+            if connection.exchange is None:
+                (connection.leave if connection.outbox.pending else connection.close)()
+
+    def fail(self, status: int, cause: str) -> None:
+        """End the exchanges that have no engine with an error. The engines of the others end, too."""
+        for connection in list(self.open):
+            exchange = connection.exchange
+            if exchange is not None and exchange.state not in HAS_ENGINE:
+                exchange.fail(status, cause)
+
+    def close(self) -> None:
+        """Close all connections at once."""
+        for connection in list(self.open):
+            connection.close()
