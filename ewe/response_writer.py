@@ -74,7 +74,7 @@ async def send_response(
     is raised.
     """
     try:
-        head = response.encoded()
+        head = response.encoded_head or response.encoded()  # a cached response has it already
     except ValueError:  # a feature has set a field that could split the response
         await response.close()
         response = fault(stream, request)
@@ -201,9 +201,12 @@ class ResponseWriter:
         return self.keep_alive
 
     def head(self, framing: bytes = b"") -> bytes:
-        """Return the complete head, as bytes. framing: the field lines that frame the body."""
+        """Return the complete head, as bytes. framing: the field lines that frame the body.
+
+        send_response() has encoded the fields before.
+        """
         end = end_of_head(self.request, self.keep_alive)
-        return b"".join((self.response.encoded(), date_line(), framing, end))
+        return b"".join((self.response.encoded_head, date_line(), framing, end))
 
     async def send_pieces(self, pieces: tuple[bytes | Region, ...]) -> None:
         """Send bytes and parts of files. The first piece is sent together with the head."""

@@ -202,12 +202,13 @@ class Response:
     status: 200 to 599. fields: (name, value) pairs without Date, Connection, Content-Length and Transfer-Encoding,
     which ewe.response_writer adds. length: the length of the body in bytes; None if unknown. cause: the reason of a
     failure, for the error log. target: of a local redirect; the site answers for this target instead. release:
-    called once when the body is no longer needed, to close the file of its Regions. If the body is bytes, the
-    Response is never changed, and may be sent many times.
+    called once when the body is no longer needed, to close the file of its Regions. encoded_head: the result of
+    encoded(), once it was called; b"" before. If the body is bytes, the Response is never changed, and may be sent
+    many times.
     """
 
     __slots__ = (
-        "_encoded", "body", "cached_head", "cause", "fields", "length", "reason", "release", "status", "target",
+        "body", "cached_head", "cause", "encoded_head", "fields", "length", "reason", "release", "status", "target",
     )  # fmt: skip
 
     def __init__(
@@ -235,7 +236,7 @@ class Response:
         self.cause = cause
         self.target = target
         self.release = release
-        self._encoded: bytes | None = None
+        self.encoded_head = b""
         self.length = body_size(body)
 
     def encoded(self) -> bytes:
@@ -244,14 +245,14 @@ class Response:
         Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
         Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
         """
-        if self._encoded is None:
+        if not self.encoded_head:
             fields, head = self.cached_head
             if not head or fields is not self.fields:  # a feature has added fields
                 head = encode_head(self.status, self.reason, self.fields)
             if self.length is not None and self.status not in BODILESS_STATUSES:
                 head = b"%bContent-Length: %d\r\n" % (head, self.length)
-            self._encoded = head
-        return self._encoded
+            self.encoded_head = head
+        return self.encoded_head
 
     def with_body(self, body: bytes) -> Response:
         """Return a copy with another body; the head and the length stay those of this response.
@@ -270,7 +271,7 @@ class Response:
         other.target = self.target
         other.release = self.release
         other.length = self.length
-        other._encoded = self._encoded
+        other.encoded_head = self.encoded_head
         return other
 
     def with_fields(self, fields: Iterable[tuple[str, str]]) -> Response:
@@ -282,7 +283,7 @@ class Response:
         """
         if type(self.body) is not bytes:
             self.fields = tuple(fields)
-            self._encoded = None
+            self.encoded_head = b""
             return self
         other = Response.__new__(Response)
         other.status = self.status
@@ -294,7 +295,7 @@ class Response:
         other.target = self.target
         other.release = self.release
         other.length = self.length
-        other._encoded = None
+        other.encoded_head = b""
         return other
 
     def get(self, name: str) -> str | None:
