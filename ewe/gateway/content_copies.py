@@ -101,7 +101,7 @@ class Copy:
         age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
             response = KeptResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.variants, response.take_room = {}, self.take_room
+            response.keep(self.take_room)
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response
         return self.last_response[1]

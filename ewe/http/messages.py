@@ -328,12 +328,18 @@ class KeptResponse(Response):
 
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
     file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
-    take_room: a function that asks the cache to store this many more bytes, and returns whether there is room.
+    filtered: the responses with the fields that a filter has changed, by the filter, each with the second for which
+    it is valid (ewe.features.base.FieldFilter). take_room: a function that asks the cache to store this many more
+    bytes, and returns whether there is room.
     """
 
-    __slots__ = ("take_room", "variants")
-    take_room: Callable[[int], bool]
-    variants: dict[str, Response]
+    __slots__ = ("filtered", "take_room", "variants")
+
+    def keep(self, take_room: Callable[[int], bool]) -> None:
+        """Begin without variants, in a cache that has this take_room()."""
+        self.take_room = take_room
+        self.variants: dict[str, Response] = {}
+        self.filtered: dict[object, tuple[int, KeptResponse]] = {}
 
 
 class CachedFile(KeptResponse, FileResponse):
