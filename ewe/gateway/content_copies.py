@@ -74,6 +74,13 @@ class Copy:
         """Return how old the response is, in seconds: section 4.2.3."""
         return self.age_before + int(time.monotonic() - self.made_at)
 
+    def may_replace_error(self, status: int) -> bool:
+        """Return whether this copy may be sent in place of a program's error (RFC 5861 section 4).
+
+        status: of the program's response.
+        """
+        return status >= 500 and self.age() - self.lifetime < self.grace
+
     def freshened(self, request: Request, response: Response, *, personal: bool) -> Copy | None:
         """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
 
