@@ -5,11 +5,13 @@ from __future__ import annotations
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.resources import MachineReading
 from ewe.xswitch.switch.scheduler import Key, Scheduler
+from ewe.xswitch.user_limits import NO_LIMITS
 
 
 class Request:
     def __init__(self, user: str, language: str = "python", queued_at: float = 0.0) -> None:
         self.key: Key = (user, language)
+        self.limits = NO_LIMITS
         self.queued_at = queued_at
         self.refused = 0
         self.engine: Engine | None = None

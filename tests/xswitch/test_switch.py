@@ -28,6 +28,7 @@ from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
 from ewe.xswitch.switch.shared_engine import EngineConnection, SharedEngine
 from ewe.xswitch.switch.web_server_connection import LINGER_SECONDS
+from ewe.xswitch.user_limits import UserLimits
 
 pytestmark = pytest.mark.starts_processes
 
@@ -591,15 +592,13 @@ def test_a_client_that_takes_nothing_has_a_limit_too() -> None:
 def test_the_log_says_whose_time_was_over(kind: type[Engine]) -> None:
     """The script's, that of a client within its body, or that of a web server that does not read."""
     engine = kind.__new__(kind)
-    context = Mock(time_limit_of=lambda user: 5.0)
     vars(engine).update(
         loop=Mock(),
         data=None,
         state=EngineState.READING,
         exchange=Mock(),
-        context=context,
+        time_limit_s=5.0,
         engine=Mock(),
-        key=("me", "python"),
     )
     script, body, response = "ended after 5 s (time-limit)", "sent no more of the body", "did not take the"
     for act, cause in (
@@ -622,18 +621,16 @@ def test_the_log_says_whose_time_was_over(kind: type[Engine]) -> None:
 def test_the_cause_is_told_that_held_when_the_deadline_passed(state: EngineState) -> None:
     """Closing an engine changes its state; one of several requests has timed out, and the others have not."""
     late, other = Mock(), Mock()
-    context = Mock(time_limit_of=lambda user: 5.0)
     shared = SharedEngine.__new__(SharedEngine)
-    vars(shared).update(context=context, close=Mock(), connections=set())
+    vars(shared).update(close=Mock(), connections=set())
     for exchange, deadline in ((late, time.monotonic() - 1), (other, time.monotonic() + 9)):
         connection = EngineConnection.__new__(EngineConnection)
         vars(connection).update(
-            context=context,
             exchange=exchange,
             state=state,
             awaits_body=True,
             deadline=deadline,
-            key=("me", ""),
+            time_limit_s=5.0,
         )
         shared.connections.add(connection)
     shared.expire()
@@ -643,7 +640,7 @@ def test_the_cause_is_told_that_held_when_the_deadline_passed(state: EngineState
 
 
 def test_a_body_that_stops_coming_is_not_the_scripts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange, context = Mock(body_left=7), Mock(time_limit_of=lambda user: 5.0)
+    exchange, context = Mock(body_left=7, limits=UserLimits(time_limit=5.0)), Mock()
     ours, its = socket.socketpair()
     control, its_control = socket.socketpair()
     with its, its_control:

@@ -104,7 +104,7 @@ def test_a_table_of_nobody_is_doubted() -> None:
 def test_a_users_groups_are_noted_and_new_settings_count() -> None:
     limits = LimitsOfUsers(from_toml(TABLES, "x"))
     assert limits.limits_of("bob") is NO_LIMITS
-    limits.note_groups("bob", ("all",))
+    assert limits.note_groups("bob", ("all",)).engines == 2
     assert limits.limits_of("bob").engines == 2
     limits.change_settings(from_toml({"groups": {"all": {"engines": 3}}}, "x"))
     assert limits.limits_of("bob") == UserLimits(engines=3)

@@ -11,6 +11,7 @@ from ewe.xswitch.engine_kinds import BUILT_IN, EngineKind
 from ewe.xswitch.settings import Settings, from_toml
 from ewe.xswitch.switch.scheduler import Scheduler
 from ewe.xswitch.tools.java import BuildError, build
+from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication, split_path
 
 
@@ -117,6 +118,7 @@ def test_a_host_that_jetty_cannot_read_is_replaced_by_the_servers_name() -> None
 class Request:
     def __init__(self) -> None:
         self.key = ("alice", "java")
+        self.limits = NO_LIMITS
         self.queued_at = 0.0
         self.engine: Engine | None = None
 

@@ -63,10 +63,6 @@ class Context:
         self.scheduler.resources.settings = settings
         self.user_logs.clear()
 
-    def time_limit_of(self, user: str) -> float:
-        """Return how many seconds a request of a user may take."""
-        return self.scheduler.limits.limits_of(user).time_limit or self.settings.time_limit
-
     def log_for_user(self, user: str, message: str, level: str = "warning") -> None:
         """Log a message about a user's script, also in the user's log."""
         self.log.write(level, f"{user or '-'} {message}")

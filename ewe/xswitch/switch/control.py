@@ -187,7 +187,7 @@ class Control:
         return {
             "engines": self.context.scheduler.max_engines_of(user),
             "requests": limits.requests,
-            "time-limit": self.context.time_limit_of(user),
+            "time-limit": limits.time_limit or settings.time_limit,
             "memory": (general.memory if limits.memory is None else limits.memory) or None,
             "processes": (general.processes if limits.processes is None else limits.processes) or None,
             "cpu": (general.cpu if limits.cpu is None else limits.cpu) or None,

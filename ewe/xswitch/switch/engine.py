@@ -78,6 +78,7 @@ class Engine:
         self.exchange: Exchange | None = None
         self.started_at = self.used_at = time.monotonic()  # used_at: when a request last began or ended
         self.deadline = float("inf")  # the monotonic time at which expire() is called
+        self.time_limit_s = context.settings.time_limit  # of the running script
         self.seconds_left = 0.0  # until the deadline, kept while the output is paused
         # Whether the deadline applies to the client, which has yet to send more of the body.
         self.awaits_body = False
@@ -99,6 +100,7 @@ class Engine:
         self.errors.begin(exchange.script)
         self.script = exchange.script
         self.used_at = time.monotonic()
+        self.time_limit_s = exchange.limits.time_limit or self.context.settings.time_limit
         self.awaits_body = exchange.body_left > 0
         self.deadline = self.used_at + self.allowed_seconds()
         exchange.assigned(self)
@@ -142,7 +144,7 @@ class Engine:
 
     def allowed_seconds(self) -> float:
         """Return the client's time for more of the body, or the script's time limit if the body has arrived."""
-        return STALLED_SECONDS if self.awaits_body else self.context.time_limit_of(self.key[USER])
+        return STALLED_SECONDS if self.awaits_body else self.time_limit_s
 
     def expiry_cause(self) -> str:
         """Return, for the log, which deadline has passed."""
@@ -150,7 +152,7 @@ class Engine:
             return f"the web server did not take the waiting response within {STALLED_SECONDS:g} s"
         if self.awaits_body:
             return f"the web server sent no more of the body for {STALLED_SECONDS:g} s"
-        return f"ended after {self.context.time_limit_of(self.key[USER]):g} s (time-limit)"
+        return f"ended after {self.time_limit_s:g} s (time-limit)"
 
     # The response
 

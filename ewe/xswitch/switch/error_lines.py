@@ -40,7 +40,8 @@ class ErrorLines:
         """
         if script != self.script:
             self.read(flush=True)
-        self.end_count()
+        if self.line_count:
+            self.end_count()
         self.script = script
 
     def read(self, flush: bool = False) -> None:

@@ -60,6 +60,7 @@ from ewe.xswitch.switch.response_head import (
     error_page,
     without_own_field,
 )
+from ewe.xswitch.user_limits import NO_LIMITS
 
 if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
@@ -155,6 +156,7 @@ class Exchange:
         self.is_far = False  # the request goes to engines on another machine
         self.user = ""  # the script's owner, once suexecme has reported it
         self.uid = -1
+        self.limits = NO_LIMITS  # of the user, when suexecme's answer about the script came
         # Variables that X-Switch or the script's package sets, such as HOME; they replace those of the web server
         self.own_variables: dict[bytes, bytes] = {}
         self.key = ("", "")  # user and language: which engines can run it

@@ -17,11 +17,12 @@ class LimitsOfUsers:
         self.groups: BoundedDict[str, tuple[str, ...]] = BoundedDict(MAX_USERS)
         self.cached_limits: BoundedDict[str, UserLimits] = BoundedDict(MAX_USERS)
 
-    def note_groups(self, user: str, groups: tuple[str, ...]) -> None:
-        """Note the groups of a user that have a table."""
+    def note_groups(self, user: str, groups: tuple[str, ...]) -> UserLimits:
+        """Note the groups of a user that have a table; return the user's limits."""
         if groups != self.groups.get(user, ()):
             self.groups[user] = groups
             self.cached_limits.pop(user, None)
+        return self.limits_of(user)
 
     def limits_of(self, user: str) -> UserLimits:
         """Return the limits of a user."""

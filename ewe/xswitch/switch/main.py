@@ -60,6 +60,7 @@ from ewe.xswitch.switch.scheduler import LANGUAGE, USER, Key, Scheduler
 from ewe.xswitch.switch.status import collect_metrics, collect_status, may_see_status, status_response
 from ewe.xswitch.switch.trace import SwitchTrace, traced
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
+from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
 
 TICK_SECONDS = 0.1  # between two checks of deadlines
@@ -135,7 +136,7 @@ class Switch:
             return self.begin_status(client, params, body)
         self.context.counters["requests"] += 1
         file = script_file(params)
-        far_kind = self.peers.kind_of(file, params)
+        far_kind = self.peers.kind_of(file, params) if self.peers.engines else None
         application: WebApplication | None = None
         path, signature = file, Signature()
         try:
@@ -211,6 +212,7 @@ class Switch:
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
         exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
+        exchange.limits = NO_LIMITS
         exchange.user = exchange.key[USER]
         exchange.identified()
 
@@ -232,8 +234,8 @@ class Switch:
             exchange.fail(answer.status, answer.reason)
             return
         exchange.user, exchange.uid = answer.user, answer.uid
-        # The limits of the groups must be known before the scheduler gets the exchange.
-        self.scheduler.limits.note_groups(answer.user, answer.groups)
+        # Before the scheduler gets the exchange: it also asks for the limits by the user's name.
+        exchange.limits = self.scheduler.limits.note_groups(answer.user, answer.groups)
         kind = self.engine_kind_for(exchange, answer)
         if kind is None:
             # NO_ENGINE: the web server may run the script itself

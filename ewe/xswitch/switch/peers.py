@@ -66,9 +66,10 @@ class Peers:
     def kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
         """Return the kind of a script that runs on another machine, None for a script of this one.
 
-        The file is not here, so only its name can tell: the table [directories], or its extension.
+        The caller asks only if there are far engines. The file is not here, so only its name can tell: the table
+        [directories], or its extension.
         """
-        if not self.engines or not file:
+        if not file:
             return None
         named = params.get(b"XSWITCH_ENGINE")
         settings = self.context.settings

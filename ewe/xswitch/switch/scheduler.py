@@ -33,6 +33,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.limits_of_users import LimitsOfUsers
 from ewe.xswitch.switch.resources import MachineReading, Resources
+from ewe.xswitch.user_limits import UserLimits
 
 Key = tuple[str, str]  # (user, language)
 USER, LANGUAGE = 0, 1  # the positions in a Key
@@ -54,6 +55,7 @@ class ScheduledExchange(Protocol):
     """An exchange, as the scheduler sees it."""
 
     key: Key
+    limits: UserLimits  # of its user
     queued_at: float  # the monotonic time of its last submit()
 
     def refuse(self, status: int, cause: str) -> None:
@@ -140,7 +142,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     def submit(self, exchange: ExchangeType) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
         user = exchange.key[USER]
-        limit = self.limits.limits_of(user).requests  # None: no limit
+        limit = exchange.limits.requests  # None: no limit
         if limit is not None and self.requests_of(user) >= limit:
             self.counters["refused"] += 1
             exchange.refuse(503, f"{user} has {limit} requests at once: no more are allowed (requests)")
