@@ -247,15 +247,6 @@ def test_an_engine_that_ends_at_once_is_not_primed_without_end(tmp_path: Path) -
     assert len(bench.asked) == 6
 
 
-def test_no_file_no_priming() -> None:
-    bench = Bench()
-    primer = Primer("", bench.scheduler, Mock(), Mock(), Mock())
-    primer.note_request(ALICE, "/a.py")
-    primer.tick()
-    primer.save()
-    assert not primer.profile.keys and bench.scheduler.expected_engines(ALICE) == 0
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"{", "Expecting property name"), (b"\xff", "utf-8"), (b"\xff\xfe{\0", "utf-8"),

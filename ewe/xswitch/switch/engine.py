@@ -203,7 +203,8 @@ class Engine:
             last = True  # its process has ended, and leftover processes may keep the sockets open
         self.ended_requests += 1
         self.used_at = time.monotonic()
-        self.resume_output()  # an idle engine is read, so that its end is noticed
+        if self.state is PAUSED:
+            self.resume_output()  # an idle engine is read, so that its end is noticed
         self.deadline = float("inf")
         try:
             if exchange is not None:

@@ -119,8 +119,9 @@ class EventLoop:
         """Call back until stop()."""
         self.is_running = True
         readers, writers, poll = self.readers, self.writers, self.epoll.poll
+        wait_s = self.call_due_timers(time.monotonic())
         while self.is_running:
-            for descriptor, events in poll(self.seconds_to_next_timer()):
+            for descriptor, events in poll(wait_s):
                 try:
                     if events & READABLE and (callback := readers.get(descriptor)) is not None:
                         callback()
@@ -128,24 +129,23 @@ class EventLoop:
                         callback()
                 except Exception as fault:
                     self.on_fault(fault)
-            if self.timers:
-                self.call_due_timers(time.monotonic())
+            wait_s = self.call_due_timers(time.monotonic())
 
-    def seconds_to_next_timer(self) -> float | None:
-        """Return the seconds until the next timer, None without any."""
-        if not self.timers:
-            return None
-        due_at, *_ = self.timers[0]  # a heap's first element is the smallest
-        return max(0.0, due_at - time.monotonic())
+    def call_due_timers(self, now: float) -> float | None:
+        """Call back all timers that are due; return the seconds until the next timer, None without any.
 
-    def call_due_timers(self, now: float) -> None:
-        """Call back all timers that are due."""
-        while self.timers and self.timers[0][0] <= now:  # [0]: the moment at which the timer is due
-            _, _, callback, arguments = heapq.heappop(self.timers)
+        now: the monotonic time.
+        """
+        while self.timers:
+            due_at, _, callback, arguments = self.timers[0]  # a heap's first element is the smallest
+            if due_at > now:
+                return max(0.0, due_at - time.monotonic())  # the callbacks have taken time
+            heapq.heappop(self.timers)
             try:
                 callback(*arguments)
             except Exception as fault:
                 self.on_fault(fault)
+        return None
 
     def stop(self) -> None:
         """Make run() return after this round."""

@@ -102,7 +102,9 @@ class Switch:
         self.identifier = Identifier(self.context, self.orders)
         self.starter = EngineStarter(self.context, self.orders, self.identifier.user_of)
         self.applications = Applications()
-        self.primer = Primer(settings.prime, self.scheduler, self.prime, log)
+        self.primer: Primer | None = None  # None: no engine starts before its first request (setting `prime`)
+        if settings.prime:
+            self.primer = Primer(settings.prime, self.scheduler, self.prime, log)
         self.scheduler.replace = self.start_replacement
         self.installations = Installations(self.loop)
         self.control = Control(self.context, owner)
@@ -250,7 +252,8 @@ class Switch:
             # answer.path is that of the application's WEB-INF
             exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
-        self.primer.note_request(exchange.key, answer.path)
+        if self.primer is not None:
+            self.primer.note_request(exchange.key, answer.path)
         try:
             if kind.protocol == "engine":
                 exchange.make_engine_request()
@@ -468,7 +471,7 @@ class Switch:
             self.end_all("suexecme does not answer", 503)
         self.scheduler.tick(now)
         self.peers.tick(now)
-        if not self.context.is_stopping:
+        if self.primer is not None and not self.context.is_stopping:
             self.primer.tick()
         for connection in [connection for connection in self.connections if connection.is_overdue(now)]:
             connection.close()
@@ -480,7 +483,8 @@ class Switch:
     def stop(self) -> None:
         """Accept no more requests; end when the running ones have ended, or after GRACE_SECONDS."""
         self.context.is_stopping = True
-        self.primer.save()
+        if self.primer is not None:
+            self.primer.save()
         self.listeners.stop()
         for connection in list(self.connections):
             if connection.exchange is None:

@@ -65,8 +65,7 @@ class Primer:
     ) -> None:
         """Read the profile, and let the scheduler keep as many idle engines as the profile expects to be busy.
 
-        file: the path of the profile; "": priming is off, and the other methods do nothing. start: starts an
-        engine (Start). clock: instead of local_seconds().
+        file: the path of the profile. start: starts an engine (Start). clock: instead of local_seconds().
         """
         self.file = file
         self.scheduler = scheduler
@@ -77,14 +76,12 @@ class Primer:
         self.starting: dict[Key, int] = {}  # engines that suexecme has not decided about
         self.starts: dict[Key, int] = {}  # engines that were primed in the present slot
         self.last_second = 0  # the second of the clock in which engines were primed last
-        self.current_slots = (0, 0)  # the present slot, and the slot in LEAD_SECONDS
-        if file:
-            self.current_slots = self.slots_now()
-            self.load()
-            self.begin_slot(seen_whole=False)
-            # Now, and not at the end of the first slot: the log names a directory without write permission at once
-            self.save()
-            scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
+        self.current_slots = self.slots_now()  # the present slot, and the slot in LEAD_SECONDS
+        self.load()
+        self.begin_slot(seen_whole=False)
+        # Now, and not at the end of the first slot: the log names a directory without write permission at once
+        self.save()
+        scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
 
     def slots_now(self) -> tuple[int, int]:
         """Return the present slot, and the slot in LEAD_SECONDS: usually the same one."""
@@ -93,17 +90,14 @@ class Primer:
 
     def note_request(self, key: Key, script: str) -> None:
         """Note a request in the profile, before it has an engine."""
-        if self.file:
-            busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
-            self.profile.note_request(key, script, busy + 1)
+        busy = self.scheduler.engines_of_key[key] - len(self.scheduler.idle.get(key, ()))
+        self.profile.note_request(key, script, busy + 1)
 
     def tick(self) -> None:
         """At the end of a slot, change the profile and save it; once a second, start missing engines.
 
         Called a few times a second. No engine starts while requests wait for one.
         """
-        if not self.file:
-            return
         self.current_slots = self.slots_now()
         if self.begin_slot(seen_whole=True):
             self.starts.clear()
@@ -199,8 +193,6 @@ class Primer:
 
     def save(self) -> None:
         """Replace the file as a whole. Log a failure: priming then goes on without the file."""
-        if not self.file:
-            return
         new_file = f"{self.file}.new"
         try:
             with suppress(FileNotFoundError):

@@ -183,7 +183,8 @@ class WebServerConnection:
     def finish(self, data: bytes) -> None:
         """Send the last records of a request. Then the connection is free for the next one, or is closed."""
         self.outbox.send(data)
-        self.resume_reading()
+        if not self.is_reading:
+            self.resume_reading()
         if not self.responder.keep or self.context.is_stopping:
             self.leave()
 
