@@ -11,12 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
+from support.counting import Calls
 from support.proc import children_of
 from support.wire import read_response
 
@@ -59,18 +57,6 @@ RUN_AT_FORK = {"threading", "random"}
 MOST_DIRTY_KB = 2300  # 1,920 under Python 3.11, 1,570 under 3.12, 1,680 under 3.13
 
 
-class Calls:
-    """The functions of ewe that one thread calls while it is profiled: file and name, in order."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[str, str]] = []
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and file.is_relative_to(SOURCE):
-            self.made.append((file.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname))
-
-
 def calls_of_a_request(config: Config, request: bytes) -> list[tuple[str, str]]:
     """Return the calls for one of several equal requests on one connection."""
     client, server = socket.socketpair()
@@ -94,9 +80,7 @@ def calls_of_a_request(config: Config, request: bytes) -> list[tuple[str, str]]:
     client.close()
     thread.join(30)
     stream.close()
-    starts = [number for number, (_, name) in enumerate(calls.made) if name == "recall"]
-    each = [calls.made[begin:end] for begin, end in pairwise(starts)]
-    return min(each, key=len)  # once a second one of them makes the date line again
+    return calls.of_a_request("recall")
 
 
 @pytest.fixture

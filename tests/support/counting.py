@@ -19,10 +19,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median_low
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 import ewe
 from ewe.bounded import SETTLED_S
@@ -49,6 +50,27 @@ REQUEST = re.compile(r'"(?:GET|HEAD) /')
 KB = 1024
 CHANGED, LAST_MODIFIED = 1_700_000_000, "Tue, 14 Nov 2023 22:13:20 GMT"
 COUNTED_SITE = Path(__file__).parent / "counted"
+
+
+class Calls:
+    """The functions of ewe that one thread calls while this object is its profile function: file and name."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Note a call."""
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(SOURCE):
+            self.made.append((file.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname))
+
+    def of_a_request(self, first: str) -> list[tuple[str, str]]:
+        """Return the calls for one of several equal requests: for the one with the fewest, since timers add calls.
+
+        first: the function with which each request begins.
+        """
+        starts = [number for number, (_, name) in enumerate(self.made) if name == first]
+        return min((self.made[begin:end] for begin, end in pairwise(starts)), key=len)
 
 
 class Row(NamedTuple):

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from support.counting import Calls
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
@@ -21,6 +23,7 @@ from ewe.gateway.records import PARAMS, Requester, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.protocol import SUCCESS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import Engine, EngineState
 from ewe.xswitch.switch.exchange import Exchange
@@ -494,3 +497,52 @@ def test_a_fault_without_the_modules_for_a_traceback_is_still_named(
         ErrorLog().exception("it failed")
     said = capfd.readouterr().err
     assert "error: it failed" in said and "| RuntimeError('a fault') (no traceback: " in said
+
+
+def test_without_the_setting_prime_no_engine_is_expected(bench: Bench) -> None:
+    assert bench.switch.primer is None
+    assert bench.switch.scheduler.expected_engines(("alice", "python")) == 0
+
+
+def test_a_warm_request_makes_few_calls(
+    bench: Bench, connected: tuple[WebServerConnection, socket.socket], tmp_path: Path
+) -> None:
+    """The script's owner is known, and its engine is idle. The test plays web server, suexecme and engine."""
+    script = tmp_path / "x.py"
+    script.write_text("")
+    params = [(b"SCRIPT_FILENAME", bytes(script)), (b"REQUEST_METHOD", b"GET"), (b"SCRIPT_NAME", b"/x.py")]
+    _, web_server = connected
+    calls = Calls()
+
+    def run_loop() -> None:
+        sys.setprofile(calls)
+        bench.switch.loop.run()
+
+    def begin() -> None:
+        requester = Requester()  # each request has the id 1
+        web_server.sendall(requester.begin(params, keep=True) + requester.input(b""))
+
+    loop = threading.Thread(target=run_loop, daemon=True)
+    loop.start()
+    begin()
+    message, _ = channel.receive(bench.suexecme) or ({}, [])
+    owner = {"user": "alice", "uid": os.getuid(), "groups": [], "home": "/"}
+    about = {"path": str(script), "language": "python", "interpreter": "", "environment": {}}
+    channel.send(bench.suexecme, {"id": message["id"], **owner, **about})
+    message, (data_end, errors, control_end) = bench.next_start()
+    channel.send(bench.suexecme, {"id": message["id"], "pid": 4_000_000})
+    with socket.socket(fileno=data_end) as data, socket.socket(fileno=control_end) as control:
+        for _ in range(30):
+            assert control.recv(9000).startswith(bytes(script))
+            data.sendall(HEAD)
+            control.sendall(SUCCESS)
+            response = b""
+            while not response.endswith(end_records(1, app_status=0)):
+                response += web_server.recv(9000)
+            begin()
+        bench.switch.loop.stop()  # the next tick() wakes the loop
+        loop.join(30)
+        os.close(errors)
+    made = calls.of_a_request("WebServerConnection.on_data")
+    assert len(made) <= 81, made
+    assert len({file for file, _ in made}) <= 18, made
