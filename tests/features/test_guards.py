@@ -14,6 +14,8 @@ import pytest
 
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError
+from ewe.config.settings import Config
+from ewe.features import static
 from ewe.features.base import FILTERED_BYTES, Handler, Middleware
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
@@ -23,6 +25,7 @@ from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
 from ewe.http.messages import KeptResponse, Request, Response, Source, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
+from ewe.sites import make_site
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 
@@ -374,6 +377,32 @@ def test_changed_fields_are_not_kept_without_room() -> None:
     for _ in range(2):
         found = run(filters.respond(Request("GET", "/", (1, 1)), io_of()))
         assert found.get("a") == "b" and found.get("expires") is not None and not response.filtered
+
+
+def test_the_cache_counts_responses_with_changed_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each filter's response counts as one more entry of the cache, however many seconds pass."""
+    (tmp_path / "ewe.toml").write_text(
+        f'documentroot = "{tmp_path}"\ncgi-path = "none"\ncache = "10k"\n[[site]]\n'
+        'headers = { set = { A = "b" } }\nexpires = "1h"\ncache-control = "public"\n'
+    )
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("wool")
+    monkeypatch.setattr(static, "SETTLED_S", -1e9)
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    files = site.built[0].plan.static
+    now = time.time()
+    for path in (*("/0.txt",) * 5, *("/1.txt",) * 5, "/2.txt", "/3.txt"):
+        now += 1
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        found = run(site.respond(Request("GET", path, (1, 1), path=path), io_of()))
+        assert (found.get("a"), found.get("cache-control")) == ("b", "public, max-age=3600")
+        known = files.cache.get(path)
+        # The first two files fit together; the third one empties the cache.
+        assert known is not None or path in ("/2.txt", "/3.txt")
+        assert known is None or known.cost == 4 + 4 * static.ENTRY_BYTES
+        assert files.used_bytes == sum(entry.cost for entry in files.cache.values()) <= files.room
 
 
 BAD = [
