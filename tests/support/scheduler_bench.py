@@ -101,6 +101,7 @@ class Bench:
 
     def ask(self, user: str, language: str = "python") -> Request:
         request = Request(user, language, self.now)
+        request.limits = self.scheduler.limits.limits_of(user)
         self.scheduler.submit(request)
         return request
 
