@@ -72,24 +72,23 @@ HIT = "hit"  # a fresh copy answers: the word of Cache-Status (RFC 9211 section 
 Ask = Callable[[Request], Awaitable["Response | None"]]
 
 
-class Lookup:
-    """A GET or HEAD request, as the cache looks at it.
+class Miss:
+    """A GET or HEAD request that no copy answers.
 
-    ask: runs the program. personal: the request identifies its user. wishes: the directives of the client (RFC 9111
-    section 5.2.1). unkeyed: fields of the request that forbid keeping the response, unless Vary names them; they
-    are found once no copy answers.
+    ask: runs the program. personal: the request identifies its user. unkeyed: fields of the request that forbid
+    keeping the response, unless Vary names them.
     """
 
-    __slots__ = ("ask", "key", "personal", "request", "unkeyed", "url", "wishes")
+    __slots__ = ("ask", "key", "personal", "request", "unkeyed")
 
-    def __init__(self, key: Key, request: Request, ask: Ask, *, personal: bool) -> None:
+    def __init__(
+        self, key: Key, request: Request, ask: Ask, unkeyed: frozenset[str], *, personal: bool
+    ) -> None:
         self.key = key
-        self.url = key[0]  # a key begins with its URL
         self.request = request
         self.ask = ask
+        self.unkeyed = unkeyed
         self.personal = personal
-        self.wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        self.unkeyed: frozenset[str] = frozenset()
 
     def is_plain(self) -> bool:
         """Return whether only the response can forbid to keep it.
@@ -162,23 +161,25 @@ class ContentCache:
             return await self.write_through(url, request, ask)
         variables = variables_of_site(io.variables)
         key = (url, request.path, request.query, id(feature), variables, request.version)
-        lookup = Lookup(key, request, ask, personal=is_personal(request, io.variables))
-        copy, why = self.select(lookup)
+        personal = is_personal(request, io.variables)
+        wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
+        copy, why = self.select(key, request, wishes, personal=personal)
         if copy is not None and why == HIT:
-            return copy.respond(request, f"ewe; hit; ttl={copy.lifetime - copy.age()}")
-        if "only-if-cached" in lookup.wishes:
+            return copy.respond(request)
+        if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         trusted = io.connected is not None and io.connected.trusted
-        lookup.unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
-        if not may_collapse(lookup, copy, why):
-            return await self.forward(lookup, copy, why)
+        unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
+        miss = Miss(key, request, ask, unkeyed, personal=personal)
+        if not may_collapse(miss, copy, why):
+            return await self.forward(miss, copy, why)
         in_flight = self.begin_request(key)
         if in_flight is None:
             has_ended, in_flight = await self.wait_for_other_request(key, io)
-            found, verdict = self.select(lookup) if has_ended else (None, "")
-            if found is not None and verdict == HIT:
+            found, verdict = self.select(key, request, wishes, personal=personal)
+            if has_ended and found is not None and verdict == HIT:
                 return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
-        return await self.forward_in_flight(lookup, copy, why, in_flight)
+        return await self.forward_in_flight(miss, copy, why, in_flight)
 
     async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
         """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
@@ -190,26 +191,30 @@ class ContentCache:
             self.invalidate(url, response)
         return response
 
-    def select(self, lookup: Lookup) -> tuple[Copy | None, str]:
+    def select(
+        self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
+    ) -> tuple[Copy | None, str]:
         """Return the copy that a request selects (section 4.1), and HIT if it may be used as it is (section 4.2).
 
         In place of HIT, the reason why the program has to be asked: uri-miss, vary-miss, stale, request or bypass,
         the words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must
         not get it.
+
+        wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
         """
-        values = lookup.request.values
-        copy = self.find(lookup.key, lookup.request)
-        may_use = copy is None or copy.shared or not lookup.personal
+        values = request.values
+        copy = self.find(key, request)
+        may_use = copy is None or copy.shared or not personal
         if not may_use or "if-match" in values or "if-unmodified-since" in values:
             return None, "bypass"
         if copy is None:
-            return None, "vary-miss" if lookup.url in self.copies else "uri-miss"
-        if is_fresh(copy, lookup.wishes):
+            return None, "vary-miss" if key[0] in self.copies else "uri-miss"  # a key begins with its URL
+        if is_fresh(copy, wishes):
             return copy, HIT
         return copy, "request" if copy.age() < copy.lifetime else "stale"
 
     async def forward_in_flight(
-        self, lookup: Lookup, copy: Copy | None, why: str, in_flight: InFlightRequest | None
+        self, miss: Miss, copy: Copy | None, why: str, in_flight: InFlightRequest | None
     ) -> Response | None:
         """Do what forward() does, while other requests may wait for the output of the program.
 
@@ -218,7 +223,7 @@ class ContentCache:
         """
         recorder = None
         try:
-            response = await self.forward(lookup, copy, why)
+            response = await self.forward(miss, copy, why)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -227,17 +232,17 @@ class ContentCache:
             return response
         finally:
             if recorder is None:
-                self.end_request(lookup.key, in_flight)
+                self.end_request(miss.key, in_flight)
 
-    async def forward(self, lookup: Lookup, copy: Copy | None, why: str) -> Response | None:
+    async def forward(self, miss: Miss, copy: Copy | None, why: str) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
         copy, why: the result of select().
         """
-        request = lookup.request
-        asked = validating(request, copy) if copy is not None and may_validate(lookup, copy) else request
+        request = miss.request
+        asked = validating(request, copy) if copy is not None and may_validate(miss, copy) else request
         try:
-            response = await lookup.ask(asked)
+            response = await miss.ask(asked)
         except HTTPError as error:
             if copy is not None and copy.may_replace_error(error.status):
                 return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={error.status}")
@@ -245,54 +250,54 @@ class ContentCache:
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
         if copy is not None and asked is not request and response.status == 304:
-            return await self.freshen(lookup, copy, why, response)
+            return await self.freshen(miss, copy, why, response)
         if copy is not None and copy.may_replace_error(response.status):
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.store_if_allowed(lookup, response, why)
+        return self.store_if_allowed(miss, response, why)
 
-    async def freshen(self, lookup: Lookup, copy: Copy, why: str, not_modified: Response) -> Response | None:
+    async def freshen(self, miss: Miss, copy: Copy, why: str, not_modified: Response) -> Response | None:
         """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
         If the 304 forbids keeping it, ask the program for the whole response.
         """
         await not_modified.close()
-        fresh = copy.freshened(lookup.request, not_modified, personal=lookup.personal)
+        fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
         if fresh is not None:
             self.store(fresh, replaced=copy)
-            return fresh.respond(lookup.request, f"ewe; hit; fwd={why}; fwd-status=304")
-        self.drop([lookup.url])
-        response = await lookup.ask(lookup.request)
-        return None if response is None else self.store_if_allowed(lookup, response, why)
+            return fresh.respond(miss.request, f"ewe; hit; fwd={why}; fwd-status=304")
+        self.drop([miss.key[0]])  # a key begins with its URL
+        response = await miss.ask(miss.request)
+        return None if response is None else self.store_if_allowed(miss, response, why)
 
-    def store_if_allowed(self, lookup: Lookup, response: Response, why: str) -> Response:
+    def store_if_allowed(self, miss: Miss, response: Response, why: str) -> Response:
         """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
 
         why: the program was asked, in the words of select().
         """
         status = f"ewe; fwd={why}"
-        if lookup.request.method != "GET":
+        if miss.request.method != "GET":
             return with_status(response, status)
         cache_control = directives_of(response)
-        if not self.may_keep(lookup, response, cache_control):
+        if not self.may_keep(miss, response, cache_control):
             # An error may pass, and the response to any other request tells nothing about a plain one.
-            if response.status < 500 and lookup.is_plain():
-                self.remember_not_kept(lookup.key)
+            if response.status < 500 and miss.is_plain():
+                self.remember_not_kept(miss.key)
             return with_status(response, status)
         names = fields_in_vary(response) or ()
-        if unnamed := lookup.unkeyed.difference(names):
+        if unnamed := miss.unkeyed.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
         body = response.body
         if isinstance(body, Source):
             # Keep the fields as the program has sent them.
             plain = Response(response.status, response.fields, reason=response.reason)
-            response.body = RecordedBody(self, lookup.key, lookup.request, plain, body, names)
+            response.body = RecordedBody(self, miss.key, miss.request, plain, body, names)
         elif isinstance(body, bytes) and response.length == len(body):
-            stored = self.store(Copy(lookup.key, lookup.request, response, body, names, cache_control))
+            stored = self.store(Copy(miss.key, miss.request, response, body, names, cache_control))
             status += "; stored" if stored else ""
         return with_status(response, status)
 
-    def may_keep(self, lookup: Lookup, response: Response, cache_control: dict[str, str]) -> bool:
+    def may_keep(self, miss: Miss, response: Response, cache_control: dict[str, str]) -> bool:
         """Return whether the response to a GET may be kept, and whether the copy could ever be used.
 
         cache_control: the directives of the response.
@@ -302,7 +307,7 @@ class ContentCache:
         if usable is None or (usable == 0 and not (response.get("etag") or response.get("last-modified"))):
             return False
         return (response.length or 0) <= self.max_copy_bytes and may_store(
-            lookup.request, response, cache_control, personal=lookup.personal
+            miss.request, response, cache_control, personal=miss.personal
         )
 
     # In-flight requests: the others wait
@@ -442,24 +447,24 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def may_collapse(lookup: Lookup, copy: Copy | None, why: str) -> bool:
+def may_collapse(miss: Miss, copy: Copy | None, why: str) -> bool:
     """Return whether other requests may wait for the response to this one (collapsed requests, RFC 9111 section 4).
 
     copy, why: the result of ContentCache.select().
     """
-    if why not in ("uri-miss", "stale") or lookup.request.method != "GET" or lookup.personal:
+    if why not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
         return False
-    return not lookup.unkeyed or (copy is not None and lookup.unkeyed.issubset(copy.names))
+    return not miss.unkeyed or (copy is not None and miss.unkeyed.issubset(copy.names))
 
 
-def may_validate(lookup: Lookup, copy: Copy) -> bool:
+def may_validate(miss: Miss, copy: Copy) -> bool:
     """Return whether a request may ask the program to confirm a copy: RFC 9111 section 4.3.1.
 
     A 304 changes the fields of the copy. A request with a field of `unkeyed` that Vary does not name must therefore
     validate none.
     """
     has_validator = bool(copy.etag) or copy.modified is not None
-    return lookup.request.method == "GET" and has_validator and lookup.unkeyed.issubset(copy.names)
+    return miss.request.method == "GET" and has_validator and miss.unkeyed.issubset(copy.names)
 
 
 def with_status(response: Response, status: str) -> Response:

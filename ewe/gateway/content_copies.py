@@ -97,9 +97,13 @@ class Copy:
         names = {*self.names, *(fields_in_vary(whole) or ())}
         return Copy(self.key, request, whole, self.body, tuple(sorted(names)), cache_control)
 
-    def respond(self, request: Request, status: str) -> Response:
-        """Return the response for a client; a 304 if the client has the copy already. status: for Cache-Status."""
-        age = str(self.age())
+    def respond(self, request: Request, status: str = "") -> Response:
+        """Return the response for a client; a 304 if the client has the copy already.
+
+        status: for Cache-Status; "": the copy is fresh, and its remaining lifetime is the status.
+        """
+        age_s = self.age()
+        age, status = str(age_s), status or f"ewe; hit; ttl={self.lifetime - age_s}"
         more = (("Age", age), ("Cache-Status", status))
         if request.conditional and self.status == 200:
             modified = float("inf") if self.modified is None else self.modified
