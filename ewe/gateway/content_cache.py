@@ -179,7 +179,7 @@ class ContentCache:
             found, verdict = self.select(key, request, wishes, personal=personal)
             if has_ended and found is not None and verdict == HIT:
                 return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
-        return await self.forward_in_flight(miss, copy, why, in_flight)
+        return await self.forward_once(miss, copy, why, in_flight)
 
     async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
         """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
@@ -213,10 +213,10 @@ class ContentCache:
             return copy, HIT
         return copy, "request" if copy.age() < copy.lifetime else "stale"
 
-    async def forward_in_flight(
+    async def forward_once(
         self, miss: Miss, copy: Copy | None, why: str, in_flight: InFlightRequest | None
     ) -> Response | None:
-        """Do what forward() does, while other requests may wait for the output of the program.
+        """Do what forward() does, once for this request and those that wait for the output of the program.
 
         in_flight: its waiting requests are woken once the copy is stored, or must not be. None: no request waits
         for this one.

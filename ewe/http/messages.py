@@ -329,7 +329,7 @@ class KeptResponse(Response):
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
     file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
     filtered: the responses with the fields that a filter has changed, by the filter, each with the second for which
-    it is valid (ewe.features.base.FieldFilter). take_room: a function that asks the cache to store this many more
+    it is valid (ewe.features.field_filter). take_room: a function that asks the cache to store this many more
     bytes, and returns whether there is room.
     """
 

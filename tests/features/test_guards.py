@@ -16,7 +16,8 @@ from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
 from ewe.features import static
-from ewe.features.base import FILTERED_BYTES, Handler, Middleware
+from ewe.features.base import Handler, Middleware
+from ewe.features.field_filter import FILTERED_BYTES
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key

@@ -508,11 +508,9 @@ def test_a_warm_request_makes_few_calls(
     bench: Bench, connected: tuple[WebServerConnection, socket.socket], tmp_path: Path
 ) -> None:
     """The script's owner is known, and its engine is idle. The test plays web server, suexecme and engine."""
-    script = tmp_path / "x.py"
-    script.write_text("")
+    (script := tmp_path / "x.py").touch()
     params = [(b"SCRIPT_FILENAME", bytes(script)), (b"REQUEST_METHOD", b"GET"), (b"SCRIPT_NAME", b"/x.py")]
-    _, web_server = connected
-    calls = Calls()
+    calls, (_, web_server) = Calls(), connected
 
     def run_loop() -> None:
         sys.setprofile(calls)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import Kind
 from ewe.config.table_kinds import TableKind
-from ewe.features.base import FieldFilter
 from ewe.features.declaration import Feature, StepKey
+from ewe.features.field_filter import FieldFilter
 from ewe.features.guards.headers import VALUE
 from ewe.http.dates import http_date
 
 if TYPE_CHECKING:
-    from ewe.features.base import Fields
+    from ewe.features.field_filter import Fields
     from ewe.http.messages import Request, Response
 
 STATUSES = frozenset({200, 201, 203, 204, 206, 301, 302, 303, 304, 307, 308})

@@ -20,12 +20,12 @@ from ewe.config.messages import Reason
 from ewe.config.setting import Key
 from ewe.config.setting_types import Kind, list_of
 from ewe.config.table_kinds import TableKind
-from ewe.features.base import FieldFilter
 from ewe.features.declaration import Feature, StepKey
+from ewe.features.field_filter import FieldFilter
 from ewe.http.fields import TOKEN
 
 if TYPE_CHECKING:
-    from ewe.features.base import Fields
+    from ewe.features.field_filter import Fields
     from ewe.http.messages import Request, Response
 
 FIELD_NAME = re.compile(rf"{TOKEN}{{1,256}}")
