@@ -476,7 +476,8 @@ def open_logs(
 ) -> None:
     """Open both logs in place of the open ones.
 
-    sites: (Host, path, format) of the access logs of several sites, instead of access_log.
+    sites: (Host, path, format) of the access logs of several sites, instead of access_log. Sites that all have the
+    same log need no choice for each line: it is an AccessLog then, and no SiteLogs.
     Raises OSError; ValueError for an invalid format.
     """
     global errors, access
@@ -484,10 +485,12 @@ def open_logs(
     new_errors = ErrorLog(logfile, loglevel, before)
     new_access: AccessLog
     try:
-        if sites:
+        logs = {(path, form) for _, path, form in sites} or {(access_log, log_format)}
+        if len(logs) > 1:
             new_access = SiteLogs(sites, access.notes, before)
         else:
-            new_access = AccessLog(access_log, log_format, access.notes, before)
+            [(path, form)] = logs
+            new_access = AccessLog(path, form, access.notes, before)
     except (OSError, ValueError):
         new_errors.file.close()
         raise

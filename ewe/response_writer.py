@@ -78,7 +78,7 @@ async def send_response(
     try:
         if body is CLOSED:
             raise ValueError("the response was sent before")
-        head = response.encoded()
+        head = response.encoded_head or response.encoded()  # a cached response has it already
     except Exception:
         # A feature has set a field that could split the response.
         refused, response = response, fault_response(stream, request)
@@ -240,9 +240,12 @@ class ResponseWriter:
         return self.keep_alive
 
     def head(self, framing: bytes = b"") -> bytes:
-        """Return the complete head, as bytes. framing: the field lines that frame the body."""
+        """Return the complete head, as bytes. framing: the field lines that frame the body.
+
+        send_response() has encoded the fields before.
+        """
         end = end_of_head(self.request, self.keep_alive)
-        return b"".join((self.response.encoded(), date_line(), framing, end))
+        return b"".join((self.response.encoded_head, date_line(), framing, end))
 
     async def send_pieces(self, pieces: tuple[bytes | Region, ...]) -> None:
         """Send bytes and parts of files. The first piece is sent together with the head."""

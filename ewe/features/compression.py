@@ -184,15 +184,15 @@ class Compression(Middleware):
         The plain body is also the variant of a coding that does not make it shorter.
         """
         assert isinstance(response.body, bytes)
-        found: Response
         body = await self.whole(coding, response.body, io) if coding else response.body
         if coding and len(body) < len(response.body):
-            found = Response(
+            found = StorableResponse(
                 response.status, fields_of(response.fields, coding), body, reason=response.reason
             )
         else:
             fields = with_vary(response.fields, "Accept-Encoding")
-            found = Response(response.status, fields, response.body, reason=response.reason)
+            found = StorableResponse(response.status, fields, response.body, reason=response.reason)
+        found.keep(response.take_room)
         # A variant with the plain body needs no more memory: the cache has these bytes already.
         if response.take_room(len(body) if found.body is body and coding else 0):
             response.variants[coding] = found

@@ -229,7 +229,7 @@ async def response(
         whole = source.take_body_start()  # the whole body came with the head, so its length is known
         return Response(status, head.fields, whole, reason=head.reason, head=head.encoded)
     source.discards_body = request.method == "HEAD" or status in BODILESS_STATUSES
-    return Response(status, head.fields, source, reason=head.reason)
+    return Response(status, head.fields, source, reason=head.reason, head=head.encoded)
 
 
 class ProgramHead(NamedTuple):

@@ -68,7 +68,36 @@ SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while oth
 NOT_KEPT_S = 60.0  # how long a key is remembered if its response must not be kept
 MAX_NOT_KEPT = 1024  # such keys in memory
 OF_VISITOR = frozenset({b"REMOTE_USER", b"AUTH_TYPE", b"HTTP_AUTHORIZATION"})
+HIT = "hit"  # a fresh copy answers: the word of Cache-Status (RFC 9211 section 2.1)
 Ask = Callable[[Request], Awaitable["Response | None"]]
+
+
+class Miss:
+    """A GET or HEAD request that no copy answers.
+
+    ask: runs the program. personal: the request identifies its user. unkeyed: fields of the request that forbid
+    keeping the response, unless Vary names them.
+    """
+
+    __slots__ = ("ask", "key", "personal", "request", "unkeyed")
+
+    def __init__(
+        self, key: Key, request: Request, ask: Ask, unkeyed: frozenset[str], *, personal: bool
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.ask = ask
+        self.unkeyed = unkeyed
+        self.personal = personal
+
+    def is_plain(self) -> bool:
+        """Return whether only the response can forbid to keep it.
+
+        The request then has no credentials, no condition, no `no-store`, and no field of `unkeyed`.
+        """
+        if self.unkeyed or self.personal or self.request.conditional:
+            return False
+        return "no-store" not in directives(self.request.values.get("cache-control"))
 
 
 class InFlightRequest:
@@ -118,7 +147,7 @@ class ContentCache:
         self.not_kept: TimedCache[Key, bool] = TimedCache(MAX_NOT_KEPT, NOT_KEPT_S)
         self.lock = allocate_lock()
 
-    # An answer
+    # An answer: RFC 9111 section 4
 
     async def answer(self, feature: object, request: Request, io: Stream, ask: Ask) -> Response | None:
         """Return a copy, or the response of `ask`; None if that passes the request on. Raises what `ask` raises.
@@ -128,49 +157,73 @@ class ContentCache:
         if "upgrade" in request.values:  # perhaps a WebSocket: its answer lasts as long as the connection
             return await ask(request)
         url = (io.scheme, request.host.lower(), io.server, request.target)
+        if request.method not in ("GET", "HEAD") or request.length != 0:
+            return await self.write_through(url, request, ask)
         variables = variables_of_site(io.variables)
         key = (url, request.path, request.query, id(feature), variables, request.version)
-        if request.method not in ("GET", "HEAD") or request.length != 0:
-            response = await ask(request)
-            if request.method not in SAFE and response is not None and response.status < 400:
-                self.invalidate(url, response)
-            return response
         personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        copy = self.find(key, request)
-        # The reason why no copy answers, in the words of Cache-Status (RFC 9211 section 2.2)
-        why = "stale" if copy is not None else "vary-miss" if url in self.copies else "uri-miss"
-        if (
-            "if-match" in request.values
-            or "if-unmodified-since" in request.values
-            or not may_use(copy, personal=personal)
-        ):
-            copy, why = None, "bypass"
-        elif copy is not None and is_fresh(copy, wishes):
-            return copy.respond(request, f"ewe; hit; ttl={copy.lifetime - copy.age()}")
-        elif copy is not None and copy.age() < copy.lifetime:
-            why = "request"
+        copy, why = self.select(key, request, wishes, personal=personal)
+        if copy is not None and why == HIT:
+            return copy.respond(request)
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
-        in_flight = None
-        unkeyed = unkeyed_fields(
-            request, io.scheme, io.server[1], io.connected is not None and io.connected.trusted
-        )
-        if (
-            why in ("uri-miss", "stale")
-            and request.method == "GET"
-            and not personal
-            and (not unkeyed or (copy is not None and unkeyed.issubset(copy.names)))
-        ):
-            in_flight = self.begin_request(key)
-            if in_flight is None:
-                has_ended, in_flight = await self.wait_for_other_request(key, io)
-                found = self.find(key, request) if has_ended else None
-                if found is not None and is_fresh(found, wishes) and may_use(found, personal=personal):
-                    return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
+        trusted = io.connected is not None and io.connected.trusted
+        unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
+        miss = Miss(key, request, ask, unkeyed, personal=personal)
+        if not may_collapse(miss, copy, why):
+            return await self.forward(miss, copy, why)
+        in_flight = self.begin_request(key)
+        if in_flight is None:
+            has_ended, in_flight = await self.wait_for_other_request(key, io)
+            found, verdict = self.select(key, request, wishes, personal=personal)
+            if has_ended and found is not None and verdict == HIT:
+                return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
+        return await self.forward_once(miss, copy, why, in_flight)
+
+    async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
+        """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
+
+        Source: RFC 9111 sections 4 and 4.4.
+        """
+        response = await ask(request)
+        if request.method not in SAFE and response is not None and response.status < 400:
+            self.invalidate(url, response)
+        return response
+
+    def select(
+        self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
+    ) -> tuple[Copy | None, str]:
+        """Return the copy that a request selects (section 4.1), and HIT if it may be used as it is (section 4.2).
+
+        In place of HIT, the reason why the program has to be asked: uri-miss, vary-miss, stale, request or bypass,
+        the words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must
+        not get it.
+
+        wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
+        """
+        values = request.values
+        copy = self.find(key, request)
+        may_use = copy is None or copy.shared or not personal
+        if not may_use or "if-match" in values or "if-unmodified-since" in values:
+            return None, "bypass"
+        if copy is None:
+            return None, "vary-miss" if key[0] in self.copies else "uri-miss"  # a key begins with its URL
+        if is_fresh(copy, wishes):
+            return copy, HIT
+        return copy, "request" if copy.age() < copy.lifetime else "stale"
+
+    async def forward_once(
+        self, miss: Miss, copy: Copy | None, why: str, in_flight: InFlightRequest | None
+    ) -> Response | None:
+        """Do what forward() does, once for this request and those that wait for the output of the program.
+
+        in_flight: its waiting requests are woken once the copy is stored, or must not be. None: no request waits
+        for this one.
+        """
         recorder = None
         try:
-            response = await self.forward(key, request, copy, why, ask, unkeyed, personal=personal)
+            response = await self.forward(miss, copy, why)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -179,100 +232,83 @@ class ContentCache:
             return response
         finally:
             if recorder is None:
-                self.end_request(key, in_flight)
+                self.end_request(miss.key, in_flight)
 
-    async def forward(
-        self,
-        key: Key,
-        request: Request,
-        copy: Copy | None,
-        why: str,
-        ask: Ask,
-        unkeyed: frozenset[str],
-        *,
-        personal: bool,
-    ) -> Response | None:
+    async def forward(self, miss: Miss, copy: Copy | None, why: str) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        why: the request was not answered from a copy, in the words of Cache-Status (RFC 9211 section 2.2):
-        uri-miss, vary-miss, stale, request or bypass. personal: the request identifies its user. unkeyed: fields of
-        the request that forbid keeping the response, unless Vary names them. A 304 changes the fields of a copy, so
-        a request with such a field does not validate one.
+        copy, why: the result of select().
         """
-        asked = request
-        if (
-            copy is not None
-            and request.method == "GET"
-            and (copy.etag or copy.modified is not None)
-            and unkeyed.issubset(copy.names)
-        ):
-            asked = validation_request(request, copy)
+        request = miss.request
+        asked = validation_request(request, copy) if copy is not None and may_validate(miss, copy) else request
         try:
-            response = await ask(asked)
+            response = await miss.ask(asked)
         except HTTPError as error:
-            if copy is not None and error.status >= 500 and copy.age() - copy.lifetime < copy.grace:
+            if copy is not None and copy.may_replace_error(error.status):
                 return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={error.status}")
             raise
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
         if copy is not None and asked is not request and response.status == 304:
-            await response.close()
-            fresh = copy.freshened(request, response, personal=personal)
-            if fresh is not None:
-                self.store(fresh, replaced=copy)
-                return fresh.respond(request, f"ewe; hit; fwd={why}; fwd-status=304")
-            self.drop([key[0]])  # a key begins with its URL
-            response = await ask(request)
-            if response is None:
-                return None
-        elif copy is not None and response.status >= 500 and copy.age() - copy.lifetime < copy.grace:
+            return await self.freshen(miss, copy, why, response)
+        if copy is not None and copy.may_replace_error(response.status):
             await response.close()
             return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.store_if_allowed(key, request, response, f"ewe; fwd={why}", unkeyed, personal=personal)
+        return self.store_if_allowed(miss, response, why)
 
-    def store_if_allowed(
-        self,
-        key: Key,
-        request: Request,
-        response: Response,
-        status: str,
-        unkeyed: frozenset[str],
-        *,
-        personal: bool,
-    ) -> Response:
-        """Return a program's response with Cache-Status, and keep it once it is complete, if that is allowed.
+    async def freshen(self, miss: Miss, copy: Copy, why: str, not_modified: Response) -> Response | None:
+        """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
-        key: under which it is kept. status: for Cache-Status. unkeyed: fields of the request that forbid keeping
-        the response, unless Vary names them. personal: the request identifies its user.
+        If the 304 forbids keeping it, ask the program for the whole response.
         """
-        if request.method != "GET":
+        await not_modified.close()
+        fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
+        if fresh is not None:
+            self.store(fresh, replaced=copy)
+            return fresh.respond(miss.request, f"ewe; hit; fwd={why}; fwd-status=304")
+        self.drop([miss.key[0]])  # a key begins with its URL
+        response = await miss.ask(miss.request)
+        return None if response is None else self.store_if_allowed(miss, response, why)
+
+    def store_if_allowed(self, miss: Miss, response: Response, why: str) -> Response:
+        """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
+
+        why: the program was asked, in the words of select().
+        """
+        status = f"ewe; fwd={why}"
+        if miss.request.method != "GET":
             return with_status(response, status)
         cache_control = directives_of(response)
-        # Seconds for which a copy may be used unasked; 0: only once the program has confirmed it by a 304
-        usable = freshness_lifetime(cache_control, response, time.time())
-        if usable == 0 and not (response.get("etag") or response.get("last-modified")):
-            usable = None  # a kept copy could never be used
-        size, body = response.length, response.body
-        if (
-            usable is None
-            or (size or 0) > self.max_copy_bytes
-            or not may_store(request, response, cache_control, personal=personal)
-        ):
+        if not self.may_keep(miss, response, cache_control):
             # An error may pass, and the response to any other request tells nothing about a plain one.
-            if response.status < 500 and is_plain(request, unkeyed, personal=personal):
-                self.remember_not_kept(key)
+            if response.status < 500 and miss.is_plain():
+                self.remember_not_kept(miss.key)
             return with_status(response, status)
         names = fields_in_vary(response) or ()
-        if unnamed := unkeyed.difference(names):
+        if unnamed := miss.unkeyed.difference(names):
             return with_status(response, f'{status}; detail="{min(unnamed)}"')
+        body = response.body
         if isinstance(body, Source):
             # Keep the fields as the program has sent them.
             plain = Response(response.status, response.fields, reason=response.reason)
-            response.body = RecordedBody(self, key, request, plain, body, names)
-        elif isinstance(body, bytes) and size == len(body):
-            stored = self.store(Copy(key, request, response, body, names, cache_control))
+            response.body = RecordedBody(self, miss.key, miss.request, plain, body, names)
+        elif isinstance(body, bytes) and response.length == len(body):
+            stored = self.store(Copy(miss.key, miss.request, response, body, names, cache_control))
             status += "; stored" if stored else ""
         return with_status(response, status)
+
+    def may_keep(self, miss: Miss, response: Response, cache_control: dict[str, str]) -> bool:
+        """Return whether the response to a GET may be kept, and whether the copy could ever be used.
+
+        cache_control: the directives of the response.
+        """
+        # Seconds for which a copy may be used unasked; 0: only once the program has confirmed it by a 304
+        usable = freshness_lifetime(cache_control, response, time.time())
+        if usable is None or (usable == 0 and not (response.get("etag") or response.get("last-modified"))):
+            return False
+        return (response.length or 0) <= self.max_copy_bytes and may_store(
+            miss.request, response, cache_control, personal=miss.personal
+        )
 
     # In-flight requests: the others wait
 
@@ -411,19 +447,24 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def is_plain(request: Request, unkeyed: frozenset[str], *, personal: bool) -> bool:
-    """Return whether only the response can forbid to keep it. The arguments are those of forward().
+def may_collapse(miss: Miss, copy: Copy | None, why: str) -> bool:
+    """Return whether other requests may wait for the response to this one (collapsed requests, RFC 9111 section 4).
 
-    The request then has no credentials, no condition, no `no-store`, and no field of `unkeyed`.
+    copy, why: the result of ContentCache.select().
     """
-    if unkeyed or personal or request.conditional:
+    if why not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
         return False
-    return "no-store" not in directives(request.values.get("cache-control"))
+    return not miss.unkeyed or (copy is not None and miss.unkeyed.issubset(copy.names))
 
 
-def may_use(copy: Copy | None, *, personal: bool) -> bool:
-    """Return whether this client may get `copy`. A request with credentials gets only a copy for all users."""
-    return copy is None or copy.shared or not personal
+def may_validate(miss: Miss, copy: Copy) -> bool:
+    """Return whether a request may ask the program to confirm a copy: RFC 9111 section 4.3.1.
+
+    A 304 changes the fields of the copy. A request with a field of `unkeyed` that Vary does not name must therefore
+    validate none.
+    """
+    has_validator = bool(copy.etag) or copy.modified is not None
+    return miss.request.method == "GET" and has_validator and miss.unkeyed.issubset(copy.names)
 
 
 def with_status(response: Response, status: str) -> Response:

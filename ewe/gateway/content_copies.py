@@ -82,6 +82,13 @@ class Copy:
         """Return how old the response is, in seconds: section 4.2.3."""
         return self.age_before + int(time.monotonic() - self.made_at)
 
+    def may_replace_error(self, status: int) -> bool:
+        """Return whether this copy may be sent in place of a program's error (RFC 5861 section 4).
+
+        status: of the program's response.
+        """
+        return status >= 500 and self.age() - self.lifetime < self.grace
+
     def freshened(self, request: Request, response: Response, *, personal: bool) -> Copy | None:
         """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
 
@@ -98,9 +105,13 @@ class Copy:
         names = {*self.names, *(fields_in_vary(whole) or ())}
         return Copy(self.key, request, whole, self.body, tuple(sorted(names)), cache_control)
 
-    def respond(self, request: Request, status: str) -> Response:
-        """Return the response for a client; a 304 if the client has the copy already. status: for Cache-Status."""
-        age = str(self.age())
+    def respond(self, request: Request, status: str = "") -> Response:
+        """Return the response for a client; a 304 if the client has the copy already.
+
+        status: for Cache-Status; "": the copy is fresh, and its remaining lifetime is the status.
+        """
+        age_s = self.age()
+        age, status = str(age_s), status or f"ewe; hit; ttl={self.lifetime - age_s}"
         more = (("Age", age), ("Cache-Status", status))
         if request.conditional and self.status == 200:
             modified = float("inf") if self.modified is None else self.modified
@@ -109,7 +120,7 @@ class Copy:
         age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
             response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.variants, response.take_room = {}, self.take_room
+            response.keep(self.take_room)
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response
         return self.last_response[1]

@@ -166,7 +166,7 @@ class RunningProgram(GatewaySource):
         self.output = output
         self.error = error
         self.error_open = True
-        self.errors = StderrLog(script.name)
+        self.errors: StderrLog | None = None  # None: the program has written nothing to standard error
         self.leader_exited = False  # processes that the program started may still run
         self.reaped = False  # reap() was called
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
@@ -243,9 +243,12 @@ class RunningProgram(GatewaySource):
             return False
         except OSError:
             data = b""
-        if not data:
+        if data:
+            self.errors = self.errors or StderrLog(self.name)
+        else:
             self.error_open = False
-        self.errors.take(data)
+        if self.errors is not None:
+            self.errors.take(data)
         return self.error_open
 
     async def wait(self) -> int | None:
@@ -297,7 +300,8 @@ class RunningProgram(GatewaySource):
         for _ in range(LAST_ERRORS):
             if not (self.error_open and self.read_errors()):
                 break
-        self.errors.end()
+        if self.errors is not None:
+            self.errors.end()
         self.exit.close()
         for descriptor in (self.output, self.error):
             os.close(descriptor)

@@ -35,29 +35,13 @@ PATHS = ctypes.c_char_p
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def start(
-    command: Sequence[str | bytes],
-    environment: Mapping[bytes, bytes],
-    directory: str,
-    descriptors: tuple[int, int, int],
-) -> int:
-    """Start a program; return its process id, which the caller must wait for. Raises OSError, ValueError.
-
-    command: the program's absolute path, and its arguments. directory: its working directory. descriptors: they
-    become its standard input, output and error. ValueError: a text has a NUL.
-    """
-    if SPAWNER is None:  # this C library lacks a function
-        return start_by_subprocess(command, environment, directory, descriptors)
-    return SPAWNER.start(command, environment, directory, descriptors)
-
-
 def start_by_subprocess(
     command: Sequence[str | bytes],
     environment: Mapping[bytes, bytes],
     directory: str,
     descriptors: tuple[int, int, int],
 ) -> int:
-    """Start a program as start() does, but with subprocess."""
+    """Start a program as Spawner.start() does, but with subprocess."""
     import subprocess
 
     stdin, stdout, stderr = descriptors
@@ -96,7 +80,11 @@ class Spawner:
         directory: str,
         descriptors: tuple[int, int, int],
     ) -> int:
-        """Start a program; the function start() describes the arguments."""
+        """Start a program; return its process id, which the caller must wait for. Raises OSError, ValueError.
+
+        command: the program's absolute path, and its arguments. directory: its working directory. descriptors: they
+        become its standard input, output and error. ValueError: a text has a NUL.
+        """
         arguments = [os.fsencode(each) for each in command]
         variables = [name + b"=" + value for name, value in environment.items()]
         where = os.fsencode(directory)
@@ -134,3 +122,5 @@ def spawner() -> Spawner | None:
 
 
 SPAWNER = spawner()
+# The way that this system's C library allows
+start = SPAWNER.start if SPAWNER is not None else start_by_subprocess

@@ -203,11 +203,12 @@ class Response:
     Content-Length and Transfer-Encoding, which ewe.response_writer adds. length: the length of the body in bytes;
     None if unknown. cause: the reason of a failure, for the error log. target: of a local redirect; the site
     answers for this target instead. release: called once when the body is no longer needed, to close the file of
-    its Regions. If the body is bytes, the Response is never changed, and may be sent many times.
+    its Regions. encoded_head: the result of encoded(), once it was called; b"" before. If the body is bytes, the
+    Response is never changed, and may be sent many times.
     """
 
     __slots__ = (
-        "_encoded", "body", "cached_head", "cause", "fields", "length", "reason", "release", "status", "target",
+        "body", "cached_head", "cause", "encoded_head", "fields", "length", "reason", "release", "status", "target",
     )  # fmt: skip
 
     def __init__(
@@ -240,7 +241,7 @@ class Response:
         self.cause = cause
         self.target = target
         self.release = release
-        self._encoded: bytes | None = None
+        self.encoded_head = b""
         self.length = body_size(body)
 
     def encoded(self) -> bytes:
@@ -249,14 +250,14 @@ class Response:
         Content-Length is one of them if the length is known and the status allows a body (RFC 9110 section 8.6).
         Raises ValueError if a name or a value could split the response (RFC 9110 section 5.5).
         """
-        if self._encoded is None:
+        if not self.encoded_head:
             fields, head = self.cached_head
             if not head or fields is not self.fields:  # a feature has added fields
                 head = encode_head(self.status, self.reason, self.fields)
             if self.length is not None and self.status not in BODILESS_STATUSES:
                 head = b"%bContent-Length: %d\r\n" % (head, self.length)
-            self._encoded = head
-        return self._encoded
+            self.encoded_head = head
+        return self.encoded_head
 
     def with_body(self, body: bytes) -> Response:
         """Return a copy with another body; the head and the length stay those of this response.
@@ -275,7 +276,7 @@ class Response:
         other.target = self.target
         other.release = self.release
         other.length = self.length
-        other._encoded = self._encoded
+        other.encoded_head = self.encoded_head
         return other
 
     def with_fields(self, fields: Iterable[tuple[str, str]]) -> Response:
@@ -287,7 +288,7 @@ class Response:
         """
         if type(self.body) is not bytes:
             self.fields = tuple(fields)
-            self._encoded = None
+            self.encoded_head = b""
             return self
         other = Response.__new__(Response)
         other.status = self.status
@@ -299,7 +300,7 @@ class Response:
         other.target = self.target
         other.release = self.release
         other.length = self.length
-        other._encoded = None
+        other.encoded_head = b""
         return other
 
     def get(self, name: str) -> str | None:
@@ -335,12 +336,18 @@ class StorableResponse(Response):
 
     variants: the responses that replace this one, by content coding ("" for none), or by the requested path if the
     file is one of several languages. ewe.features.compression and ewe.features.languages fill this dictionary.
-    take_room: a function that asks the cache to store this many more bytes, and returns whether there is room.
+    filtered: the responses with the fields that a filter has changed, by the filter, each with the second for which
+    it is valid (ewe.features.field_filter). take_room: a function that asks the cache to store this many more
+    bytes, and returns whether there is room.
     """
 
-    __slots__ = ("take_room", "variants")
-    take_room: Callable[[int], bool]
-    variants: dict[str, Response]
+    __slots__ = ("filtered", "take_room", "variants")
+
+    def keep(self, take_room: Callable[[int], bool]) -> None:
+        """Begin without variants, in a cache that has this take_room()."""
+        self.take_room = take_room
+        self.variants: dict[str, Response] = {}
+        self.filtered: dict[object, tuple[int, StorableResponse]] = {}
 
 
 class CachedFile(StorableResponse, FileResponse):

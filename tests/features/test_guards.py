@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import pytest
 
 from ewe.config.feature_table import STEPS, feature
 from ewe.config.messages import ConfigError
-from ewe.features.base import Middleware
+from ewe.config.settings import Config
+from ewe.features import static
+from ewe.features.base import Handler, Middleware
+from ewe.features.field_filter import FILTERED_BYTES
 from ewe.features.guards import auth, htpasswd
 from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key
 from ewe.gateway import programs, wsgi
 from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
-from ewe.http.messages import Request, Response, Source, hides_authorization
+from ewe.http.messages import KeptResponse, Request, Response, Source, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
+from ewe.sites import make_site
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 
@@ -317,6 +322,88 @@ def test_cache_control() -> None:
     assert dict(finished(made("cache-control", "no-store"), after))["Cache-Control"] == "no-store"
     assert finished(guard, Response(200, (("Cache-Control", "private"),))) == [("Cache-Control", "private")]
     assert finished(guard, Response(500)) == []
+
+
+def cached_response(take_room: Callable[[int], bool]) -> KeptResponse:
+    response = KeptResponse(200, (("X-Powered-By", "PHP"),), b"wool")
+    response.keep(take_room)
+    return response
+
+
+def chain(response: Response, **filters: object) -> Handler:
+    """Return the handler for a response with filters around it, the first one innermost."""
+    handler: Handler = Inner(response)
+    for key, value in filters.items():
+        handler = made(key.replace("_", "-"), value).around(handler, handler)
+    return handler
+
+
+def test_the_fields_of_a_cached_response_are_changed_once() -> None:
+    asked: list[int] = []
+    response = cached_response(lambda size: asked.append(size) is None)
+    filters = chain(response, headers={"remove": "x-powered-by"}, cache_control="public")
+    first, second = (run(filters.respond(Request("GET", "/", (1, 1)), io_of())) for _ in range(2))
+    assert first is second is not response and len(asked) == 2
+    assert (list(first.fields), first.body) == ([("Cache-Control", "public")], b"wool")
+    assert response.fields == (("X-Powered-By", "PHP"),)
+    # Another location's filter of the same kind makes its own response.
+    other = run(chain(response, cache_control="private").respond(Request("GET", "/", (1, 1)), io_of()))
+    assert dict(other.fields) == {"X-Powered-By": "PHP", "Cache-Control": "private"}
+
+
+def test_a_field_with_the_time_is_made_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room for it is taken once, however many seconds pass."""
+    now = 1_000_000_000.2
+    monkeypatch.setattr(time, "time", lambda: now)
+    asked: list[int] = []
+    response = cached_response(lambda size: asked.append(size) is None)
+    filters = chain(response, expires="1h", cache_control="public")
+
+    def answer() -> Response:
+        found = run(filters.respond(Request("GET", "/", (1, 1)), io_of()))
+        assert found.get("cache-control") == "public, max-age=3600"
+        return found
+
+    first = answer()
+    now += 0.5
+    assert answer() is first and first.get("expires") == "Sun, 09 Sep 2001 02:46:40 GMT"
+    now += 0.5
+    assert answer().get("expires") == "Sun, 09 Sep 2001 02:46:41 GMT"
+    assert asked == [FILTERED_BYTES]
+
+
+def test_changed_fields_are_not_kept_without_room() -> None:
+    response = cached_response(lambda size: False)
+    filters = chain(response, headers={"set": {"A": "b"}}, expires="1h")
+    for _ in range(2):
+        found = run(filters.respond(Request("GET", "/", (1, 1)), io_of()))
+        assert found.get("a") == "b" and found.get("expires") is not None and not response.filtered
+
+
+def test_the_cache_counts_responses_with_changed_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each filter's response counts as one more entry of the cache, however many seconds pass."""
+    (tmp_path / "ewe.toml").write_text(
+        f'documentroot = "{tmp_path}"\ncgi-path = "none"\ncache = "10k"\n[[site]]\n'
+        'headers = { set = { A = "b" } }\nexpires = "1h"\ncache-control = "public"\n'
+    )
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("wool")
+    monkeypatch.setattr(static, "SETTLED_S", -1e9)
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    files = site.built[0].plan.static
+    now = time.time()
+    for path in (*("/0.txt",) * 5, *("/1.txt",) * 5, "/2.txt", "/3.txt"):
+        now += 1
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        found = run(site.respond(Request("GET", path, (1, 1), path=path), io_of()))
+        assert (found.get("a"), found.get("cache-control")) == ("b", "public, max-age=3600")
+        known = files.cache.get(path)
+        # The first two files fit together; the third one empties the cache.
+        assert known is not None or path in ("/2.txt", "/3.txt")
+        assert known is None or known.cost == 4 + 4 * static.ENTRY_BYTES
+        assert files.used_bytes == sum(entry.cost for entry in files.cache.values()) <= files.room
 
 
 BAD = [

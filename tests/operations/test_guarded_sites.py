@@ -14,6 +14,7 @@ from support.server import MODELS, Server, Start, wait_until, write_program
 from ewe.config.feature_table import start_warnings
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
+from ewe.http.dates import parse_date
 from ewe.sites import make_site
 
 # Of `htpasswd -nbB -C 4 ada secret`
@@ -186,6 +187,31 @@ def limits_and_dates(server: Server, client: web.Client) -> None:
     part = client.get(path, headers={"Range": "bytes=20000-20009"})
     assert part.status_code == 206 and part.content == answer.content[20000:20010]
     assert client.head(path).headers["content-length"] == str(40 * 1024)
+
+
+def test_a_changed_file_has_the_fields_of_filters(server: Server) -> None:
+    """ewe keeps a file's response with the fields of filters only as long as the file's own response."""
+    versions: dict[str, bytes] = {}
+
+    def look(client: web.Client) -> bytes:
+        found = client.get("/slow.bin")
+        assert versions.setdefault(found.headers["etag"], found.content) == found.content
+        assert found.headers["content-length"] == str(len(found.content))
+        assert found.headers["x-frame-options"] == "DENY"
+        assert found.headers["cache-control"] == "public, max-age=3600"
+        date, until = (parse_date(found.headers[name]) for name in ("date", "expires"))
+        # The second may change between the two.
+        assert date is not None and until is not None and 3599 <= until - date <= 3600
+        return found.content
+
+    with web.Client(base_url=server.url, headers={"Connection": "close"}) as client:
+        for content in (b"first", b"the second"):
+            (server.root / "new").write_bytes(content)
+            os.replace(server.root / "new", server.root / "slow.bin")
+            wait_until(lambda content=content: look(client) == content, 20)
+            for _ in range(4):
+                look(client)
+    assert set(versions.values()) == {b"first", b"the second"}
 
 
 @pytest.mark.parametrize(

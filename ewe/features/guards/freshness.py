@@ -15,20 +15,19 @@ gives the type.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import Kind
 from ewe.config.table_kinds import TableKind
-from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
+from ewe.features.field_filter import FieldFilter
 from ewe.features.guards.headers import VALUE
 from ewe.http.dates import http_date
 
 if TYPE_CHECKING:
+    from ewe.features.field_filter import Fields
     from ewe.http.messages import Request, Response
-    from ewe.streams.base import Stream
 
 STATUSES = frozenset({200, 201, 203, 204, 206, 301, 302, 303, 304, 307, 308})
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
@@ -77,8 +76,10 @@ DIRECTIVES = Kind(
 )
 
 
-class Expires(Middleware):
+class Expires(FieldFilter):
     """Writes how long a response may be kept. lifetimes: seconds by type, by "image/*", and for "default"."""
+
+    dated = True
 
     def __init__(self, lifetimes: Mapping[str, int]) -> None:
         self.lifetimes = lifetimes
@@ -97,40 +98,34 @@ class Expires(Middleware):
                 return self.lifetimes[each]
         return None
 
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response with Expires and Cache-Control, unless it has one of them."""
-        response = await self.inner.respond(request, io)
-        if response is None:
-            return None
+    def changed_fields(self, request: Request, response: Response, now: int) -> Fields | None:
+        """Return the fields with Expires and Cache-Control; None if the response has one of them."""
         if response.status not in STATUSES or response.get("expires") or response.get("cache-control"):
-            return response
+            return None
         lifetime = self.lifetime(request, response) if self.by_type else self.lifetimes["default"]
         if lifetime is None:
-            return response
-        until = ("Expires", http_date(int(time.time()) + lifetime))
-        return response.with_fields((*response.fields, until, ("Cache-Control", f"max-age={lifetime}")))
+            return None
+        until = ("Expires", http_date(now + lifetime))
+        return (*response.fields, until, ("Cache-Control", f"max-age={lifetime}"))
 
 
-class CacheControl(Middleware):
+class CacheControl(FieldFilter):
     """Writes Cache-Control."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.has_lifetime = HAS_LIFETIME.search(text) is not None
 
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the response with Cache-Control, unless it has more than the max-age that Expires wrote."""
-        response = await self.inner.respond(request, io)
-        if response is None:
-            return None
+    def changed_fields(self, request: Request, response: Response, now: int) -> Fields | None:
+        """Return the fields with Cache-Control; None if the response has more than the max-age of Expires."""
         if response.status not in STATUSES:
-            return response
+            return None
         own = response.get("cache-control")
         if own is not None and (LONE_MAX_AGE.fullmatch(own) is None or response.get("expires") is None):
-            return response
+            return None
         text = f"{self.text}, {own}" if own is not None and not self.has_lifetime else self.text
         kept = (field for field in response.fields if field[0].lower() != "cache-control")
-        return response.with_fields((*kept, ("Cache-Control", text)))
+        return (*kept, ("Cache-Control", text))
 
 
 FEATURE = Feature(

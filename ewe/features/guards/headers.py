@@ -20,13 +20,13 @@ from ewe.config.messages import Reason
 from ewe.config.setting import Key
 from ewe.config.setting_types import Kind, list_of
 from ewe.config.table_kinds import TableKind
-from ewe.features.base import Middleware
 from ewe.features.declaration import Feature, StepKey
+from ewe.features.field_filter import FieldFilter
 from ewe.http.fields import TOKEN
 
 if TYPE_CHECKING:
+    from ewe.features.field_filter import Fields
     from ewe.http.messages import Request, Response
-    from ewe.streams.base import Stream
 
 FIELD_NAME = re.compile(rf"{TOKEN}{{1,256}}")
 FIELD_VALUE = re.compile(r"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
@@ -65,7 +65,7 @@ HEADERS = TableKind('{ set = { NAME = "value" }, add = { ... }, remove = ["NAME"
 })  # fmt: skip
 
 
-class Headers(Middleware):
+class Headers(FieldFilter):
     """Changes the fields of every response."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
@@ -76,16 +76,10 @@ class Headers(Middleware):
         fields = (*replaced.items(), *table.get("add", {}).items())
         self.added = tuple((name, value) for name, values in fields for value in values)
 
-    async def respond(self, request: Request, io: Stream) -> Response | None:
-        """Return the inner handler's response with other fields."""
-        response = await self.inner.respond(request, io)
-        if response is None:
-            return None
-        fields = []
-        for field in response.fields:  # a comprehension would be a call more for each response
-            if field[0].lower() not in self.dropped:
-                fields.append(field)
-        return response.with_fields((*fields, *self.added))
+    def changed_fields(self, request: Request, response: Response, now: int) -> Fields:
+        """Return the fields of the response as the setting changes them."""
+        kept = (field for field in response.fields if field[0].lower() not in self.dropped)
+        return (*kept, *self.added)
 
 
 FEATURE = Feature("headers", keys={"headers": StepKey(HEADERS, "fields of the response", Headers)})
