@@ -126,30 +126,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(ALL_START_PROCESSES.search(collection_path.read_text())) or None
 
 
-def pytest_pycollect_makeitem(
-    collector: pytest.Collector, name: str, obj: object
-) -> list[pytest.Item] | None:
-    """Leave a test that starts processes out of `make quick` before pytest makes an item for each of its rows."""
-    if (
-        collector.config.option.markexpr == QUICK
-        and name.startswith("test_")
-        and says_it_starts_processes(obj)
-    ):
-        return []
-    return None
-
-
-def says_it_starts_processes(test: object) -> bool:
-    """Return whether a function bears the mark, or takes one of the fixtures that start processes.
-
-    A fixture that needs one of these is not looked into: pytest deselects such a test later.
-    """
-    code = getattr(test, "__code__", None)
-    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
-    marks = {mark.name for mark in getattr(test, "pytestmark", ())}
-    return "starts_processes" in marks or not PROCESS_FIXTURES.isdisjoint(arguments)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes by their fixtures, and put those first that begin a run."""
     positions = {path: place for place, path in enumerate(BEGIN_A_RUN)}
