@@ -15,7 +15,7 @@ from support.server import ROOT
 
 from ewe_lab import invocation
 from ewe_lab.bench import verdicts
-from ewe_lab.bench.foreign import OtherProgramsWatch, ProcessTreeClock, StrangersClock
+from ewe_lab.bench.foreign import ForeignReading, OtherProgramsWatch, ProcessTreeClock, StrangersClock
 from ewe_lab.bench.processes import ProcessStat
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample
@@ -39,6 +39,10 @@ def ran(id: str, share: float, monkeypatch: pytest.MonkeyPatch) -> ExperimentTab
     experiment = CATALOG[id]
     monkeypatch.setattr(OtherProgramsWatch, "foreign_share", lambda watch: share)
     monkeypatch.setattr(OtherProgramsWatch, "cores_since", lambda watch, begin: None)
+    # Both would come from readings of all processes of the machine
+    monkeypatch.setattr(
+        OtherProgramsWatch, "take_reading", lambda watch, first=False: ForeignReading(0.0, 0.0)
+    )
     if id in CHECKS:
         monkeypatch.setitem(CHECKS, id, lambda table: Finding(HOLDS, "It is so."))
 

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -384,10 +385,10 @@ def value_from_json(kind: Any, value: Any) -> Any:
         return float(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)  # the annotations of the fields are texts, these are types
-        if unknown := set(value) - {field.name for field in fields(kind)}:
+        field_types = types_of_fields(kind)
+        if unknown := set(value) - field_types.keys():
             raise TypeError(f"{kind.__name__} has no {sorted(unknown)[0]}")
-        return kind(**{name: value_from_json(hints[name], part) for name, part in value.items()})
+        return kind(**{name: value_from_json(field_types[name], part) for name, part in value.items()})
     if origin in (typing.Union, types.UnionType):  # the only unions are `X | None`
         if value is None:
             return None
@@ -403,6 +404,13 @@ def value_from_json(kind: Any, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} is not {kind.__name__}")
     return value
+
+
+@cache
+def types_of_fields(kind: type) -> dict[str, Any]:
+    """Return the type of each field of a dataclass. Its annotations are texts, which take long to evaluate."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def seconds_since_1970(started: str) -> float:
