@@ -3,8 +3,8 @@
     request ─▶ Expires ─▶ Headers ─▶ the handler that answers
     client  ◀─ Expires ◀─ Headers ◀─┘ a cached file: the same Response for many requests
 
-A cached response (StorableResponse) is one object for many requests, so a filter changes it once. The result is kept
-beside the response, with its encoded head, and a later request costs one lookup in each filter.
+A cached response (StorableResponse) is one object for many requests, so a filter changes it once. The result is
+kept beside the response, with its encoded head, and a later request costs one lookup in each filter.
 """
 
 from __future__ import annotations
