@@ -240,7 +240,9 @@ class ContentCache:
         copy, why: the result of select().
         """
         request = miss.request
-        asked = validation_request(request, copy) if copy is not None and may_validate(miss, copy) else request
+        asked = (
+            validation_request(request, copy) if copy is not None and may_validate(miss, copy) else request
+        )
         try:
             response = await miss.ask(asked)
         except HTTPError as error:

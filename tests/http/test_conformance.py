@@ -1,4 +1,4 @@
-"""Rules of RFC 9110, 9112 and 3875 that the other tests do not show: docs/conformance.md has them all.
+"""Rules of RFC 9110, 9112 and 3875 that the other tests do not show: tests/conformance.md has them all.
 
 Most of it in memory, over a site with a few files; what a program writes, over one server.
 """
@@ -313,13 +313,13 @@ def test_framing_that_is_bad_starts_no_program(start: Start) -> None:
     assert not mark.exists()
 
 
-# --- docs/conformance.md -------------------------------------------------------------------------------------
+# --- tests/conformance.md -------------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parents[1]
 
 
 def test_the_page_names_real_tests() -> None:
-    page = (TESTS.parent / "docs" / "conformance.md").read_text()
+    page = (TESTS / "conformance.md").read_text()
     names = re.findall(r"`(test_\w+\.py)(?:::(\w+)(?:\[([\w-]+)\])?)?`", page)
     assert len(names) > 150
     paths = {path.name: path for path in TESTS.glob("*/test_*.py")}
