@@ -23,7 +23,7 @@ from ewe.features.guards.auth import Auth, parse_basic
 from ewe.features.guards.client import client_key
 from ewe.gateway import programs, wsgi
 from ewe.gateway.shared_table import BUCKET_SLOTS, Rate, SharedTable
-from ewe.http.messages import KeptResponse, Request, Response, Source, hides_authorization
+from ewe.http.messages import Request, Response, Source, StorableResponse, hides_authorization
 from ewe.http.request_head import passed_fields
 from ewe.http.status import HTTPError
 from ewe.sites import make_site
@@ -324,8 +324,8 @@ def test_cache_control() -> None:
     assert finished(guard, Response(500)) == []
 
 
-def cached_response(take_room: Callable[[int], bool]) -> KeptResponse:
-    response = KeptResponse(200, (("X-Powered-By", "PHP"),), b"wool")
+def cached_response(take_room: Callable[[int], bool]) -> StorableResponse:
+    response = StorableResponse(200, (("X-Powered-By", "PHP"),), b"wool")
     response.keep(take_room)
     return response
 
