@@ -197,8 +197,8 @@ class Renewer:
         for sentence in sentences:
             say(sentence)
         if not sentences:
-            kept.findings[table.id].code = self.code
-            kept_reports.write(results, table, self.renewal.reports, self.code)
+            report = kept_reports.write(results, table, self.renewal.reports, self.code)
+            list(kept.add_findings(load(report)))  # its figures have fewer digits: the page says what it says
             claims.write(kept, page)
             say(f"{table.id}: {kept.findings[table.id].word}")
 
