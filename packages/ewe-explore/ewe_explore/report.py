@@ -43,7 +43,8 @@ class Exploration:
 
     runs: the runs of the search; 0 for a replay that failed. exhaustive: the search tried every schedule. levels:
     the search tried all schedules with up to so many deviations; -1: not even the empty one. longest: the steps of
-    the longest run. unseen: accesses that are no steps, each with its line: the search is not exhaustive then.
+    the longest run. most_lanes: the threads of the run with most of them, with the main one. unseen: accesses that
+    are no steps, each with its line: the search is not exhaustive then.
     """
 
     program: ExploredProgram
@@ -53,6 +54,7 @@ class Exploration:
     exhaustive: bool
     levels: int
     longest: int
+    most_lanes: int = 0
     failure: FailingSchedule | None = None
     story: Story | None = None
     unseen: tuple[str, ...] = ()
@@ -89,6 +91,8 @@ class Exploration:
 
     def covered(self) -> str:
         """Return a part of the verdict: the schedules that the search has covered completely."""
+        if self.exhaustive and self.most_lanes == 1:
+            return ": it starts no thread, so there is one schedule (--model CLASS explores a model)"
         if self.exhaustive:
             return ": these are all schedules"
         levels = f"up to {self.levels} chosen switch{'es' if self.levels != 1 else ''}"
@@ -223,6 +227,7 @@ def explore(
         exhaustive=failed is None and search.exhausted() and not search.unseen and not program.unseen,
         levels=search.finished_levels(),
         longest=search.longest,
+        most_lanes=search.most_lanes,
         unseen=(*search.unseen, *(program.unseen if search.exhausted() else ())),
     )
     if failed is not None:

@@ -165,6 +165,7 @@ class Search:
         self.runs = 0
         self.priority_runs = 0  # runs with random priorities
         self.longest = 0  # the most steps of a run so far
+        self.most_lanes = 0  # of a run so far
 
     def attempt(self) -> Run | None:
         """Try one more schedule; return its run, or None if all schedules have been tried.
@@ -283,6 +284,7 @@ class Search:
         self.start(run)
         self.runs += 1
         self.longest = max(self.longest, len(run.steps))
+        self.most_lanes = max(self.most_lanes, len(run.lanes))
         self.decision_count = max(self.decision_count, self.note_run(run))
         return run
 

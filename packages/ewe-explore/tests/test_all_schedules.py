@@ -365,3 +365,9 @@ def test_a_model_hides_the_variables_of_its_base_class() -> None:
 def test_a_headline_begins_with_a_capital_letter_or_the_whole_name_of_a_thread() -> None:
     assert capital("deadlock: dead waits without end", ["main", "dead"]) == "Deadlock: dead waits without end"
     assert capital("dead dies of KeyError", ["main", "dead"]) == "dead dies of KeyError"
+
+
+def test_a_program_without_threads_gets_no_claim(tmp_path: Path) -> None:
+    """A file that only defines a model needs --model: without it the report must not seem to be about the model."""
+    result = explored(tmp_path / "model.py", "class Mine:\n    n = 0\ndef scenario(): Mine()\n")
+    assert result.exhaustive and ": it starts no thread" in result.verdict()
