@@ -104,7 +104,7 @@ def _explain(config: Config, question: str) -> int:
         server = next(((host, port) for kind, host, port in addresses if kind == "tcp"), ("localhost", 80))
         site = make_site(config_for_check(config), imports=False)
         return _print("\n".join(explain(site, question, server)) + "\n")
-    except ConfigError:
+    except ConfigError:  # a ValueError with an exit status of its kind, 2
         raise
     except ValueError as error:
         raise Failure(str(error)) from None

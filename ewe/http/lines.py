@@ -16,7 +16,7 @@ from ewe.http.status import HTTPError
 # The beginning of a valid field line.
 BEGUN_FIELD_LINE = re.compile(rf"(?:{TOKEN}+(?::[\t\x20-\x7e\x80-\xff]*)?)?\r?")
 MATCHED_BYTES = 64  # bytes of a line to match, if the bytes after them have been checked without a pattern
-IN_NAME = re.sub(rf"(?!{TOKEN})[\x00-\xff]", "", bytes(range(256)).decode("latin-1")).encode("latin-1")
+IN_NAME = "".join(re.findall(TOKEN, bytes(range(128)).decode("ascii"))).encode("ascii")
 IN_LINE = bytes({*b"\t\r", *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 

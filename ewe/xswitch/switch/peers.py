@@ -60,7 +60,7 @@ class Peers:
         self.door.context = tls.server
 
     def receiver_at(self, address: str) -> Callable[[socket.socket], None]:
-        """Return what is called with each connection that is accepted at an address of `listen`."""
+        """Return the function that gets each connection accepted at an address of `listen`."""
         return self.accepted if address.startswith(OVER_TLS) else self.connected
 
     def accepted(self, sock: socket.socket) -> None:

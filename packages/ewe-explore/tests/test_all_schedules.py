@@ -99,7 +99,7 @@ def test_the_lists_within_a_list_are_read(read: str, tmp_path: Path) -> None:
     assert result.failure is not None and "first == second" in result.failure.problem.headline, result.text()
 
 
-# What write() and read() do; read() fails with some schedule. setup: one line before both
+# The bodies of write() and read(); read() fails with some schedule. setup: one line before both
 FAILS = {
     "a loop over a dict": ("table = {0: 0, 1: 1}", "table[2] = 2", "for key in table: pass"),
     "a loop over its items": ("table = {0: 0, 1: 1}", "table[2] = 2", "for key, value in table.items(): pass"),
