@@ -405,7 +405,7 @@ def command(words: list[str]) -> int:
 
 
 def check_writable(file: Path) -> None:
-    """Raise OSError if `file` cannot be written: now, and not after half an hour of measuring. Leave no new file."""
+    """Raise OSError if `file` cannot be written: now, and not after the measurements. Leave no new file."""
     is_new = not file.exists()
     file.open("a").close()
     if is_new:
