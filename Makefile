@@ -54,8 +54,9 @@ test: lint pytest ## style, types and tests; PART=lab: of one house; PYTEST_ARGS
 packages: ## Debian's packages for the tests that are skipped without them: sudo make packages
 	@$(PYTHON) tests/support/resources.py
 
-quick: $(VENV)/.test ## the tests that start no server and no other process, in less than a minute
-	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 3 --dist worksteal -m "not starts_processes" $(ARGS) $(TESTS)
+quick: $(VENV)/.test ## the tests that start no process and take no half second, in less than a minute
+	EWE_TEST_QUICK=1 $(VENV)/bin/pytest -n 3 --dist worksteal -m "not starts_processes and not takes_time" \
+		--durations 5 --durations-min 0.7 $(ARGS) $(TESTS)
 
 lint: $(VENV)/.test ## style and types
 	$(VENV)/bin/ruff check .

@@ -24,11 +24,11 @@ from support.server import MODELS, VARIANTS, WAYS_TO_WAIT, Server, Start, Starte
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Quick tests start no process. A test starts processes if it uses one of these fixtures or bears the mark
-# `starts_processes`; a test that starts one without saying so fails, so that `make quick` stays quick.
+# Quick tests start no process, and do not bear the mark `takes_time`. A test starts processes if it uses one of
+# these fixtures or bears the mark `starts_processes`; a test that starts one without saying so fails.
 PROCESS_FIXTURES = {"start", "start_shared", "shared_server"}
 PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
-QUICK = "not starts_processes"
+NO_PROCESSES = "not starts_processes"  # what the expression of `make quick` begins with (Makefile)
 processes_started: list[str] = []
 # The shared fixtures that started a process, by where they are defined and their name. Only the first test of a run
 # that asks for one sees the process start; all others need the mark too, or it depends on the order of the tests.
@@ -63,6 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.addinivalue_line(
         "markers", "starts_processes: the test starts processes; `make quick` leaves it out"
+    )
+    config.addinivalue_line(
+        "markers",
+        "takes_time: the test waits or computes for half a second or more; `make quick` leaves it out",
     )
     config.pluginmanager.register(needs, "needs")
     if not hasattr(config, "workerinput") and not config.option.basetemp:
@@ -121,7 +125,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out of `make quick` the modules without quick tests: a seventh of the time of each process."""
-    if config.option.markexpr != QUICK or not collection_path.name.startswith("test_"):
+    if not config.option.markexpr.startswith(NO_PROCESSES) or not collection_path.name.startswith("test_"):
         return None
     return bool(ALL_START_PROCESSES.search(collection_path.read_text())) or None
 

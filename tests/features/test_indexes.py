@@ -232,6 +232,7 @@ def test_a_listing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert refused.value.status == 403
 
 
+@pytest.mark.takes_time
 def test_a_long_listing_comes_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing examines the names of one page only, for any requested page: the event loop waits for it."""
     count = 2 * indexes.PAGE_NAMES + 500

@@ -308,6 +308,7 @@ def test_names(form: str, start: Start) -> None:
         assert client.get("%FF.md").status_code == 200
 
 
+@pytest.mark.takes_time
 def test_many_files_and_large_ones(root: Path) -> None:
     """10,000 files, one of 50 MB, and contents that link them all."""
     for number in range(10_000):

@@ -641,6 +641,7 @@ def test_a_template_cannot_run_without_a_limit(monkeypatch: pytest.MonkeyPatch) 
             render(text)
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize(
     "text",
     [
@@ -780,6 +781,7 @@ def test_comparisons_and_slices_look_at_the_clock(use: str, monkeypatch: pytest.
         render("{% set a = [0, 1] %}{% set b = [0, 1] %}" + f"{{% if {use} %}}{{% endif %}}" * 200)
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize(
     "text",
     [

@@ -106,6 +106,7 @@ def test_a_registration_counts_during_a_wait(watched: Any, pair: Any) -> None:
     assert numbers(found) == [ours.fileno()]
 
 
+@pytest.mark.takes_time
 def test_what_was_unregistered_during_a_wait_is_not_reported(watched: Any, pair: Any) -> None:
     ours, peer = pair
     watched.register(ours.fileno(), EPOLLIN)

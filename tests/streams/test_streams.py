@@ -303,6 +303,7 @@ def test_much_that_comes_is_whole(connect: Connect) -> None:
     assert connection.result() == data
 
 
+@pytest.mark.takes_time
 def test_what_comes_early_waits_but_not_without_bound(connect: Connect) -> None:
     """A client that sends without end is held back while the conversation does not read."""
     data = pattern(8_000_000)
@@ -345,6 +346,7 @@ def test_receive_has_a_deadline(connect: Connect) -> None:
     assert data == b"still" and 0.15 <= took < 0.4 + SLACK
 
 
+@pytest.mark.takes_time
 def test_a_trickle_does_not_move_the_deadline(connect: Connect) -> None:
     async def talk(stream: Stream) -> float:
         began = time.monotonic()
@@ -362,6 +364,7 @@ def test_a_trickle_does_not_move_the_deadline(connect: Connect) -> None:
     assert 0.3 <= connection.result() < 0.6 + SLACK
 
 
+@pytest.mark.takes_time
 def test_each_allow_is_a_new_deadline(connect: Connect) -> None:
     passed = threading.Event()
 
@@ -393,6 +396,7 @@ def test_a_pool_that_parks_idle_limits_the_waits_of_a_unix_socket() -> None:
 # --- Waiting between requests ---------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_time
 def test_idle(connect: Connect) -> None:
     async def talk(stream: Stream) -> tuple[bytes, bytes, float]:
         first = await stream.next_request(50)
@@ -512,6 +516,7 @@ def settled(value: Callable[[], int]) -> int:
     return now
 
 
+@pytest.mark.takes_time
 def test_back_pressure(connect: Connect) -> None:
     """What the client does not read is not taken from the conversation."""
     data = pattern(65536)
@@ -534,6 +539,7 @@ def test_back_pressure(connect: Connect) -> None:
     assert size == 200 * 65536 and digest.digest() == hashlib.sha256(data * 200).digest()
 
 
+@pytest.mark.takes_time
 def test_one_large_part_to_a_slow_reader(connect: Connect) -> None:
     """The deadline is one of each wait: a client that reads all the time is not cut off."""
     data = pattern(2_400_000)
@@ -570,6 +576,7 @@ class Endless(Source):
         return bytes(65536)
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("cut", ["times out", "is aborted"])
 def test_a_response_that_only_the_close_ends_is_cut_by_a_reset(connect: Connect, cut: str) -> None:
     """After an ordinary close the client would take the part that it has for the whole body."""
@@ -592,6 +599,7 @@ def test_a_response_that_only_the_close_ends_is_cut_by_a_reset(connect: Connect,
             pass
 
 
+@pytest.mark.takes_time
 def test_a_client_that_does_not_read(connect: Connect) -> None:
     async def talk(stream: Stream) -> float:
         began = time.monotonic()
@@ -706,6 +714,7 @@ def test_files_and_bytes_keep_their_order(connect: Connect) -> None:
         connection.result()
 
 
+@pytest.mark.takes_time
 def test_a_file_to_a_slow_reader(connect: Connect) -> None:
     data = pattern(2_400_000)
     with file_of(data) as file:
@@ -752,6 +761,7 @@ def test_a_file_that_shrinks_while_it_is_sent(connect: Connect) -> None:
             connection.result()
 
 
+@pytest.mark.takes_time
 def test_a_file_to_a_client_that_does_not_read(connect: Connect) -> None:
     with file_of(pattern(6_000_000)) as file:
 
@@ -788,6 +798,7 @@ def test_a_file_to_a_client_that_leaves(connect: Connect, leave: str) -> None:
 # --- finish(), abort(), close() -------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_time
 def test_finish_ends_an_idle_connection(connect: Connect) -> None:
     async def talk(stream: Stream) -> tuple[bytes, float]:
         began = time.monotonic()
@@ -802,6 +813,7 @@ def test_finish_ends_an_idle_connection(connect: Connect) -> None:
     assert connection.client.recv(9) == b""
 
 
+@pytest.mark.takes_time
 def test_finish_answers_what_came_just_before(connect: Connect) -> None:
     read, sent = threading.Event(), threading.Event()
 
@@ -826,6 +838,7 @@ def test_finish_answers_what_came_just_before(connect: Connect) -> None:
     assert rest[0] or connection.kind in ("asyncio", "uvloop")
 
 
+@pytest.mark.takes_time
 def test_finish_lets_the_exchange_in_progress_end(connect: Connect) -> None:
     began = threading.Event()
 
@@ -1310,6 +1323,7 @@ def test_a_bell_that_rings_and_one_that_does_not(connect: Connect, monkeypatch: 
     assert connection.result() == [False, True, True]
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_waits_for_a_bell_notices_that_the_client_left(connect: Connect, leaves: bool) -> None:
     """The client has left, or has closed its sending side, so that ewe soon takes it for gone."""

@@ -428,6 +428,7 @@ def test_when_suexecme_is_gone_every_exchange_ends_and_no_engine_starts(bench: B
     bench.switch.tick()
 
 
+@pytest.mark.takes_time
 def test_a_fault_while_suexecme_is_replaced_does_not_keep_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -347,6 +347,7 @@ def nested(top: Path, levels: int) -> None:
     os.close(at)
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("levels", [101, 3000])
 def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path: Path, levels: int) -> None:
     scratch = Scratch("ewe-nested-", str(tmp_path))

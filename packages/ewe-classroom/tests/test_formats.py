@@ -240,6 +240,7 @@ def test_a_lane_shows_a_worker_that_the_scene_has_proven() -> None:
     assert [lane.spans[0].kind for lane in picture.lanes] == [SERVED, WAITS]
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("text", ["\x00", "&", "\ud800"])
 def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
     steps = [{"t": 0.1, "lane": f"client {n % 40}", "do": "send", "bytes": text * 1000} for n in range(100)]

@@ -490,6 +490,7 @@ def test_no_file_of_a_submission_stays_in_a_shared_directory(tmp_path: Path) -> 
     assert str(uid) not in [words[7] for words in segments]  # the column uid
 
 
+@pytest.mark.takes_time
 def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program can make more levels than Python has calls, and paths that are too long for the system."""
     monkeypatch.setattr(sandbox, "SHARED_DIRECTORIES", ())

@@ -95,6 +95,7 @@ class Waiting:
 )
 
 
+@pytest.mark.takes_time
 def test_a_lost_wake_up_shows_when_clients_keep_their_connections(tmp_path: Path) -> None:
     """A worker that is free finds the connection later, unless a client keeps each worker."""
     (tmp_path / "mine.py").write_text(LOST)
@@ -103,6 +104,7 @@ def test_a_lost_wake_up_shows_when_clients_keep_their_connections(tmp_path: Path
     assert "another client had no answer" in result.text()
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("name", ["pool", "thread"])
 def test_models_with_threads_serve_clients_that_keep_their_connections(name: str) -> None:
     path = Path(ewe.__file__).parent / "processors" / f"{name}.py"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import Exploration, explore
 
@@ -36,6 +38,7 @@ def failure(path: Path, clients: int) -> Exploration:
     return result
 
 
+@pytest.mark.takes_time
 def test_the_terminal_shows_the_threads_of_the_explanation(tmp_path: Path) -> None:
     result = failure(tmp_path / "clients.py", 12)
     assert result.story is not None
@@ -49,6 +52,7 @@ def test_the_terminal_shows_the_threads_of_the_explanation(tmp_path: Path) -> No
     assert re.search(r"joins client \d+, client \d+ and \d+ other threads", text)
 
 
+@pytest.mark.takes_time
 def test_the_page_folds_the_lanes_of_the_picture_and_the_table(tmp_path: Path) -> None:
     result = failure(tmp_path / "clients.py", 12)
     assert result.story is not None

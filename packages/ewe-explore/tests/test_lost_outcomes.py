@@ -79,6 +79,7 @@ SYNC_PAIRS = [
 ]
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize(("one", "two"), SYNC_PAIRS, ids=[two[0] for _, two in SYNC_PAIRS])
 def test_the_reduced_search_loses_no_outcome_of_a_lock(
     one: list[str], two: list[str], tmp_path: Path

@@ -202,6 +202,7 @@ def test_the_end_of_a_run(text: str, kind: str | None, headline: str, tmp_path: 
         assert headline in result.failure.problem.headline
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize(
     ("text", "says"),
     [

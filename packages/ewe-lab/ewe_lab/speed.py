@@ -404,6 +404,14 @@ def command(words: list[str]) -> int:
     return status
 
 
+def check_writable(file: Path) -> None:
+    """Raise OSError if `file` cannot be written: now, and not after the measurements. Leave no new file."""
+    is_new = not file.exists()
+    file.open("a").close()
+    if is_new:
+        file.unlink()
+
+
 def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[SpeedRow], list[str], list[str]]:
     """Return the rows to measure, the reasons why others are not run, and the kinds of the other tested servers.
 
@@ -416,7 +424,7 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[Speed
         parser.error(str(reason))
     try:
         if options.json:
-            options.json.open("a").close()  # a file that cannot be written fails now, not after ten minutes
+            check_writable(options.json)
     except OSError as reason:
         parser.error(f"cannot write {options.json}: {reason.strerror} (--json)")
     if lacking := missing_programs_text(("wrk", REFERENCE)):

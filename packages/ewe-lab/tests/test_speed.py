@@ -562,9 +562,16 @@ def environment(tmp: Path) -> dict[str, str]:
 
 
 def test_without_its_tools_it_names_the_packages(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """It does so before it measures, and leaves no empty file of results."""
     monkeypatch.setattr("shutil.which", lambda name, path: None)
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    for file in (kept, tmp_path / "new.json"):
+        assert speed.main(["--quick", "--json", str(file)]) == 1
+    assert os.listdir(tmp_path) == ["kept.json"] and kept.read_text() == "{}"
+    capsys.readouterr()
     assert speed.main(["--quick"]) == 1
     assert capsys.readouterr() == (
         "",

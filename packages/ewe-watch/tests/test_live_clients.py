@@ -75,6 +75,7 @@ def test_a_slow_reader_tells_how_its_response_ended(
         loop.stop()
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize(
     ("answer", "end"),
     [

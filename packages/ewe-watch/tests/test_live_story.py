@@ -199,6 +199,7 @@ def test_requests_whose_ends_were_lost_leave_their_queue_and_their_engine(
     assert told.behind.count_lanes("engine", busy=True) == 0
 
 
+@pytest.mark.takes_time
 @pytest.mark.parametrize("model", ["fork", "thread", "pool"])
 def test_memory_stays_level(model: str) -> None:
     """Ten thousand events are twenty seconds at 500 a second. Each worker of `fork` and `thread` is a new one."""
