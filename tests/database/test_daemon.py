@@ -24,7 +24,15 @@ from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database.client import Client
-from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
+from ewe.database.protocol import (
+    MAX_ERROR_CHARS,
+    MAX_FRAME_BYTES,
+    ClientRequest,
+    DatabaseError,
+    FrameDecoder,
+    decode_response,
+    encode_request,
+)
 
 pytestmark = pytest.mark.starts_processes
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
@@ -258,6 +266,16 @@ def test_requests_in_one_segment_are_answered_in_order(shared: Daemon) -> None:
             else:
                 answers.append(decode_response(fields).fragment)
     assert answers == [b"n\r\n%d\r\n" % number for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("length", [100_000, MAX_FRAME_BYTES - 36])
+def test_an_error_that_quotes_a_long_name_is_cut(shared: Daemon, length: int) -> None:
+    """The name of the second one fits into a request, and would not fit into a response."""
+    size = shared.log.stat().st_size
+    with pytest.raises(DatabaseError, match="no such column: aaaa") as refused:
+        shared.ask("SELECT " + "a" * length, layout="CSV")
+    assert refused.value.kind == "STATEMENT" and len(str(refused.value)) == MAX_ERROR_CHARS
+    assert shared.log.stat().st_size - size < 2 * MAX_ERROR_CHARS
 
 
 def test_a_long_result_needs_no_memory(shared: Daemon) -> None:
