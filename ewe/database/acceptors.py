@@ -119,9 +119,12 @@ class GatewayConnection:
         """Close the connection."""
         raise NotImplementedError
 
-    def send(self, data: bytes, timeout_s: float) -> None:
-        """Send all bytes. Raises OSError if the gateway has left, or has read nothing for `timeout_s`."""
-        write_all(self.write, self.write_descriptor(), data, timeout_s)
+    def send(self, data: bytes, timeout_s: float, deadline: float) -> None:
+        """Send all bytes. Raises OSError if the gateway has left, or has read nothing for `timeout_s`.
+
+        Also raises OSError if it would have to wait after `deadline` (time.monotonic()).
+        """
+        write_all(self.write, self.write_descriptor(), data, timeout_s, deadline)
 
     def send_now(self, data: bytes) -> bool:
         """Send without waiting; return whether all bytes were sent."""

@@ -19,7 +19,8 @@ The kernel, not the peer, says which account asks: on a Unix socket, the user id
 The owner of a named pipe or a message queue proves the account just as well. TCP has no such proof, so the daemon
 asks for a key. A peer that has not proved its account yet may use only bounded resources (gateways.py).
 
-A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
+A worker blocks while it sends to a gateway that reads slowly: for `write_timeout` without a byte, and at the latest
+until a second after the statement's time limit.
 """
 
 from __future__ import annotations

@@ -391,6 +391,19 @@ def test_a_statement_has_a_bound_of_memory(daemon: Daemon, what: str) -> None:
     assert daemon.answers()
 
 
+def test_a_gateway_that_reads_slowly_ends_no_statement_process(daemon: Daemon) -> None:
+    """The process also runs the statements of others. A statement that waits for its gateway can be ended alone."""
+    daemon.general = ["connections = 2", "daemons = 1", 'time-limit = "1s"', 'write-timeout = "50s"']
+    daemon.start()
+    processes = [each["pid"] for each in daemon.status()["daemons"]]  # type: ignore[attr-defined]
+    with Client(daemon.address) as slow:
+        slow.socket.sendall(encode_request(ClientRequest("log", COUNT, "CSV", [500_000])))
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 0, 10)
+        assert [each["pid"] for each in daemon.status()["daemons"]] == processes  # type: ignore[attr-defined]
+    assert daemon.answers()
+
+
 def test_a_gateway_that_leaves_frees_its_connection(daemon: Daemon) -> None:
     daemon.general[0] = "connections = 1"
     daemon.start()
