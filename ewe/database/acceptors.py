@@ -378,7 +378,8 @@ class PipeAcceptor(Acceptor):
     def is_daemon_directory(self) -> bool:
         """Return whether the directory is one that a daemon of this account has made.
 
-        Its mode shows that: the names in it do not, since every account may make a file there.
+        Usually its mode shows that. Its names do not, since every account may make a file there. A daemon that was
+        killed before it had set the mode leaves only names of pipes, or none.
         """
         status = os.lstat(self.directory)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -168,16 +168,24 @@ def kind_of(address: str) -> str:
 def as_toml(settings: Settings) -> list[str]:
     """Return the settings as the lines of a file."""
     lines = [
-        f"{key} = {toml(described.kind, getattr(settings, key.replace('-', '_')))}"
-        for key, described in GENERAL_KEYS.items()
+        f"{name} = {toml(key.kind, getattr(settings, name.replace('-', '_')))}"
+        for name, key in GENERAL_KEYS.items()
     ]
-    for name, database_settings in settings.databases.items():
-        lines += ["", f"[databases.{name}]"]
-        for key, described in DATABASE_KEYS.items():
-            value = getattr(database_settings, key.replace("-", "_"))
-            if value not in ("", ()):
-                lines.append(f"{key} = {toml(described.kind, value)}")
+    for database, database_settings in settings.databases.items():
+        lines += ["", f"[databases.{database}]"]
+        for name, key in DATABASE_KEYS.items():
+            value = getattr(database_settings, name.replace("-", "_"))
+            if value not in ("", ()):  # a key that is not set
+                lines.append(f"{name} = {toml(key.kind, value)}")
     return lines
+
+
+def add_address_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a running daemon."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
 
 
 def address_of(options: argparse.Namespace) -> str:
@@ -191,10 +199,7 @@ def address_of(options: argparse.Namespace) -> str:
 def status(arguments: Sequence[str]) -> int:
     """Print the status of a running daemon. Raises DatabaseError, ConfigError, UsageError."""
     parser = RaisingParser(prog="ewe-dbd status", description="Print the state of a running daemon as JSON.")
-    parser.add_argument(
-        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
-    )
-    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
+    add_address_options(parser)
     # A request without a database is one for the status
     return print_answer(address_of(parser.parse_args(arguments)), ClientRequest(database="", statement=""))
 
@@ -211,10 +216,7 @@ def ask(arguments: Sequence[str]) -> int:
         default="csv",
         help="the format of the result [csv]",
     )
-    parser.add_argument(
-        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
-    )
-    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
+    add_address_options(parser)
     parser.add_argument("--key", default="", help="the key of the database, for a daemon on TCP")
     options = parser.parse_args(arguments)
     request = ClientRequest(

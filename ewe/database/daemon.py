@@ -139,8 +139,9 @@ class Daemon:
         elif descriptor in self.acceptors_by_descriptor:
             self.accept(self.acceptors_by_descriptor[descriptor])
         elif descriptor in self.processes:
-            if not self.read_reports(self.processes[descriptor]):  # the process has ended
-                self.replace_process(self.processes[descriptor])
+            process = self.processes[descriptor]
+            if not process.read_reports():
+                self.replace_process(process)
         elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
             self.handle_gateway_events(gateway, events)
 
@@ -254,38 +255,41 @@ class Daemon:
         first request that is queued ends the loop: a gateway has at most one request in the queue.
         """
         gateway.request_bytes = 0  # of the request before, which is answered
-        try:
-            while not gateway.has_left:
-                size = len(gateway.decoder.data)
+        while not (gateway.has_left or gateway.is_busy):
+            size = len(gateway.decoder.data)
+            try:
                 fields = gateway.decoder.next_frame()
                 if fields is None:
                     break
                 if gateway.is_authenticated:  # a refused request gives a peer without a key no more time
                     self.gateways.incomplete_since.pop(gateway, None)
                 request = decode_request(fields)
-                if not request.database:
-                    self.send_now_or_drop(gateway, self.status_response(gateway))
-                    continue
-                try:
-                    self.queue_request(gateway, request)
-                except DatabaseError as error:
-                    self.refuse(gateway, error)
-                    continue
+            except ProtocolError as error:
+                self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+                return
+            self.queue_or_answer(gateway, request)
+            if gateway.is_busy:
                 gateway.request_bytes = size - len(gateway.decoder.data)
-                break
-        except ProtocolError as error:
-            self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
         self.gateways.update(gateway)
         if gateway.has_left:
             self.drop(gateway)
         elif not gateway.is_busy and gateway.connection.has_received():
             self.receive(gateway)
 
-    def queue_request(self, gateway: Gateway, request: ClientRequest) -> None:
-        """Queue a request; the gateway is busy until its answer. Raises DatabaseError: not allowed, or no room."""
-        job = self.job_for(gateway, request)
-        if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
-            raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
+    def queue_or_answer(self, gateway: Gateway, request: ClientRequest) -> None:
+        """Queue a request: the gateway is then busy until its answer. Or answer it here: with the status, or an
+        error.
+        """
+        if not request.database:
+            self.send_now_or_drop(gateway, self.status_response(gateway))
+            return
+        try:
+            job = self.job_for(gateway, request)
+            if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
+                raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
+        except DatabaseError as error:
+            self.refuse(gateway, error)
+            return
         gateway.is_busy = True
         self.queue.append(QueuedJob(gateway, job))
 
@@ -542,14 +546,6 @@ class Daemon:
         self.epoll.register(process.fileno(), select.EPOLLIN)
         self.workers += process.workers
         self.idle_workers += process.workers
-
-    def read_reports(self, process: StatementProcess) -> bool:
-        """Read a process's reports; return False at its end."""
-        try:
-            process.read()
-        except EOFError:
-            return False
-        return True
 
     def replace_process(self, process: StatementProcess) -> None:
         """Replace a statement process that has ended: report the loss to the gateways that it served.
