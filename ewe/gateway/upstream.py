@@ -16,7 +16,6 @@ import errno
 import os
 import socket
 import time
-from contextlib import suppress
 from socket import SocketType  # without the Python methods that socket.socket adds to each call
 from typing import Any
 
@@ -25,7 +24,8 @@ from ewe.streams.base import RECEIVE_BYTES, Poller, Timeout
 
 # Seconds between two tries while a Unix socket's backlog is full. No event reports that it has room again.
 RETRY_CONNECT_S = 0.05
-KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
+# The type of new sockets, which do not block; some systems have no SOCK_NONBLOCK
+SOCKET_TYPE = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 class UpstreamAddress:
@@ -62,18 +62,27 @@ class UpstreamAddress:
 
         poller: that of the client for whom the connection is made. It waits for the connection, and raises
         Disconnected if this client leaves.
+
+        The targets are tried one after the other. A target may drop each packet, as a broken route of IPv6 does.
+        Each therefore gets an equal share of the time that is left, and later connections try a silent one last.
         """
         *others, last = self.targets
-        for target in others:
-            with suppress(OSError):
-                return await self.connect_to(*target, poller, seconds)
-        return await self.connect_to(*last, poller, seconds)
+        deadline = time.monotonic() + seconds
+        for tried, target in enumerate(others):
+            share_s = (deadline - time.monotonic()) / (len(others) + 1 - tried)
+            try:
+                return await self.connect_to(*target, poller, share_s)
+            except OSError:
+                pass  # the next target may answer
+            except Timeout:
+                self.targets = [*(each for each in self.targets if each is not target), target]
+        return await self.connect_to(*last, poller, deadline - time.monotonic())
 
     async def connect_to(self, family: int, target: Any, poller: Poller, seconds: float) -> Upstream:
         """Return a new connection to one of the targets. Raises as connect()."""
-        sock = SocketType(family, KIND)
+        sock = SocketType(family, SOCKET_TYPE)
         try:
-            if KIND == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
+            if SOCKET_TYPE == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
                 sock.setblocking(False)
             # A Unix socket connects at once, or its backlog is full.
             if error := sock.connect_ex(target):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
+import time
 from collections.abc import Coroutine, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,6 +365,28 @@ def test_a_name_that_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> N
         upstream = run(Connections([f"localhost:{port}"], keeps=False).open(client))
         assert upstream.socket.getpeername() == ("127.0.0.1", port)
         upstream.close()
+
+
+def test_a_name_with_an_address_that_drops_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often the address of IPv6. The next one answers; later connections do not wait for the silent one again."""
+    here, there = socket.socketpair()
+    with here, there, socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as held:
+        silent = held.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        # No second connection fits into its backlog
+        held.enter_context(socket.create_connection(silent.getsockname()))
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (silent, listening)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **how: found)
+        client = MemoryStream([])
+        monkeypatch.setattr(client, "poller", lambda: BlockingPoller(here))
+        connections = Connections(["two.example:80"], keeps=False, connect_timeout=1.0)
+        for least_s, most_s in ((0.4, 0.9), (0.0, 0.3)):
+            began = time.monotonic()
+            upstream = run(connections.open(client))
+            assert upstream.socket.getpeername() == listening.getsockname()
+            assert least_s < time.monotonic() - began < most_s
+            upstream.close()
 
 
 def test_each_process_begins_anywhere_in_the_circle() -> None:
