@@ -104,33 +104,43 @@ class InFlightRequest:
     """An in-flight request: a program runs for it. waiting: the events that wake other requests, which want its
     output too.
 
-    recorder: the body that is being sent; None while the program has not answered. handed_at: when the client was
-    given the last piece, 0.0 while the program is asked for the next one. client_s: seconds that the client took
-    for the earlier pieces.
+    recorder: the body that is being sent; None while the program has not answered. handed_at: the time.monotonic()
+    at which the client was given the last piece; None while the program is asked for the next one. client_s:
+    seconds that the client took for the earlier pieces.
     """
 
     def __init__(self) -> None:
         self.waiting: list[WakeEvent] = []
+        self.forget_client()
+
+    def forget_client(self) -> None:
+        """Begin with another client, whose program has not answered."""
         self.recorder: RecordedBody | None = None
-        self.handed_at = 0.0
+        self.handed_at: float | None = None
         self.client_s = 0.0
 
-    def note_handed_at(self, handed_at: float) -> None:
-        """Note when the client is given a piece; 0.0: the client has taken the piece."""
-        if self.handed_at:
-            self.client_s += time.monotonic() - self.handed_at
-        self.handed_at = handed_at
+    def note_piece_handed(self) -> None:
+        """Note that the client is given a piece of the body."""
+        self.handed_at = time.monotonic()
+
+    def note_piece_taken(self) -> None:
+        """Note that the client has taken the last piece, if it was given one."""
+        self.client_s = self.seconds_of_client()
+        self.handed_at = None
+
+    def seconds_of_client(self) -> float:
+        """Return the seconds that the client has taken for all pieces until now."""
+        handed_at = self.handed_at  # once: the client's thread may change it
+        return self.client_s if handed_at is None else self.client_s + time.monotonic() - handed_at
 
     def take_over(self) -> bool:
-        """Return whether the client reads too slowly for the waiting requests. Then the caller has to run the
-        program.
+        """Return whether the client reads too slowly for the waiting requests: the caller must run the program.
 
         The times of the slow client are forgotten: those of the caller's client begin.
         """
-        now = time.monotonic()
-        if self.client_s + now - (self.handed_at or now) < SLOW_CLIENT_S:
+        if self.seconds_of_client() < SLOW_CLIENT_S:
             return False
-        self.recorder, self.handed_at, self.client_s = None, 0.0, 0.0
+        self.forget_client()
         return True
 
 
@@ -506,11 +516,13 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.note_handed_at(0.0)  # the client has taken the previous piece
+        if (in_flight := self.timed_request()) is not None:
+            in_flight.note_piece_taken()
         piece = await self.body.receive()
         if not self.recording:
             return piece
-        self.note_handed_at(time.monotonic())
+        if (in_flight := self.timed_request()) is not None:
+            in_flight.note_piece_handed()
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
@@ -529,18 +541,18 @@ class RecordedBody(Source):
             self.forget()
         return piece
 
-    def note_handed_at(self, handed_at: float) -> None:
-        """Note for the waiting requests when the client is given a piece; 0.0: the client has taken the piece."""
-        # Another request may have taken the InFlightRequest over: this client's times count no longer.
-        if self.in_flight is not None and self.in_flight.recorder is self:
-            self.in_flight.note_handed_at(handed_at)
+    def timed_request(self) -> InFlightRequest | None:
+        """Return the InFlightRequest for which this client's times count.
+
+        None: no other request waits for this one, or one has taken the InFlightRequest over.
+        """
+        return self.in_flight if self.in_flight is not None and self.in_flight.recorder is self else None
 
     def forget(self) -> None:
         """Drop the recorded pieces, and wake the waiting requests."""
         self.recording = False
         self.pieces = []
-        if self.in_flight is not None and self.in_flight.recorder is self:
-            self.cache.end_request(self.key, self.in_flight)
+        self.cache.end_request(self.key, self.timed_request())
 
     async def close(self) -> None:
         """Drop what was recorded, and release the program's body."""

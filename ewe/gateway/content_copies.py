@@ -64,7 +64,7 @@ class Copy:
         )
         # Bytes of memory. A client chooses the target, which the key has whole and in two parts, and the values of
         # Vary's fields. The body counts twice: take_room() gives as many bytes to compressed bodies.
-        [_, _, _, target], *_ = key
+        target = request.target
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
         self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
@@ -118,12 +118,14 @@ class Copy:
             if conditional.status_by_conditions(request, self.etag.removeprefix("W/"), modified) == 304:
                 return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
         age_and_status = age + status
-        if self.last_response is None or self.last_response[0] != age_and_status:
-            response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.keep(self.take_room)
-            self.room_left_bytes = len(self.body)
-            self.last_response = age_and_status, response
-        return self.last_response[1]
+        last = self.last_response  # once: another thread may replace it
+        if last is not None and last[0] == age_and_status:
+            return last[1]
+        response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
+        response.keep(self.take_room)
+        self.room_left_bytes = len(self.body)
+        self.last_response = age_and_status, response
+        return response
 
     def take_room(self, size: int) -> bool:
         """Take room for a compressed body beside this one; return whether there was enough. Otherwise take none.
