@@ -353,8 +353,8 @@ class ContentCache:
                 in_flight.waiting.append(event)
             try:
                 until = time.monotonic() + SHARED_WAIT_S
-                while (left := until - time.monotonic()) > 0:
-                    if await event.wait(min(left, SLOW_CLIENT_S)):
+                while (left_s := until - time.monotonic()) > 0:
+                    if await event.wait(min(left_s, SLOW_CLIENT_S)):
                         return True, None
                     with self.lock:
                         if in_flight.take_over():

@@ -223,13 +223,13 @@ class RunningProgram(GatewaySource):
 
         The list is empty if `seconds` have passed since `since` (time.monotonic()).
         """
-        left = since + seconds - time.monotonic()
-        if left <= 0:
+        left_s = since + seconds - time.monotonic()
+        if left_s <= 0:
             return []
         watched = [descriptor, self.error] if self.error_open else [descriptor]
         if not self.leader_exited and descriptor != self.exit_descriptor:
             watched.append(self.exit_descriptor)
-        ready = await self.poller.wait(watched, since, left)
+        ready = await self.poller.wait(watched, since, left_s)
         self.leader_exited = self.leader_exited or self.exit_descriptor in ready
         if self.error in ready:
             self.read_errors()

@@ -109,17 +109,17 @@ class UpstreamAddress:
         # Pollers also want the time of the program's last output. An upstream has sent nothing before this moment.
         since = time.monotonic()
         while error not in (0, errno.EISCONN):
-            left = since + seconds - time.monotonic()
-            if left <= 0:
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0:
                 raise Timeout
             if error == errno.EINPROGRESS:
-                if not await poller.wait([], since, left, writable=sock.fileno()):
+                if not await poller.wait([], since, left_s, writable=sock.fileno()):
                     raise Timeout
                 error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not error:
                     return
             elif error == errno.EAGAIN:
-                await poller.wait([], since, min(RETRY_CONNECT_S, left))
+                await poller.wait([], since, min(RETRY_CONNECT_S, left_s))
                 error = sock.connect_ex(target)
                 continue
             raise OSError(error, os.strerror(error))
@@ -199,8 +199,8 @@ class Upstream:
                         await self.poller.share(len(data))
                     return data
             self.asked = False
-            left = since + seconds - time.monotonic()
-            if left <= 0 or not await self.poller.readable(self.descriptor, since, left):
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0 or not await self.poller.readable(self.descriptor, since, left_s):
                 raise Timeout
             waited = True
 
@@ -227,8 +227,8 @@ class Upstream:
             if sent or data is not None:
                 await self.poller.share(sent + len(data or b""))
                 return outgoing[sent:], data
-            left = since + seconds - time.monotonic()
-            if left <= 0 or not await self.poller.wait([descriptor], since, left, descriptor):
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0 or not await self.poller.wait([descriptor], since, left_s, descriptor):
                 raise Timeout
         return memoryview(b""), await self.receive(seconds)
 
