@@ -129,10 +129,10 @@ class Upstream:
     """One connection to an address. poller: that of the client that the connection serves now.
 
     requester: the codec's end of the connection (responder.py), which numbers the requests; None before the first
-    one, and if the upstream speaks HTTP.
+    one, and if the upstream speaks HTTP. was_reset: the server has reset the connection while a request was sent.
     """
 
-    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "written")
+    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "was_reset", "written")
 
     def __init__(self, sock: SocketType, poller: Poller, address: UpstreamAddress) -> None:
         self.address = address
@@ -141,6 +141,7 @@ class Upstream:
         self.poller = poller
         self.asked = False  # bytes were sent, and since then nothing was received or waited for
         self.written = 0  # bytes that were sent, for all requests together
+        self.was_reset = False
         self.requester: Any = None
 
     def is_open(self) -> bool:
@@ -170,7 +171,14 @@ class Upstream:
         except BlockingIOError:
             return None
         self.asked = False
+        if not data:
+            self.check_reset()
         return data
+
+    def check_reset(self) -> None:
+        """Raise ConnectionResetError if the connection has ended by a reset, which the kernel reports only once."""
+        if self.was_reset:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     def end_sending(self) -> None:
         """Tell the server that the request is complete: shut down the sending side."""
@@ -195,6 +203,8 @@ class Upstream:
                 except BlockingIOError:
                     pass
                 else:
+                    if not data:
+                        self.check_reset()
                     if not waited:
                         await self.poller.share(len(data))
                     return data
@@ -210,20 +220,19 @@ class Upstream:
         Return the unsent rest of `outgoing`, and the bytes that arrived: b"" at the end, None if none arrived. A
         server may answer before it has read the whole request, so neither direction waits for the other. Raises as
         receive().
+
+        If the server closes the connection before it has read the whole request, TCP resets it. The bytes of the
+        answer that arrived before the reset are returned all the same.
         """
         since = time.monotonic()
         descriptor = self.descriptor
         while outgoing:
-            sent = 0
-            data: bytes | None = None
             try:
                 sent = self.send(outgoing)
-                if not sent:
-                    data = self.socket.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                pass
-            except BrokenPipeError:  # the server reads no more, but may have answered
+            except (BrokenPipeError, ConnectionResetError) as reason:
+                self.was_reset = self.was_reset or isinstance(reason, ConnectionResetError)
                 break
+            data = None if sent else self.receive_now()
             if sent or data is not None:
                 await self.poller.share(sent + len(data or b""))
                 return outgoing[sent:], data

@@ -18,7 +18,7 @@ from ewe.config.settings import Config
 from ewe.features import fastcgi
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.connections import Connections
-from ewe.gateway.upstream import Upstream
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected
@@ -387,6 +387,26 @@ def test_a_name_with_an_address_that_drops_packets(monkeypatch: pytest.MonkeyPat
             assert upstream.socket.getpeername() == listening.getsockname()
             assert least_s < time.monotonic() - began < most_s
             upstream.close()
+
+
+def test_an_answer_that_comes_before_a_reset_is_read() -> None:
+    """A server refuses a long body, and closes the connection before it has read it (RFC 9112 section 9.6)."""
+    client, client_end = socket.socketpair()
+    with client, client_end, socket.create_server(("127.0.0.1", 0)) as listening:
+        address = UpstreamAddress(f"127.0.0.1:{listening.getsockname()[1]}")
+        upstream = run(address.connect(BlockingPoller(client), 10))
+        server, _ = listening.accept()
+        body = memoryview(bytes(1 << 20))
+        while upstream.send(body):  # until the buffers are full
+            pass
+        server.sendall(b"HTTP/1.1 413 Content Too Large\r\n\r\n")
+        server.close()
+        unsent, data = run(upstream.exchange(body, 10))
+        assert (bytes(unsent), data) == (b"", b"HTTP/1.1 413 Content Too Large\r\n\r\n")
+        for _ in range(2):  # an answer that ends with the connection is not complete
+            with pytest.raises(ConnectionResetError):
+                run(upstream.receive(10))
+        upstream.close()
 
 
 def test_each_process_begins_anywhere_in_the_circle() -> None:
