@@ -37,6 +37,7 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_file,
     remove_queue,
     send_message,
     wait_for,
@@ -401,7 +402,7 @@ class PipeAcceptor(Acceptor):
     def remove_names(self) -> None:
         """Remove all files in the directory. Raises OSError."""
         for name in os.listdir(self.directory):
-            remove(os.path.join(self.directory, name))
+            remove_file(os.path.join(self.directory, name))
 
     def fileno(self) -> int:
         return self.reader
@@ -450,7 +451,7 @@ class PipeAcceptor(Acceptor):
                 raise  # no descriptor is left: the daemon's fault, not the gateway's
         finally:
             for path in paths:
-                remove(path)
+                remove_file(path)
             if connection is None:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -469,14 +470,6 @@ class PipeAcceptor(Acceptor):
 def is_pipe_name(name: str) -> bool:
     """Return whether a file of this name can be a pipe of this transport."""
     return name == NOTE_PIPE or re.fullmatch(r"[0-9a-f]{32}\.(request|reply)", name) is not None
-
-
-def remove(path: str) -> None:
-    """Remove a name, if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 class QueueAcceptor(Acceptor):

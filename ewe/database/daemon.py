@@ -46,7 +46,7 @@ from ewe.database.protocol import (
     decode_request,
     encode_response,
 )
-from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
+from ewe.database.settings import MAX_QUOTED_NAME_CHARS, Settings, unknown_database
 from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess, reopen
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
@@ -80,7 +80,7 @@ class Daemon:
         self.settings = settings
         self.reload = reload
         self.log = log
-        preload(settings.databases.values())
+        preload_drivers(settings)
         self.accounts = accounts_of(settings, log)  # database -> the uids that may use it
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.acceptors_by_descriptor = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
@@ -640,9 +640,9 @@ class Daemon:
             process.close()
 
 
-def preload(databases: Iterable[DatabaseSettings]) -> None:
+def preload_drivers(settings: Settings) -> None:
     """Load the drivers once, before the statement processes are forked. Each request reports a missing driver."""
-    for driver in {database_settings.driver for database_settings in databases}:
+    for driver in {database_settings.driver for database_settings in settings.databases.values()}:
         try:
             load(DRIVERS[driver])
         except ImportError:

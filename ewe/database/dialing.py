@@ -26,6 +26,7 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_file,
     remove_queue,
     send_message,
     wait_for,
@@ -109,10 +110,7 @@ class PipeToDaemon:
         except BaseException:
             self.close()
             for path in (request_path, reply_path):
-                try:
-                    os.unlink(path)
-                except OSError:
-                    pass  # the pipe was not made yet, or the daemon has removed it
+                remove_file(path)  # perhaps it was not made yet, or the daemon has removed it
             raise
         finally:
             os.close(note_pipe)

@@ -98,6 +98,14 @@ def new_id() -> str:
     return secrets.token_hex(ID_CHARS // 2)
 
 
+def remove_file(path: str) -> None:
+    """Remove a file, if it is there and may be removed."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
 def posix_ipc_module() -> Any:
     """Return the module of message queues. Raises OSError if it is not installed."""
     try:
