@@ -94,27 +94,21 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
     def read_and_make_files() -> Settings:
         """Return the settings read again, and make the missing files of their databases."""
         settings_read = read()
-        make_and_log_files(settings_read)
+        make_missing_files(settings_read, log)
         return settings_read
 
-    def make_and_log_files(settings_read: Settings) -> None:
-        """Make the missing files of SQLite, and log each."""
-        for path in make_missing_files(settings_read):
-            log.write("info", f"{path}: made, an empty SQLite database")
-
-    make_and_log_files(settings)
+    make_missing_files(settings, log)
     daemon = daemon_class(trace)(settings, read_and_make_files, log)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
     daemon.run()
     return 0
 
 
-def make_missing_files(settings: Settings) -> list[str]:
-    """Make each file of SQLite that is missing and that statements may write; return the paths.
+def make_missing_files(settings: Settings, log: ErrorLog) -> None:
+    """Make and log each file of SQLite that is missing and that statements may write.
 
     The daemon's account alone may read the file. Raises ConfigError if a file cannot be made.
     """
-    new_files = []
     for name, database_settings in settings.databases.items():
         source = database_settings.source
         if database_settings.driver != "sqlite" or not database_settings.write:
@@ -127,8 +121,7 @@ def make_missing_files(settings: Settings) -> list[str]:
             raise ConfigError(
                 f"[databases.{name}] source: cannot make {source}: {reason.strerror}; write = true needs a file"
             ) from None
-        new_files.append(source)
-    return new_files
+        log.write("info", f"{source}: made, an empty SQLite database")
 
 
 def warnings_about(settings: Settings) -> list[str]:

@@ -111,17 +111,9 @@ class InFlightRequest:
 
     def __init__(self) -> None:
         self.waiting: list[WakeEvent] = []
-        self.forget_client()
-
-    def forget_client(self) -> None:
-        """Begin with another client, whose program has not answered."""
         self.recorder: RecordedBody | None = None
         self.handed_at: float | None = None
         self.client_s = 0.0
-
-    def note_piece_handed(self) -> None:
-        """Note that the client is given a piece of the body."""
-        self.handed_at = time.monotonic()
 
     def note_piece_taken(self) -> None:
         """Note that the client has taken the last piece, if it was given one."""
@@ -140,7 +132,7 @@ class InFlightRequest:
         """
         if self.seconds_of_client() < SLOW_CLIENT_S:
             return False
-        self.forget_client()
+        self.recorder, self.handed_at, self.client_s = None, None, 0.0
         return True
 
 
@@ -522,7 +514,7 @@ class RecordedBody(Source):
         if not self.recording:
             return piece
         if (in_flight := self.timed_request()) is not None:
-            in_flight.note_piece_handed()
+            in_flight.handed_at = time.monotonic()
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
