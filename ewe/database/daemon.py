@@ -393,10 +393,6 @@ class Daemon:
             self.running[worker] = queued.gateway
             worker.start(queued.job)
 
-    def note_finished(self, worker: RemoteWorker) -> None:
-        """Note that a worker has reported the end of its job."""
-        self.finished_workers.append(worker)
-
     def collect_finished(self) -> None:
         """Call take_back_workers(), and adjust the number of statement processes to the settings."""
         self.take_back_workers()
@@ -532,7 +528,7 @@ class Daemon:
         """Start a statement process with `connections` workers. If the system cannot make one, try again later."""
         try:
             process = StatementProcess(
-                self.log, connections, self.settings.memory, self.note_finished, self.worker
+                self.log, connections, self.settings.memory, self.finished_workers.append, self.worker
             )
         except OSError as reason:
             self.log.write(

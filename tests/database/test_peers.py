@@ -317,9 +317,9 @@ def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: Dae
     """Otherwise a thousand gateways that all ask for it would be a thousand nested calls."""
     asks, own_end = joined(lines, os.geteuid())
     other, other_end = joined(lines, os.geteuid())
-    worker = RemoteWorker(None, 0, None, lines.note_finished)  # type: ignore[arg-type]
+    worker = RemoteWorker(None, 0, None, lines.finished_workers.append)  # type: ignore[arg-type]
     lines.running[worker] = other
-    lines.note_finished(worker)
+    lines.finished_workers.append(worker)
     with own_end, other_end:
         status = json.loads(lines.status_response(asks).fragment)
         assert (status["running"], status["served"], len(lines.finished_workers)) == (0, 1, 1)
