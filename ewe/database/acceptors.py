@@ -421,10 +421,8 @@ class PipeAcceptor(Acceptor):
         # size and its remaining bytes cannot look like an ID
         self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
-            if (
-                NOTE_PATTERN.fullmatch(note)
-                and (connection := self.open_connection(note.decode())) is not None
-            ):
+            connection = self.open_connection(note.decode()) if NOTE_PATTERN.fullmatch(note) else None
+            if connection is not None:
                 yield connection
 
     def open_connection(self, name: str) -> PipeConnection | None:

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
     parser.add_argument("--version", action="version", version=f"ewe-dbd {__version__}")
     options = parser.parse_args(arguments)
-    file = options.config and os.path.abspath(options.config)
+    file = None if options.config is None else os.path.abspath(options.config)
 
     def read() -> Settings:
         """Return the settings of the file, with those of the command line in their place. Raises ConfigError."""

@@ -133,9 +133,8 @@ def client_identifier(connection: str) -> int | None:
 
 def connection_of(client: int | None) -> str:
     """Return the name of ewe's connection in a client identifier; "" if another gateway asks."""
-    if client is None or not 0 < client >> NUMBER_BITS < 1 << PID_BITS:
-        return ""
-    return f"{client >> NUMBER_BITS}.{client & ((1 << NUMBER_BITS) - 1)}"
+    process, number = divmod(client or 0, 1 << NUMBER_BITS)
+    return f"{process}.{number}" if 0 < process < 1 << PID_BITS else ""
 
 
 # ---------------------------------------------------------------------------------------------------------

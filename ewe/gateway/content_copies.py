@@ -94,9 +94,9 @@ class Copy:
 
         None if the 304 forbids keeping the response. personal: the request identifies its user.
         """
-        new = {name.lower() for name, _ in response.fields} - NOT_OF_304
-        fields = [field for field in self.fields if field[0].lower() not in new]
-        fields += [field for field in response.fields if field[0].lower() in new]
+        replaced = {name.lower() for name, _ in response.fields} - NOT_OF_304
+        fields = [field for field in self.fields if field[0].lower() not in replaced]
+        fields += [field for field in response.fields if field[0].lower() in replaced]
         whole = Response(self.status, fields, self.body, reason=self.reason)
         cache_control = directives_of(whole)
         if not may_store(request, whole, cache_control, personal=personal):
