@@ -406,19 +406,19 @@ class GatewaySource(Source):
         while True:
             data = await self.receive()
             if not data:
-                what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
-                raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
-            new = max(len(head) - 2, 0)  # the end may begin in the last two bytes before
+                fault = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
+                raise HTTPError(502, f"{self.name}: {fault} ({self.how_it_ended()})")
+            searched = max(len(head) - 2, 0)  # the end may begin in the last two bytes before
             head += data
             # A head that begins with a line end (LF, or 13: CR) is empty.
-            first = FIRST_END.match(head) if head[0] <= 13 else None
-            match = first or HEAD_END.search(head, new)
+            end = FIRST_END.match(head) if head[0] <= 13 else None
+            end = end or HEAD_END.search(head, searched)
             # The limit also holds for a head that has come whole: it does not depend on how the pieces arrive.
-            if (len(head) if match is None else match.start()) > MAX_HEAD_BYTES:
+            if (len(head) if end is None else end.start()) > MAX_HEAD_BYTES:
                 raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
-            if match is not None:
-                self.body_start = head[match.end() :]
-                return head[: match.start() + 1] if match.start() else b""
+            if end is not None:
+                self.body_start = head[end.end() :]
+                return head[: end.start() + 1] if end.start() else b""
 
     def take_body_start(self) -> bytes:
         """Return the bytes that were read with the head; b"" on a second call."""
