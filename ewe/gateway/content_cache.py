@@ -165,23 +165,24 @@ class ContentCache:
         key = (url, request.path, request.query, id(feature), variables, request.version)
         personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        copy, why = self.select(key, request, wishes, personal=personal)
-        if copy is not None and why == HIT:
+        copy, verdict = self.select(key, request, wishes, personal=personal)
+        if copy is not None and verdict == HIT:
             return copy.respond(request)
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         trusted = io.connected is not None and io.connected.trusted
         unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
         miss = Miss(key, request, ask, unkeyed, personal=personal)
-        if not may_collapse(miss, copy, why):
-            return await self.forward(miss, copy, why)
+        if not may_collapse(miss, copy, verdict):
+            return await self.forward(miss, copy, verdict)
         in_flight = self.begin_request(key)
         if in_flight is None:
             has_ended, in_flight = await self.wait_for_other_request(key, io)
-            found, verdict = self.select(key, request, wishes, personal=personal)
-            if has_ended and found is not None and verdict == HIT:
-                return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
-        return await self.forward_once(miss, copy, why, in_flight)
+            new_copy, new_verdict = self.select(key, request, wishes, personal=personal)
+            if has_ended and new_copy is not None and new_verdict == HIT:
+                remaining_s = new_copy.lifetime - new_copy.age()
+                return new_copy.respond(request, f"ewe; hit; ttl={remaining_s}; collapsed")
+        return await self.forward_once(miss, copy, verdict, in_flight)
 
     async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
         """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
@@ -196,11 +197,11 @@ class ContentCache:
     def select(
         self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
     ) -> tuple[Copy | None, str]:
-        """Return the copy that a request selects (section 4.1), and HIT if it may be used as it is (section 4.2).
+        """Return the copy that a request selects (section 4.1), and a verdict: HIT if it answers (section 4.2).
 
-        In place of HIT, the reason why the program has to be asked: uri-miss, vary-miss, stale, request or bypass,
-        the words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must
-        not get it.
+        Any other verdict is the reason to ask the program: uri-miss, vary-miss, stale, request or bypass, the words
+        of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must not get
+        it.
 
         wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
         """
@@ -216,7 +217,7 @@ class ContentCache:
         return copy, "request" if copy.age() < copy.lifetime else "stale"
 
     async def forward_once(
-        self, miss: Miss, copy: Copy | None, why: str, in_flight: InFlightRequest | None
+        self, miss: Miss, copy: Copy | None, verdict: str, in_flight: InFlightRequest | None
     ) -> Response | None:
         """Do what forward() does, once for this request and those that wait for the output of the program.
 
@@ -225,7 +226,7 @@ class ContentCache:
         """
         recorder = None
         try:
-            response = await self.forward(miss, copy, why)
+            response = await self.forward(miss, copy, verdict)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -236,10 +237,10 @@ class ContentCache:
             if recorder is None:
                 self.end_request(miss.key, in_flight)
 
-    async def forward(self, miss: Miss, copy: Copy | None, why: str) -> Response | None:
+    async def forward(self, miss: Miss, copy: Copy | None, verdict: str) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        copy, why: the result of select().
+        copy, verdict: the result of select().
         """
         request = miss.request
         asked = (
@@ -249,18 +250,18 @@ class ContentCache:
             response = await miss.ask(asked)
         except HTTPError as error:
             if copy is not None and copy.may_replace_error(error.status):
-                return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={error.status}")
+                return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={error.status}")
             raise
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
         if copy is not None and asked is not request and response.status == 304:
-            return await self.freshen(miss, copy, why, response)
+            return await self.freshen(miss, copy, verdict, response)
         if copy is not None and copy.may_replace_error(response.status):
             await response.close()
-            return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.store_if_allowed(miss, response, why)
+            return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={response.status}")
+        return self.store_if_allowed(miss, response, verdict)
 
-    async def freshen(self, miss: Miss, copy: Copy, why: str, not_modified: Response) -> Response | None:
+    async def freshen(self, miss: Miss, copy: Copy, verdict: str, not_modified: Response) -> Response | None:
         """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
         If the 304 forbids keeping it, ask the program for the whole response.
@@ -269,17 +270,17 @@ class ContentCache:
         fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
         if fresh is not None:
             self.store(fresh, replaced=copy)
-            return fresh.respond(miss.request, f"ewe; hit; fwd={why}; fwd-status=304")
+            return fresh.respond(miss.request, f"ewe; hit; fwd={verdict}; fwd-status=304")
         self.drop([miss.key[0]])  # a key begins with its URL
         response = await miss.ask(miss.request)
-        return None if response is None else self.store_if_allowed(miss, response, why)
+        return None if response is None else self.store_if_allowed(miss, response, verdict)
 
-    def store_if_allowed(self, miss: Miss, response: Response, why: str) -> Response:
+    def store_if_allowed(self, miss: Miss, response: Response, verdict: str) -> Response:
         """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
 
-        why: the program was asked, in the words of select().
+        verdict: of select().
         """
-        status = f"ewe; fwd={why}"
+        status = f"ewe; fwd={verdict}"
         if miss.request.method != "GET":
             return with_status(response, status)
         cache_control = directives_of(response)
@@ -451,12 +452,12 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def may_collapse(miss: Miss, copy: Copy | None, why: str) -> bool:
+def may_collapse(miss: Miss, copy: Copy | None, verdict: str) -> bool:
     """Return whether other requests may wait for the response to this one (collapsed requests, RFC 9111 section 4).
 
-    copy, why: the result of ContentCache.select().
+    copy, verdict: the result of ContentCache.select().
     """
-    if why not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
+    if verdict not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
         return False
     return not miss.unkeyed or (copy is not None and miss.unkeyed.issubset(copy.names))
 
