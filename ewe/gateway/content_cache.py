@@ -499,6 +499,7 @@ class RecordedBody(Source):
         self.cache, self.key, self.request, self.response = cache, key, request, response
         self.body, self.names = body, names
         self.length = body.length
+        self.received_at = time.monotonic()
         self.pieces: list[bytes] = []
         self.size = 0  # bytes in `pieces`
         self.recording = True  # the pieces are collected; False once they are stored, or must not be
@@ -527,8 +528,9 @@ class RecordedBody(Source):
             end: Any = piece
             if end == b"" and self.length in (None, self.size):
                 cache_control = directives_of(self.response)
+                whole = b"".join(self.pieces)
                 copy = Copy(
-                    self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control
+                    self.key, self.request, self.response, whole, self.names, cache_control, self.received_at
                 )
                 self.cache.store(copy)
             self.forget()

@@ -49,15 +49,18 @@ class Copy:
         body: bytes,
         names: tuple[str, ...],
         cache_control: dict[str, str],
+        received_at: float | None = None,
     ) -> None:
         """request, response: those that made the copy. body: of the response, whole. names: the fields in its Vary.
 
-        cache_control: the directives of the response.
+        cache_control: the directives of the response. received_at: the time.monotonic() at which its head came, if
+        a client has taken the body since; None: now.
         """
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
         self.names, self.values = names, selecting_values(names, request)
-        self.made_at = time.monotonic()
+        now = time.monotonic()
+        self.made_at = now if received_at is None else received_at
         self.room_left_bytes = len(body)  # for compressed bodies: take_room()
         self.fields = tuple(
             field for field in response.fields if field[0].lower() not in ("age", "cache-status")
@@ -68,7 +71,8 @@ class Copy:
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
         self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
-        self.lifetime = freshness_lifetime(cache_control, response, time.time()) or 0
+        # The lifetime begins at made_at, as the age does; Expires is a moment
+        self.lifetime = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
         # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
