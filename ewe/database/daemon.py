@@ -255,7 +255,7 @@ class Daemon:
         first request that is queued ends the loop: a gateway has at most one request in the queue.
         """
         gateway.request_bytes = 0  # of the request before, which is answered
-        while not (gateway.has_left or gateway.is_busy):
+        while not gateway.has_left:
             size = len(gateway.decoder.data)
             try:
                 fields = gateway.decoder.next_frame()
@@ -267,31 +267,33 @@ class Daemon:
             except ProtocolError as error:
                 self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
                 return
-            self.queue_or_answer(gateway, request)
-            if gateway.is_busy:
+            if self.queue_or_answer(gateway, request):
                 gateway.request_bytes = size - len(gateway.decoder.data)
+                break
         self.gateways.update(gateway)
         if gateway.has_left:
             self.drop(gateway)
         elif not gateway.is_busy and gateway.connection.has_received():
             self.receive(gateway)
 
-    def queue_or_answer(self, gateway: Gateway, request: ClientRequest) -> None:
-        """Queue a request: the gateway is then busy until its answer. Or answer it here: with the status, or an
-        error.
+    def queue_or_answer(self, gateway: Gateway, request: ClientRequest) -> bool:
+        """Queue a request, and return True: the gateway is busy until its answer.
+
+        Or answer it here with the status, or with an error, and return False.
         """
         if not request.database:
             self.send_now_or_drop(gateway, self.status_response(gateway))
-            return
+            return False
         try:
             job = self.job_for(gateway, request)
             if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
                 raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
         except DatabaseError as error:
             self.refuse(gateway, error)
-            return
+            return False
         gateway.is_busy = True
         self.queue.append(QueuedJob(gateway, job))
+        return True
 
     def watch_only_for_end(self, gateway: Gateway) -> None:
         """Make epoll report only the disconnection of a busy gateway, once. The connection keeps its next bytes."""
