@@ -37,6 +37,7 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_file,
     remove_queue,
     send_message,
     wait_for,
@@ -119,9 +120,12 @@ class GatewayConnection:
         """Close the connection."""
         raise NotImplementedError
 
-    def send(self, data: bytes, timeout_s: float) -> None:
-        """Send all bytes. Raises OSError if the gateway has left, or has read nothing for `timeout_s`."""
-        write_all(self.write, self.write_descriptor(), data, timeout_s)
+    def send(self, data: bytes, timeout_s: float, deadline: float) -> None:
+        """Send all bytes. Raises OSError if the gateway has left, or has read nothing for `timeout_s`.
+
+        Also raises OSError if it would have to wait after `deadline` (time.monotonic()).
+        """
+        write_all(self.write, self.write_descriptor(), data, timeout_s, deadline)
 
     def send_now(self, data: bytes) -> bool:
         """Send without waiting; return whether all bytes were sent."""
@@ -375,7 +379,8 @@ class PipeAcceptor(Acceptor):
     def is_daemon_directory(self) -> bool:
         """Return whether the directory is one that a daemon of this account has made.
 
-        Its mode shows that: the names in it do not, since every account may make a file there.
+        Usually its mode shows that. Its names do not, since every account may make a file there. A daemon that was
+        killed before it had set the mode leaves only names of pipes, or none.
         """
         status = os.lstat(self.directory)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -397,7 +402,7 @@ class PipeAcceptor(Acceptor):
     def remove_names(self) -> None:
         """Remove all files in the directory. Raises OSError."""
         for name in os.listdir(self.directory):
-            remove(os.path.join(self.directory, name))
+            remove_file(os.path.join(self.directory, name))
 
     def fileno(self) -> int:
         return self.reader
@@ -416,10 +421,8 @@ class PipeAcceptor(Acceptor):
         # size and its remaining bytes cannot look like an ID
         self.notes = incomplete_note if len(incomplete_note) <= ID_CHARS else b"-"
         for note in notes:
-            if (
-                NOTE_PATTERN.fullmatch(note)
-                and (connection := self.open_connection(note.decode())) is not None
-            ):
+            connection = self.open_connection(note.decode()) if NOTE_PATTERN.fullmatch(note) else None
+            if connection is not None:
                 yield connection
 
     def open_connection(self, name: str) -> PipeConnection | None:
@@ -446,7 +449,7 @@ class PipeAcceptor(Acceptor):
                 raise  # no descriptor is left: the daemon's fault, not the gateway's
         finally:
             for path in paths:
-                remove(path)
+                remove_file(path)
             if connection is None:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -465,14 +468,6 @@ class PipeAcceptor(Acceptor):
 def is_pipe_name(name: str) -> bool:
     """Return whether a file of this name can be a pipe of this transport."""
     return name == NOTE_PIPE or re.fullmatch(r"[0-9a-f]{32}\.(request|reply)", name) is not None
-
-
-def remove(path: str) -> None:
-    """Remove a name, if it is there."""
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 class QueueAcceptor(Acceptor):

@@ -117,13 +117,9 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
     """Yield the lines of a file. A line longer than MAX_LINE_CHARS is cut to its beginning, which is not a row."""
     while line := file.readline(MAX_LINE_CHARS + 1):
         yield line
-        # Read the rest of a long line, and drop it
-        while (
-            not line.endswith("\n")
-            and len(line) > MAX_LINE_CHARS
-            and (line := file.readline(MAX_LINE_CHARS + 1))
-        ):
-            pass
+        # Read the rest of a long line, and drop it. At the end of the file it is empty
+        while len(line) > MAX_LINE_CHARS and not line.endswith("\n"):
+            line = file.readline(MAX_LINE_CHARS + 1)
 
 
 def write_rows(path: str, rows: Iterable[Row | None], *, new: bool) -> tuple[int, int]:

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--print-config", action="store_true", help="print every setting, and end")
     parser.add_argument("--version", action="version", version=f"ewe-dbd {__version__}")
     options = parser.parse_args(arguments)
-    file = options.config and os.path.abspath(options.config)
+    file = None if options.config is None else os.path.abspath(options.config)
 
     def read() -> Settings:
         """Return the settings of the file, with those of the command line in their place. Raises ConfigError."""
@@ -94,27 +94,21 @@ def serve(settings: Settings, read: Callable[[], Settings], log_file: str, level
     def read_and_make_files() -> Settings:
         """Return the settings read again, and make the missing files of their databases."""
         settings_read = read()
-        make_and_log_files(settings_read)
+        make_missing_files(settings_read, log)
         return settings_read
 
-    def make_and_log_files(settings_read: Settings) -> None:
-        """Make the missing files of SQLite, and log each."""
-        for path in make_missing_files(settings_read):
-            log.write("info", f"{path}: made, an empty SQLite database")
-
-    make_and_log_files(settings)
+    make_missing_files(settings, log)
     daemon = daemon_class(trace)(settings, read_and_make_files, log)
     log.write("info", f"ewe-dbd serves {', '.join(settings.databases)} at {', '.join(settings.listen)}")
     daemon.run()
     return 0
 
 
-def make_missing_files(settings: Settings) -> list[str]:
-    """Make each file of SQLite that is missing and that statements may write; return the paths.
+def make_missing_files(settings: Settings, log: ErrorLog) -> None:
+    """Make and log each file of SQLite that is missing and that statements may write.
 
     The daemon's account alone may read the file. Raises ConfigError if a file cannot be made.
     """
-    new_files = []
     for name, database_settings in settings.databases.items():
         source = database_settings.source
         if database_settings.driver != "sqlite" or not database_settings.write:
@@ -127,8 +121,7 @@ def make_missing_files(settings: Settings) -> list[str]:
             raise ConfigError(
                 f"[databases.{name}] source: cannot make {source}: {reason.strerror}; write = true needs a file"
             ) from None
-        new_files.append(source)
-    return new_files
+        log.write("info", f"{source}: made, an empty SQLite database")
 
 
 def warnings_about(settings: Settings) -> list[str]:
@@ -168,16 +161,24 @@ def kind_of(address: str) -> str:
 def as_toml(settings: Settings) -> list[str]:
     """Return the settings as the lines of a file."""
     lines = [
-        f"{key} = {toml(described.kind, getattr(settings, key.replace('-', '_')))}"
-        for key, described in GENERAL_KEYS.items()
+        f"{name} = {toml(key.kind, getattr(settings, name.replace('-', '_')))}"
+        for name, key in GENERAL_KEYS.items()
     ]
-    for name, database_settings in settings.databases.items():
-        lines += ["", f"[databases.{name}]"]
-        for key, described in DATABASE_KEYS.items():
-            value = getattr(database_settings, key.replace("-", "_"))
-            if value not in ("", ()):
-                lines.append(f"{key} = {toml(described.kind, value)}")
+    for database, database_settings in settings.databases.items():
+        lines += ["", f"[databases.{database}]"]
+        for name, key in DATABASE_KEYS.items():
+            value = getattr(database_settings, name.replace("-", "_"))
+            if value not in ("", ()):  # a key that is not set
+                lines.append(f"{name} = {toml(key.kind, value)}")
     return lines
+
+
+def add_address_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a running daemon."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
 
 
 def address_of(options: argparse.Namespace) -> str:
@@ -191,10 +192,7 @@ def address_of(options: argparse.Namespace) -> str:
 def status(arguments: Sequence[str]) -> int:
     """Print the status of a running daemon. Raises DatabaseError, ConfigError, UsageError."""
     parser = RaisingParser(prog="ewe-dbd status", description="Print the state of a running daemon as JSON.")
-    parser.add_argument(
-        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
-    )
-    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
+    add_address_options(parser)
     # A request without a database is one for the status
     return print_answer(address_of(parser.parse_args(arguments)), ClientRequest(database="", statement=""))
 
@@ -211,10 +209,7 @@ def ask(arguments: Sequence[str]) -> int:
         default="csv",
         help="the format of the result [csv]",
     )
-    parser.add_argument(
-        "--config", metavar="FILE", help="the settings file of the daemon, which names its address"
-    )
-    parser.add_argument("--listen", metavar="ADDRESS", help="the address of the daemon")
+    add_address_options(parser)
     parser.add_argument("--key", default="", help="the key of the database, for a daemon on TCP")
     options = parser.parse_args(arguments)
     request = ClientRequest(

@@ -10,6 +10,7 @@ from ewe.database.protocol import (
     DatabaseError,
     FrameDecoder,
     ProtocolError,
+    ServerResponse,
     decode_response,
     encode_request,
 )
@@ -22,6 +23,8 @@ class Client:
 
     with Client("unix:/run/ewe-dbd.sock") as daemon:
         for piece in daemon.ask(ClientRequest("log", "SELECT ...", "TABLE")): ...
+
+    If a result is not read to its end, the next ask() drops its rest and connects again.
     """
 
     def __init__(self, address: str, timeout_s: float = 30.0) -> None:
@@ -29,11 +32,18 @@ class Client:
 
         address: see transports.py. timeout_s: to connect, and later for each call that sends or receives.
         """
-        self.decoder = FrameDecoder()
+        self.address = address
+        self.timeout_s = timeout_s
+        self.connect()
+
+    def connect(self) -> None:
+        """Make a new connection. Raises as __init__()."""
         try:
-            self.socket = connect_to_daemon(address, timeout_s)
+            self.socket = connect_to_daemon(self.address, self.timeout_s)
         except OSError as reason:
-            raise DatabaseError("UNAVAILABLE", f"{address}: {reason.strerror or reason}") from None
+            raise DatabaseError("UNAVAILABLE", f"{self.address}: {reason.strerror or reason}") from None
+        self.decoder = FrameDecoder()
+        self.in_result = False  # a result has begun, and has not been read to its end
 
     def __enter__(self) -> Client:
         return self
@@ -50,26 +60,33 @@ class Client:
 
         Raises DatabaseError: after some parts, if the result is not complete.
         """
+        if self.in_result:  # the rest of the last result would be read as the beginning of this one
+            self.close()
+            self.connect()
         try:
+            frame = encode_request(request)
+            self.in_result = True
             try:
-                self.socket.sendall(encode_request(request))
+                self.socket.sendall(frame)
             except ConnectionError:
                 pass  # the daemon may have sent the reason before it closed the connection
-            while True:
-                fields = self.decoder.next_frame()
-                while fields is None:
-                    data = self.socket.recv(RECEIVE_BYTES)
-                    if not data:
-                        raise DatabaseError("UNAVAILABLE", "the daemon has closed the connection")
-                    self.decoder.feed(data)
-                    fields = self.decoder.next_frame()
-                response = decode_response(fields)
+            while self.in_result:
+                response = self.next_response()
+                self.in_result = response.more and response.error is None
                 if response.error is not None:
                     raise response.error
                 yield response.fragment
-                if not response.more:
-                    return
         except OSError as reason:
             raise DatabaseError("UNAVAILABLE", str(reason.strerror or reason)) from None
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
+
+    def next_response(self) -> ServerResponse:
+        """Wait for the next part of the result. Raises DatabaseError at the end of the connection, OSError,
+        ProtocolError.
+        """
+        while (fields := self.decoder.next_frame()) is None:
+            if not (data := self.socket.recv(RECEIVE_BYTES)):
+                raise DatabaseError("UNAVAILABLE", "the daemon has closed the connection")
+            self.decoder.feed(data)
+        return decode_response(fields)

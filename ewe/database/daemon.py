@@ -19,7 +19,8 @@ The kernel, not the peer, says which account asks: on a Unix socket, the user id
 The owner of a named pipe or a message queue proves the account just as well. TCP has no such proof, so the daemon
 asks for a key. A peer that has not proved its account yet may use only bounded resources (gateways.py).
 
-A worker blocks while it sends to a gateway that reads slowly, for at most `write_timeout`.
+A worker blocks while it sends to a gateway that reads slowly: for `write_timeout` without a byte, and at the latest
+until a second after the statement's time limit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ewe.database.protocol import (
     decode_request,
     encode_response,
 )
-from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
+from ewe.database.settings import MAX_QUOTED_NAME_CHARS, Settings, unknown_database
 from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess, reopen
 from ewe.database.worker import Job, WorkerThread
 from ewe.logger import ErrorLog
@@ -79,7 +80,7 @@ class Daemon:
         self.settings = settings
         self.reload = reload
         self.log = log
-        preload(settings.databases.values())
+        preload_drivers(settings)
         self.accounts = accounts_of(settings, log)  # database -> the uids that may use it
         self.acceptors = open_acceptors(settings.listen, settings.write_timeout)
         self.acceptors_by_descriptor = {acceptor.fileno(): acceptor for acceptor in self.acceptors}
@@ -138,8 +139,9 @@ class Daemon:
         elif descriptor in self.acceptors_by_descriptor:
             self.accept(self.acceptors_by_descriptor[descriptor])
         elif descriptor in self.processes:
-            if not self.read_reports(self.processes[descriptor]):  # the process has ended
-                self.replace_process(self.processes[descriptor])
+            process = self.processes[descriptor]
+            if not process.read_reports():
+                self.replace_process(process)
         elif (gateway := self.gateways.by_descriptor.get(descriptor)) is not None:
             self.handle_gateway_events(gateway, events)
 
@@ -253,40 +255,45 @@ class Daemon:
         first request that is queued ends the loop: a gateway has at most one request in the queue.
         """
         gateway.request_bytes = 0  # of the request before, which is answered
-        try:
-            while not gateway.has_left:
-                size = len(gateway.decoder.data)
+        while not gateway.has_left:
+            size = len(gateway.decoder.data)
+            try:
                 fields = gateway.decoder.next_frame()
                 if fields is None:
                     break
                 if gateway.is_authenticated:  # a refused request gives a peer without a key no more time
                     self.gateways.incomplete_since.pop(gateway, None)
                 request = decode_request(fields)
-                if not request.database:
-                    self.send_now_or_drop(gateway, self.status_response(gateway))
-                    continue
-                try:
-                    self.queue_request(gateway, request)
-                except DatabaseError as error:
-                    self.refuse(gateway, error)
-                    continue
+            except ProtocolError as error:
+                self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
+                return
+            if self.queue_or_answer(gateway, request):
                 gateway.request_bytes = size - len(gateway.decoder.data)
                 break
-        except ProtocolError as error:
-            self.refuse(gateway, DatabaseError("MESSAGE", str(error)), closes=True)
         self.gateways.update(gateway)
         if gateway.has_left:
             self.drop(gateway)
         elif not gateway.is_busy and gateway.connection.has_received():
             self.receive(gateway)
 
-    def queue_request(self, gateway: Gateway, request: ClientRequest) -> None:
-        """Queue a request; the gateway is busy until its answer. Raises DatabaseError: not allowed, or no room."""
-        job = self.job_for(gateway, request)
-        if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
-            raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
+    def queue_or_answer(self, gateway: Gateway, request: ClientRequest) -> bool:
+        """Queue a request, and return True: the gateway is busy until its answer.
+
+        Or answer it here with the status, or with an error, and return False.
+        """
+        if not request.database:
+            self.send_now_or_drop(gateway, self.status_response(gateway))
+            return False
+        try:
+            job = self.job_for(gateway, request)
+            if len(self.queue) >= self.settings.queue:  # the setting: how many may wait
+                raise DatabaseError("UNAVAILABLE", "the queue is full (queue)")
+        except DatabaseError as error:
+            self.refuse(gateway, error)
+            return False
         gateway.is_busy = True
         self.queue.append(QueuedJob(gateway, job))
+        return True
 
     def watch_only_for_end(self, gateway: Gateway) -> None:
         """Make epoll report only the disconnection of a busy gateway, once. The connection keeps its next bytes."""
@@ -387,10 +394,6 @@ class Daemon:
             self.idle_workers.remove(worker)
             self.running[worker] = queued.gateway
             worker.start(queued.job)
-
-    def note_finished(self, worker: RemoteWorker) -> None:
-        """Note that a worker has reported the end of its job."""
-        self.finished_workers.append(worker)
 
     def collect_finished(self) -> None:
         """Call take_back_workers(), and adjust the number of statement processes to the settings."""
@@ -527,7 +530,7 @@ class Daemon:
         """Start a statement process with `connections` workers. If the system cannot make one, try again later."""
         try:
             process = StatementProcess(
-                self.log, connections, self.settings.memory, self.note_finished, self.worker
+                self.log, connections, self.settings.memory, self.finished_workers.append, self.worker
             )
         except OSError as reason:
             self.log.write(
@@ -541,14 +544,6 @@ class Daemon:
         self.epoll.register(process.fileno(), select.EPOLLIN)
         self.workers += process.workers
         self.idle_workers += process.workers
-
-    def read_reports(self, process: StatementProcess) -> bool:
-        """Read a process's reports; return False at its end."""
-        try:
-            process.read()
-        except EOFError:
-            return False
-        return True
 
     def replace_process(self, process: StatementProcess) -> None:
         """Replace a statement process that has ended: report the loss to the gateways that it served.
@@ -643,9 +638,9 @@ class Daemon:
             process.close()
 
 
-def preload(databases: Iterable[DatabaseSettings]) -> None:
+def preload_drivers(settings: Settings) -> None:
     """Load the drivers once, before the statement processes are forked. Each request reports a missing driver."""
-    for driver in {database_settings.driver for database_settings in databases}:
+    for driver in {database_settings.driver for database_settings in settings.databases.values()}:
         try:
             load(DRIVERS[driver])
         except ImportError:

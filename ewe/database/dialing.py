@@ -26,6 +26,7 @@ from ewe.database.transports import (
     parse_transport,
     posix_ipc_module,
     receive_message,
+    remove_file,
     remove_queue,
     send_message,
     wait_for,
@@ -93,11 +94,10 @@ class PipeToDaemon:
         self.reader = self.writer = reader_until_open = -1  # -1: not open yet
         note_pipe = os.open(os.path.join(directory, NOTE_PIPE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         name = new_id()
-        request_path, reply_path = paths = [
-            os.path.join(directory, f"{name}.{part}") for part in ("request", "reply")
-        ]
+        request_path = os.path.join(directory, f"{name}.request")
+        reply_path = os.path.join(directory, f"{name}.reply")
         try:
-            for path in paths:
+            for path in (request_path, reply_path):
                 os.mkfifo(path)
                 os.chmod(path, 0o666)  # the daemon may have another account; only it learns the name
             # Without a reader, the pipe could not be opened for writing
@@ -109,11 +109,8 @@ class PipeToDaemon:
                 raise ConnectionRefusedError(f"fifo:{directory}: the daemon does not take the connection")
         except BaseException:
             self.close()
-            for path in paths:
-                try:
-                    os.unlink(path)
-                except OSError:
-                    pass  # the pipe was not made yet, or the daemon has removed it
+            for path in (request_path, reply_path):
+                remove_file(path)  # perhaps it was not made yet, or the daemon has removed it
             raise
         finally:
             os.close(note_pipe)

@@ -22,7 +22,7 @@ import hmac
 import resource
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from ewe.bounded import BoundedDict
 from ewe.database.acceptors import Acceptor, GatewayConnection
@@ -36,6 +36,9 @@ MAX_UNANSWERED_BYTES = 64 << 20  # bytes of requests that are not answered yet, 
 RESERVED_DESCRIPTORS = 64  # descriptors that are kept for the daemon itself
 MAX_DESCRIPTORS = 1 << 20  # descriptors of connections, if the system sets no limit
 MIN_DESCRIPTORS = 16  # descriptors of connections that are allowed even if the system gives few
+
+# The owner of connections: a uid, None on TCP; and whether it has proved its account, or given a right key
+Account = tuple[int | None, bool]
 
 
 class Gateway:
@@ -63,7 +66,7 @@ class Gateway:
         self.last_received_at = time.monotonic()
 
     @property
-    def account(self) -> tuple[int | None, bool]:
+    def account(self) -> Account:
         """Return the owner of the connection. All peers on TCP are one account; those without a key are another."""
         return self.uid, self.is_authenticated
 
@@ -159,31 +162,30 @@ class Gateways:
             yield gateway
 
     def connections_to_close(self) -> Iterator[tuple[Gateway, str]]:
-        """Yield each connection that must be closed to keep the limits, and why; the caller must remove it."""
+        """Yield each connection that must be closed to keep the limits, and the reason for the log.
+
+        The caller must remove each: the loops end when the limits are kept.
+        """
         while self.descriptor_count > (limit := max_descriptors(self.process_count)):
-            counts: Counter[tuple[int | None, bool]] = Counter()
-            for gateway in self.by_descriptor.values():
-                counts[gateway.account] += gateway.connection.descriptor_count
-            [(account, count)] = counts.most_common(1)
+            gateways, count = self.largest_account(lambda gateway: gateway.connection.descriptor_count)
             # An idle connection rather than a busy one, then the one that sent nothing for the longest time
-            oldest = min(
-                self.gateways_of(account), key=lambda gateway: (gateway.is_busy, gateway.last_received_at)
-            )
+            oldest = min(gateways, key=lambda gateway: (gateway.is_busy, gateway.last_received_at))
             yield oldest, f"its account has {count} of the {limit} descriptors for connections"
         while self.unanswered_bytes > MAX_UNANSWERED_BYTES:
-            sums: Counter[tuple[int | None, bool]] = Counter()
-            for gateway in self.by_descriptor.values():
-                sums[gateway.account] += gateway.unanswered_bytes
-            [(account, total)] = sums.most_common(1)
-            largest = max(self.gateways_of(account), key=lambda gateway: gateway.unanswered_bytes)
+            gateways, count = self.largest_account(lambda gateway: gateway.unanswered_bytes)
+            longest = max(gateways, key=lambda gateway: gateway.unanswered_bytes)
             yield (
-                largest,
-                f"the requests of its account take {total >> 20} of {MAX_UNANSWERED_BYTES >> 20} MB",
+                longest,
+                f"the requests of its account take {count >> 20} of {MAX_UNANSWERED_BYTES >> 20} MB",
             )
 
-    def gateways_of(self, account: tuple[int | None, bool]) -> list[Gateway]:
-        """Return the connections of an account (Gateway.account)."""
-        return [gateway for gateway in self.by_descriptor.values() if gateway.account == account]
+    def largest_account(self, size_of: Callable[[Gateway], int]) -> tuple[list[Gateway], int]:
+        """Return the connections of the account with the largest sum of `size_of`, and this sum."""
+        sums: Counter[Account] = Counter()
+        for gateway in self.by_descriptor.values():
+            sums[gateway.account] += size_of(gateway)
+        [(largest, total)] = sums.most_common(1)
+        return [gateway for gateway in self.by_descriptor.values() if gateway.account == largest], total
 
 
 def max_descriptors(process_count: int) -> int:

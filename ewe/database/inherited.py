@@ -13,6 +13,7 @@ from dataclasses import replace
 from ewe import logger
 from ewe.config.messages import ConfigError
 from ewe.database import layouts, sqlite  # noqa: F401  imported while ewe's directory can still be read
+from ewe.database.daemon import preload_drivers
 from ewe.database.settings import Settings, load
 from ewe.database.traced import daemon_class
 from ewe.logger import LEVELS, UNPRINTABLE_IN_MESSAGE, ErrorLog, escaped
@@ -34,11 +35,7 @@ class PlainErrorLog(ErrorLog):
 
 def preload(file: str) -> None:
     """Load the drivers that a settings file names, in the parent, before it drops root."""
-    if any(database.driver == "postgresql" for database in load(file).databases.values()):
-        try:
-            from ewe.database import postgresql  # noqa: F401
-        except ImportError:
-            pass  # each request reports the missing package
+    preload_drivers(load(file))
 
 
 def serve(file: str, listening: int, output: int, trace: Trace | None = None) -> None:

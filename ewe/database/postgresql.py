@@ -56,7 +56,7 @@ class PostgreSQL:
         except psycopg.Error as reason:
             raise DatabaseError("UNAVAILABLE", f"{database.name}: {reason}") from None
         self.connection.read_only = not database.write
-        set_json_loads(json_value, self.connection)
+        set_json_loads(json_value, self.connection)  # instead of Python's objects, which no message carries
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute), with the parameters in the form of psycopg."""

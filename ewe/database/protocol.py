@@ -50,6 +50,7 @@ MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest 
 MAX_INTEGER_DIGITS = 19  # digits of the largest number of 64 bits
 MAX_FRAME_FIELDS = 4096  # the number of fields in one frame: a database takes no more parameters
 MAX_QUOTED_CHARS = 40  # characters of a peer's text that an error quotes
+MAX_ERROR_CHARS = 2000  # characters of an error: a database may quote a name of 1 MB
 FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
@@ -59,7 +60,8 @@ PID_BITS, NUMBER_BITS = 32, 32
 # The letters of the fields: D database, K key, S statement, L layout, P parameter, I client identifier, N rows,
 # T time limit, O read only; R fragment, C ContinueFlow, E error
 LENGTH = struct.Struct(">I")
-FIELD = struct.Struct(">cI")
+FIELD_HEAD = struct.Struct(">cI")
+Field = tuple[bytes, bytes]  # letter, content
 
 # Types of a parameter, and of a value in a result, that every database of ewe has
 Value = None | int | float | str | bytes
@@ -81,10 +83,10 @@ class ProtocolError(Exception):
 
 
 class DatabaseError(Failure):
-    """There is no result. kind: one of ERRORS. The text is one line, for the log."""
+    """There is no result. kind: one of ERRORS. The text is one line, for the log, of MAX_ERROR_CHARS at most."""
 
     def __init__(self, kind: str, text: str) -> None:
-        super().__init__(" ".join(text.split()))
+        super().__init__(" ".join(text.split())[:MAX_ERROR_CHARS])
         self.kind = kind
 
     @property
@@ -131,18 +133,17 @@ def client_identifier(connection: str) -> int | None:
 
 def connection_of(client: int | None) -> str:
     """Return the name of ewe's connection in a client identifier; "" if another gateway asks."""
-    if client is None or not 0 < client >> NUMBER_BITS < 1 << PID_BITS:
-        return ""
-    return f"{client >> NUMBER_BITS}.{client & ((1 << NUMBER_BITS) - 1)}"
+    process, number = divmod(client or 0, 1 << NUMBER_BITS)
+    return f"{process}.{number}" if 0 < process < 1 << PID_BITS else ""
 
 
 # ---------------------------------------------------------------------------------------------------------
 # Messages to bytes
 
 
-def frame(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return a frame with these fields: (letter, content). Raises ProtocolError if it is too long."""
-    content = b"".join(FIELD.pack(letter, len(text)) + text for letter, text in fields)
+def frame(fields: Iterable[Field]) -> bytes:
+    """Return a frame with these fields. Raises ProtocolError if it is too long."""
+    content = b"".join(FIELD_HEAD.pack(letter, len(text)) + text for letter, text in fields)
     if len(content) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a message of {len(content)} bytes: at most {MAX_FRAME_BYTES}")
     return LENGTH.pack(len(content)) + content
@@ -233,7 +234,7 @@ class FrameDecoder:
             raise ProtocolError(f"a frame of {length} bytes: at most {self.limit}")
         return int(length)
 
-    def next_frame(self) -> list[tuple[bytes, bytes]] | None:
+    def next_frame(self) -> list[Field] | None:
         """Return the fields of the next frame, None if it is not complete yet. Raises ProtocolError."""
         length = self.first_frame_length()
         if length is None or len(self.data) < LENGTH.size + length:
@@ -251,9 +252,9 @@ def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
     """
     contents: dict[bytes, bytes] = {}  # letter of a field -> its content
     position = LENGTH.size
-    while len(contents) < 2 and len(data) - position >= FIELD.size:
-        letter, length = FIELD.unpack_from(data, position)
-        position += FIELD.size
+    while len(contents) < 2 and len(data) - position >= FIELD_HEAD.size:
+        letter, length = FIELD_HEAD.unpack_from(data, position)
+        position += FIELD_HEAD.size
         if letter not in b"DK" or length > len(data) - position:
             break  # another field, or the content is not complete
         contents[letter] = bytes(data[position : position + length])
@@ -264,15 +265,15 @@ def database_and_key(data: bytes | bytearray) -> tuple[str, str]:
         return "", ""
 
 
-def split_frame(content: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the fields of a frame: (letter, content). Raises ProtocolError."""
-    fields: list[tuple[bytes, bytes]] = []
+def split_frame(content: bytes) -> list[Field]:
+    """Return the fields of a frame. Raises ProtocolError."""
+    fields: list[Field] = []
     position = 0
     while position < len(content):
-        if len(content) - position < FIELD.size:
+        if len(content) - position < FIELD_HEAD.size:
             raise ProtocolError("the frame ends within a field")
-        letter, length = FIELD.unpack_from(content, position)
-        position += FIELD.size
+        letter, length = FIELD_HEAD.unpack_from(content, position)
+        position += FIELD_HEAD.size
         if length > len(content) - position:
             raise ProtocolError(f"field {letter!r} is longer than its frame")
         if len(fields) == MAX_FRAME_FIELDS:
@@ -282,7 +283,7 @@ def split_frame(content: bytes) -> list[tuple[bytes, bytes]]:
     return fields
 
 
-def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
+def decode_request(fields: Iterable[Field]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
     # The letters are those of encode_request()
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
@@ -308,7 +309,7 @@ def decode_request(fields: Iterable[tuple[bytes, bytes]]) -> ClientRequest:
         raise ProtocolError(f"the request has no field {letter!r}") from None
 
 
-def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
+def decode_response(fields: Iterable[Field]) -> ServerResponse:
     """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
     # R fragment, C ContinueFlow, E error
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"RCE")
@@ -324,7 +325,7 @@ def decode_response(fields: Iterable[tuple[bytes, bytes]]) -> ServerResponse:
 
 
 def fields_and_parameters(
-    fields: Iterable[tuple[bytes, bytes]], allowed_letters: bytes
+    fields: Iterable[Field], allowed_letters: bytes
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
     """Return the fields that may occur once, by letter, and the contents of the parameters. Raises ProtocolError.
 

@@ -157,4 +157,5 @@ def load(file: str | None) -> Settings:
 
 def unknown_database(name: str, settings: Settings) -> str:
     """Return the message about a database that the settings do not have."""
-    return f"no database {name[:MAX_QUOTED_NAME_CHARS]!r}{nearest(name, settings.databases)}"
+    name = name[:MAX_QUOTED_NAME_CHARS]  # to compare a name of 1 MB with others takes a tenth of a second
+    return f"no database {name!r}{nearest(name, settings.databases)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Generator, Sequence
+from functools import partial
 from urllib.parse import quote
 
 from ewe.database.drivers import Database, Result
@@ -42,7 +43,7 @@ class SQLite:
             raise DatabaseError("UNAVAILABLE", f"{database.source}: {reason}") from None
         max_bytes = MAX_WRITTEN_BYTES if database.write else MAX_READ_BYTES
         self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
-        self.connection.set_authorizer(authorize_writing if database.write else authorize_reading)
+        self.connection.set_authorizer(partial(authorize, database.write))
 
     def execute(self, statement: str, parameters: Parameters) -> Result:
         """Run a statement (DatabaseConnection.execute)."""
@@ -121,37 +122,26 @@ SCHEMA_TABLES = frozenset({"sqlite_master", "sqlite_schema"})
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "writefile", "edit", "fts3_tokenizer"})
 
 
-def authorize_reading(action: int, first: str | None, second: str | None, *_: object) -> int:
-    """Decide whether a read-only statement may do an action; return SQLITE_OK or SQLITE_DENY.
+def authorize(
+    may_write: bool, action: int, first: str | None, second: str | None, schema: str | None, *_: object
+) -> int:
+    """Decide whether a statement may do an action; return SQLITE_OK or SQLITE_DENY.
 
-    SQLite calls this for each action (sqlite3_set_authorizer()). first, second: the arguments of the action, such
-    as the name of a table, a pragma or a function.
+    SQLite calls this for each action (sqlite3_set_authorizer()). A statement that may write may do so in its own
+    file only. first, second: the arguments of the action, such as the name of a table, a pragma or a function.
+    schema: "main" or "temp".
     """
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = (first or "").lower() in DESCRIBING_PRAGMAS
     elif action == sqlite3.SQLITE_FUNCTION:
         allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
+    elif may_write and action == sqlite3.SQLITE_INSERT:
+        # A temporary table stays in the connection: the next request would read it in place of the file's table
+        allowed = schema != "temp"
+    elif may_write:
+        allowed = action not in OTHER_FILE_ACTIONS
     elif action == sqlite3.SQLITE_UPDATE:
         allowed = first in SCHEMA_TABLES  # SQLite asks for it without writing
     else:
         allowed = action in READING_ACTIONS
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-def authorize_writing(
-    action: int, first: str | None, second: str | None, schema: str | None, *_: object
-) -> int:
-    """Decide whether a statement that may write may do an action: in its own file only.
-
-    schema: "main" or "temp". first, second, the result: as for authorize_reading().
-    """
-    if action == sqlite3.SQLITE_PRAGMA:
-        allowed = (first or "").lower() in DESCRIBING_PRAGMAS
-    elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = (second or "").lower() not in FORBIDDEN_FUNCTIONS
-    elif action == sqlite3.SQLITE_INSERT:
-        # A temporary table stays in the connection: the next request would read it in place of the file's table
-        allowed = schema != "temp"
-    else:
-        allowed = action not in OTHER_FILE_ACTIONS
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

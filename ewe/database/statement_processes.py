@@ -217,7 +217,8 @@ class StatementProcess:
         self.started_at = time.monotonic()
         # The process was killed because of this worker's statement
         self.stuck_worker: RemoteWorker | None = None
-        error_flags = [ErrorFlag(mmap.mmap(-1, count), number) for number in range(count)]
+        memory_of_flags = mmap.mmap(-1, count)
+        error_flags = [ErrorFlag(memory_of_flags, number) for number in range(count)]
         self.workers = [
             RemoteWorker(self, number, error_flag, on_done) for number, error_flag in enumerate(error_flags)
         ]
@@ -240,14 +241,15 @@ class StatementProcess:
         except OSError:
             self.kill()
 
-    def read(self) -> None:
-        """Handle the reports of the process. Raises EOFError if it has ended."""
+    def read_reports(self) -> bool:
+        """Handle the reports of the process; return False if it has ended."""
         try:
             messages = self.channel.receive()
-        except OSError:
-            raise EOFError from None
+        except (EOFError, OSError):
+            return False
         for number, gateway_lost, is_connected in messages:  # from OrderExecutor.report()
             self.workers[number].note_end(gateway_lost, is_connected)
+        return True
 
     def kill(self, stuck: RemoteWorker | None = None) -> None:
         """Kill the process. stuck: the worker whose statement cannot be ended otherwise."""
@@ -364,7 +366,9 @@ class OrderExecutor:
         worker.start(job._replace(gateway_connection=gateway_connection))
 
     def report(self, number: int, worker: WorkerThread) -> None:
-        """Report that a worker has finished its job, to StatementProcess.read(); called in the worker's thread."""
+        """Report that a worker has finished its job, to StatementProcess.read_reports(). Runs in the worker's
+        thread.
+        """
         # This process's copy of the connection: the regulating process keeps the gateway's connection open
         self.gateway_connections.pop(number).close()
         is_connected = worker.database is not None  # the worker keeps its connection to the database

@@ -46,6 +46,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import importlib
+import math
 import os
 import re
 import secrets
@@ -95,6 +96,14 @@ def parse_transport(text: str) -> tuple[str, str, int]:
 def new_id() -> str:
     """Return a name for pipes or queues that cannot be guessed."""
     return secrets.token_hex(ID_CHARS // 2)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file, if it is there and may be removed."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def posix_ipc_module() -> Any:
@@ -187,14 +196,23 @@ def is_locked(descriptor: int) -> bool:
     return False
 
 
-def write_all(write: Callable[[memoryview], int], descriptor: int, data: bytes, timeout_s: float) -> None:
-    """Write all bytes. Wait for room at a descriptor, at most `timeout_s` each time. Raises OSError."""
+def write_all(
+    write: Callable[[memoryview], int],
+    descriptor: int,
+    data: bytes,
+    timeout_s: float,
+    deadline: float = math.inf,
+) -> None:
+    """Write all bytes. Wait for room at a descriptor, at most `timeout_s` each time. Raises OSError.
+
+    deadline: the time.monotonic() after which it does not wait any more.
+    """
     view = memoryview(data)
     while view:
         try:
             view = view[write(view) :]
         except BlockingIOError:
-            wait_for(descriptor, select.POLLOUT, timeout_s)
+            wait_for(descriptor, select.POLLOUT, min(timeout_s, max(deadline - time.monotonic(), 0.0)))
 
 
 def wait_for(descriptor: int, events: int, timeout_s: float) -> None:

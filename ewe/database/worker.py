@@ -16,6 +16,7 @@ import mmap
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ from ewe.database.protocol import (
 )
 from ewe.logger import ErrorLog
 from ewe.trace import Trace
+
+# Seconds after its time limit at which a statement stops waiting for a gateway that reads its result slowly. Soon
+# after that the regulating process would kill the statement process, with its other statements (KILL_AFTER_S)
+SEND_AFTER_LIMIT_S = 1.0
 
 
 class Job(NamedTuple):
@@ -88,6 +93,7 @@ class WorkerThread:
         # The device and inode of the database's file when it was opened: they show that a new file has replaced it
         self.identity: tuple[int, int] | None = None
         self.gateway_lost = False  # the connection to the gateway of the last job cannot be used any more
+        self.send_deadline = 0.0  # the time.monotonic() until which the job may wait for its gateway to read
         # The lock protects the job and its cancellation together: no cancellation may hit the next job
         self.lock = threading.Lock()
         self.job: Job | None = None
@@ -114,6 +120,7 @@ class WorkerThread:
         while True:
             job = self.jobs.get()
             self.gateway_lost = False
+            self.send_deadline = time.monotonic() + job.time_limit + SEND_AFTER_LIMIT_S
             try:
                 self.answer(job)
             except OSError:
@@ -169,9 +176,9 @@ class WorkerThread:
         self.send(job, ServerResponse(last_piece or b"", more=False))
 
     def send(self, job: Job, response: ServerResponse) -> None:
-        """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing."""
+        """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing or too slowly."""
         self.error_flag.forbid()
-        job.gateway_connection.send(encode_response(response), job.write_timeout)
+        job.gateway_connection.send(encode_response(response), job.write_timeout, self.send_deadline)
         if response.more:
             self.error_flag.allow()
 

@@ -258,9 +258,12 @@ class ApplicationCall:
             raise ClientLeft("the client has left")
         if self.complete:
             raise RuntimeError("http.response.body was sent after the response was complete")
+        if self.head is None and not self.sending:
+            raise RuntimeError("http.response.body was sent before http.response.start")
         if not more:
             self.complete = True
             wake(self.waiting)  # receive() then returns http.disconnect
+        item: Any = piece, more
         if (head := self.head) is not None:
             self.head = None
             self.sending = True
@@ -270,15 +273,10 @@ class ApplicationCall:
                 # The response is complete: no other piece could leave together with it.
                 self.channel.post(head)
                 return
-            item: Any = head
-        elif not self.sending:
-            self.complete = False  # otherwise fail() would send no answer
-            raise RuntimeError("http.response.body was sent before http.response.start")
+            item = head
         elif self.bodiless:
             await self.discard(piece)
             return
-        else:
-            item = piece, more
         self.unsent += len(piece) + CALL_COST_BYTES
         # In the event model, post() runs the conversation before it returns, post_soon() in the loop's next round.
         if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
@@ -286,13 +284,17 @@ class ApplicationCall:
             self.channel.post(item)
         else:
             self.channel.post_soon(item)
-        # The conversation has not taken enough. count_taken() sets `room` when it has.
-        while more and self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
+        if more and (self.unsent > MAX_QUEUED_BYTES or self.client_left):
+            await self.wait_for_room()
+
+    async def wait_for_room(self) -> None:
+        """Wait until the conversation has taken enough: count_taken() then sets `room`. Raises ClientLeft."""
+        while self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
             self.posted = 0
             self.room = self.room or Event()
             self.room.clear()
             await self.room.wait()
-        if more and self.client_left:
+        if self.client_left:
             raise ClientLeft("the client has left")
 
     async def discard(self, piece: bytes) -> None:

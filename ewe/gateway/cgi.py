@@ -265,39 +265,49 @@ def parsed_head(head: bytes, limits: RequestLimits) -> ProgramHead:
     could frame or split the response in two ways, or that servers read differently.
     """
     text = head.decode("latin-1").replace("\r\n", "\n").replace("\n", "\r\n")
-    line, _, rest = text.partition("\r\n")
-    first = STATUS_LINE.fullmatch(line)
-    text = rest if first is not None else text
+    first_line, _, rest = text.partition("\r\n")
+    status_line = STATUS_LINE.fullmatch(first_line)  # None: the head begins with a field
+    text = rest if status_line is not None else text
     try:
         parse_fields(text, limits)
     except HTTPError as refused:
         hint = advice(text) if refused.status == 400 else ""
         raise HTTPError(502, f"in its head {refused.cause}{hint}") from None
-    values: dict[str, str] = {}
-    fields: list[tuple[str, str, str]] = []  # name in lower case, name, value
-    for each in text.split("\r\n")[:-1]:
-        own, _, value = each.partition(":")
-        name, value = own.lower(), value.strip(" \t")
-        if name == "location":
-            value = escape_spaces(value)
-        if name in ("location", "status", "content-length") and name in values:
-            if value != values[name] or name == "content-length":
-                raise HTTPError(502, f"its head has {name} more than once")
-            continue
-        if name == "content-type" and name in values:
-            fields = [field for field in fields if field[0] != name]  # the last one counts
-        values[name] = value
-        fields.append((name, own, value))
+    fields = head_fields(text)
+    values = {lower_name: value for lower_name, _, value in fields}
     location, status = values.get("location"), values.get("status")
-    if status is None and first is not None:
-        status = f"{first[1]} {first[2] or ''}".strip()
+    if status is None and status_line is not None:
+        status = f"{status_line[1]} {status_line[2] or ''}".strip()
     if location is not None and status is None and LOCAL.fullmatch(location):
         return ProgramHead(200, None, location, None, ())
-    passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
+    passed = tuple((name, value) for lower_name, name, value in fields if lower_name not in NOT_PASSED_ON)
     length = content_length(values["content-length"]) if "content-length" in values else None
     number, reason = response_status(status, location)
     reason = REASONS.get(number, "Unknown") if reason is None else reason
     return ProgramHead(number, reason, None, length, passed, encode_head(number, reason, passed))
+
+
+def head_fields(text: str) -> list[tuple[str, str, str]]:
+    """Return the fields of a checked head: the name in lower case, the name, the value. Raises HTTPError(502).
+
+    Of two fields Content-Type the last one counts. Location and Status may come twice with the same value.
+    """
+    values: dict[str, str] = {}
+    fields: list[tuple[str, str, str]] = []
+    for line in text.split("\r\n")[:-1]:
+        name, _, value = line.partition(":")
+        lower_name, value = name.lower(), value.strip(" \t")
+        if lower_name == "location":
+            value = escape_spaces(value)
+        if lower_name in ("location", "status", "content-length") and lower_name in values:
+            if value != values[lower_name] or lower_name == "content-length":
+                raise HTTPError(502, f"its head has {lower_name} more than once")
+            continue
+        if lower_name == "content-type" and lower_name in values:
+            fields = [field for field in fields if field[0] != lower_name]
+        values[lower_name] = value
+        fields.append((lower_name, name, value))
+    return fields
 
 
 def advice(text: str) -> str:
@@ -396,19 +406,19 @@ class GatewaySource(Source):
         while True:
             data = await self.receive()
             if not data:
-                what = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
-                raise HTTPError(502, f"{self.name}: {what} ({self.how_it_ended()})")
-            new = max(len(head) - 2, 0)  # the end may begin in the last two bytes before
+                fault = f"its output ends within the head: {NO_END}" if head else "it wrote nothing"
+                raise HTTPError(502, f"{self.name}: {fault} ({self.how_it_ended()})")
+            searched = max(len(head) - 2, 0)  # the end may begin in the last two bytes before
             head += data
             # A head that begins with a line end (LF, or 13: CR) is empty.
-            first = FIRST_END.match(head) if head[0] <= 13 else None
-            match = first or HEAD_END.search(head, new)
+            end = FIRST_END.match(head) if head[0] <= 13 else None
+            end = end or HEAD_END.search(head, searched)
             # The limit also holds for a head that has come whole: it does not depend on how the pieces arrive.
-            if (len(head) if match is None else match.start()) > MAX_HEAD_BYTES:
+            if (len(head) if end is None else end.start()) > MAX_HEAD_BYTES:
                 raise HTTPError(502, f"{self.name}: its head has more than {MAX_HEAD_BYTES} bytes")
-            if match is not None:
-                self.body_start = head[match.end() :]
-                return head[: match.start() + 1] if match.start() else b""
+            if end is not None:
+                self.body_start = head[end.end() :]
+                return head[: end.start() + 1] if end.start() else b""
 
     def take_body_start(self) -> bytes:
         """Return the bytes that were read with the head; b"" on a second call."""

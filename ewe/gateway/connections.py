@@ -323,7 +323,7 @@ class Connections:
             upstream.close()
             self.give_back_room(upstream.address)
 
-    # Places
+    # Addresses
 
     def take_turn(
         self, tried: Collection[UpstreamAddress] = (), preferred: UpstreamAddress | None = None

@@ -104,33 +104,35 @@ class InFlightRequest:
     """An in-flight request: a program runs for it. waiting: the events that wake other requests, which want its
     output too.
 
-    recorder: the body that is being sent; None while the program has not answered. handed_at: when the client was
-    given the last piece, 0.0 while the program is asked for the next one. client_s: seconds that the client took
-    for the earlier pieces.
+    recorder: the body that is being sent; None while the program has not answered. handed_at: the time.monotonic()
+    at which the client was given the last piece; None while the program is asked for the next one. client_s:
+    seconds that the client took for the earlier pieces.
     """
 
     def __init__(self) -> None:
         self.waiting: list[WakeEvent] = []
         self.recorder: RecordedBody | None = None
-        self.handed_at = 0.0
+        self.handed_at: float | None = None
         self.client_s = 0.0
 
-    def note_handed_at(self, handed_at: float) -> None:
-        """Note when the client is given a piece; 0.0: the client has taken the piece."""
-        if self.handed_at:
-            self.client_s += time.monotonic() - self.handed_at
-        self.handed_at = handed_at
+    def note_piece_taken(self) -> None:
+        """Note that the client has taken the last piece, if it was given one."""
+        self.client_s = self.seconds_of_client()
+        self.handed_at = None
+
+    def seconds_of_client(self) -> float:
+        """Return the seconds that the client has taken for all pieces until now."""
+        handed_at = self.handed_at  # once: the client's thread may change it
+        return self.client_s if handed_at is None else self.client_s + time.monotonic() - handed_at
 
     def take_over(self) -> bool:
-        """Return whether the client reads too slowly for the waiting requests. Then the caller has to run the
-        program.
+        """Return whether the client reads too slowly for the waiting requests: the caller must run the program.
 
         The times of the slow client are forgotten: those of the caller's client begin.
         """
-        now = time.monotonic()
-        if self.client_s + now - (self.handed_at or now) < SLOW_CLIENT_S:
+        if self.seconds_of_client() < SLOW_CLIENT_S:
             return False
-        self.recorder, self.handed_at, self.client_s = None, 0.0, 0.0
+        self.recorder, self.handed_at, self.client_s = None, None, 0.0
         return True
 
 
@@ -163,23 +165,24 @@ class ContentCache:
         key = (url, request.path, request.query, id(feature), variables, request.version)
         personal = is_personal(request, io.variables)
         wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        copy, why = self.select(key, request, wishes, personal=personal)
-        if copy is not None and why == HIT:
+        copy, verdict = self.select(key, request, wishes, personal=personal)
+        if copy is not None and verdict == HIT:
             return copy.respond(request)
         if "only-if-cached" in wishes:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         trusted = io.connected is not None and io.connected.trusted
         unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
         miss = Miss(key, request, ask, unkeyed, personal=personal)
-        if not may_collapse(miss, copy, why):
-            return await self.forward(miss, copy, why)
+        if not may_collapse(miss, copy, verdict):
+            return await self.forward(miss, copy, verdict)
         in_flight = self.begin_request(key)
         if in_flight is None:
             has_ended, in_flight = await self.wait_for_other_request(key, io)
-            found, verdict = self.select(key, request, wishes, personal=personal)
-            if has_ended and found is not None and verdict == HIT:
-                return found.respond(request, f"ewe; hit; ttl={found.lifetime - found.age()}; collapsed")
-        return await self.forward_once(miss, copy, why, in_flight)
+            new_copy, new_verdict = self.select(key, request, wishes, personal=personal)
+            if has_ended and new_copy is not None and new_verdict == HIT:
+                remaining_s = new_copy.lifetime - new_copy.age()
+                return new_copy.respond(request, f"ewe; hit; ttl={remaining_s}; collapsed")
+        return await self.forward_once(miss, copy, verdict, in_flight)
 
     async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
         """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
@@ -194,11 +197,11 @@ class ContentCache:
     def select(
         self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
     ) -> tuple[Copy | None, str]:
-        """Return the copy that a request selects (section 4.1), and HIT if it may be used as it is (section 4.2).
+        """Return the copy that a request selects (section 4.1), and a verdict: HIT if it answers (section 4.2).
 
-        In place of HIT, the reason why the program has to be asked: uri-miss, vary-miss, stale, request or bypass,
-        the words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must
-        not get it.
+        Any other verdict is the reason to ask the program: uri-miss, vary-miss, stale, request or bypass, the words
+        of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must not get
+        it.
 
         wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
         """
@@ -214,7 +217,7 @@ class ContentCache:
         return copy, "request" if copy.age() < copy.lifetime else "stale"
 
     async def forward_once(
-        self, miss: Miss, copy: Copy | None, why: str, in_flight: InFlightRequest | None
+        self, miss: Miss, copy: Copy | None, verdict: str, in_flight: InFlightRequest | None
     ) -> Response | None:
         """Do what forward() does, once for this request and those that wait for the output of the program.
 
@@ -223,7 +226,7 @@ class ContentCache:
         """
         recorder = None
         try:
-            response = await self.forward(miss, copy, why)
+            response = await self.forward(miss, copy, verdict)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -234,10 +237,10 @@ class ContentCache:
             if recorder is None:
                 self.end_request(miss.key, in_flight)
 
-    async def forward(self, miss: Miss, copy: Copy | None, why: str) -> Response | None:
+    async def forward(self, miss: Miss, copy: Copy | None, verdict: str) -> Response | None:
         """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
 
-        copy, why: the result of select().
+        copy, verdict: the result of select().
         """
         request = miss.request
         asked = (
@@ -247,18 +250,18 @@ class ContentCache:
             response = await miss.ask(asked)
         except HTTPError as error:
             if copy is not None and copy.may_replace_error(error.status):
-                return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={error.status}")
+                return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={error.status}")
             raise
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
         if copy is not None and asked is not request and response.status == 304:
-            return await self.freshen(miss, copy, why, response)
+            return await self.freshen(miss, copy, verdict, response)
         if copy is not None and copy.may_replace_error(response.status):
             await response.close()
-            return copy.respond(request, f"ewe; hit; fwd={why}; fwd-status={response.status}")
-        return self.store_if_allowed(miss, response, why)
+            return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={response.status}")
+        return self.store_if_allowed(miss, response, verdict)
 
-    async def freshen(self, miss: Miss, copy: Copy, why: str, not_modified: Response) -> Response | None:
+    async def freshen(self, miss: Miss, copy: Copy, verdict: str, not_modified: Response) -> Response | None:
         """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
         If the 304 forbids keeping it, ask the program for the whole response.
@@ -267,17 +270,17 @@ class ContentCache:
         fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
         if fresh is not None:
             self.store(fresh, replaced=copy)
-            return fresh.respond(miss.request, f"ewe; hit; fwd={why}; fwd-status=304")
+            return fresh.respond(miss.request, f"ewe; hit; fwd={verdict}; fwd-status=304")
         self.drop([miss.key[0]])  # a key begins with its URL
         response = await miss.ask(miss.request)
-        return None if response is None else self.store_if_allowed(miss, response, why)
+        return None if response is None else self.store_if_allowed(miss, response, verdict)
 
-    def store_if_allowed(self, miss: Miss, response: Response, why: str) -> Response:
+    def store_if_allowed(self, miss: Miss, response: Response, verdict: str) -> Response:
         """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
 
-        why: the program was asked, in the words of select().
+        verdict: of select().
         """
-        status = f"ewe; fwd={why}"
+        status = f"ewe; fwd={verdict}"
         if miss.request.method != "GET":
             return with_status(response, status)
         cache_control = directives_of(response)
@@ -343,8 +346,8 @@ class ContentCache:
                 in_flight.waiting.append(event)
             try:
                 until = time.monotonic() + SHARED_WAIT_S
-                while (left := until - time.monotonic()) > 0:
-                    if await event.wait(min(left, SLOW_CLIENT_S)):
+                while (left_s := until - time.monotonic()) > 0:
+                    if await event.wait(min(left_s, SLOW_CLIENT_S)):
                         return True, None
                     with self.lock:
                         if in_flight.take_over():
@@ -449,12 +452,12 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def may_collapse(miss: Miss, copy: Copy | None, why: str) -> bool:
+def may_collapse(miss: Miss, copy: Copy | None, verdict: str) -> bool:
     """Return whether other requests may wait for the response to this one (collapsed requests, RFC 9111 section 4).
 
-    copy, why: the result of ContentCache.select().
+    copy, verdict: the result of ContentCache.select().
     """
-    if why not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
+    if verdict not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
         return False
     return not miss.unkeyed or (copy is not None and miss.unkeyed.issubset(copy.names))
 
@@ -496,6 +499,7 @@ class RecordedBody(Source):
         self.cache, self.key, self.request, self.response = cache, key, request, response
         self.body, self.names = body, names
         self.length = body.length
+        self.received_at = time.monotonic()
         self.pieces: list[bytes] = []
         self.size = 0  # bytes in `pieces`
         self.recording = True  # the pieces are collected; False once they are stored, or must not be
@@ -506,11 +510,13 @@ class RecordedBody(Source):
 
         Recording stops once the body is larger than a copy may be. Raises the exceptions of the program's body.
         """
-        self.note_handed_at(0.0)  # the client has taken the previous piece
+        if (in_flight := self.timed_request()) is not None:
+            in_flight.note_piece_taken()
         piece = await self.body.receive()
         if not self.recording:
             return piece
-        self.note_handed_at(time.monotonic())
+        if (in_flight := self.timed_request()) is not None:
+            in_flight.handed_at = time.monotonic()
         if piece:
             self.pieces.append(bytes(piece))
             self.size += len(piece)
@@ -522,25 +528,26 @@ class RecordedBody(Source):
             end: Any = piece
             if end == b"" and self.length in (None, self.size):
                 cache_control = directives_of(self.response)
+                whole = b"".join(self.pieces)
                 copy = Copy(
-                    self.key, self.request, self.response, b"".join(self.pieces), self.names, cache_control
+                    self.key, self.request, self.response, whole, self.names, cache_control, self.received_at
                 )
                 self.cache.store(copy)
             self.forget()
         return piece
 
-    def note_handed_at(self, handed_at: float) -> None:
-        """Note for the waiting requests when the client is given a piece; 0.0: the client has taken the piece."""
-        # Another request may have taken the InFlightRequest over: this client's times count no longer.
-        if self.in_flight is not None and self.in_flight.recorder is self:
-            self.in_flight.note_handed_at(handed_at)
+    def timed_request(self) -> InFlightRequest | None:
+        """Return the InFlightRequest for which this client's times count.
+
+        None: no other request waits for this one, or one has taken the InFlightRequest over.
+        """
+        return self.in_flight if self.in_flight is not None and self.in_flight.recorder is self else None
 
     def forget(self) -> None:
         """Drop the recorded pieces, and wake the waiting requests."""
         self.recording = False
         self.pieces = []
-        if self.in_flight is not None and self.in_flight.recorder is self:
-            self.cache.end_request(self.key, self.in_flight)
+        self.cache.end_request(self.key, self.timed_request())
 
     async def close(self) -> None:
         """Drop what was recorded, and release the program's body."""

@@ -49,26 +49,30 @@ class Copy:
         body: bytes,
         names: tuple[str, ...],
         cache_control: dict[str, str],
+        received_at: float | None = None,
     ) -> None:
         """request, response: those that made the copy. body: of the response, whole. names: the fields in its Vary.
 
-        cache_control: the directives of the response.
+        cache_control: the directives of the response. received_at: the time.monotonic() at which its head came, if
+        a client has taken the body since; None: now.
         """
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
         self.names, self.values = names, selecting_values(names, request)
-        self.made_at = time.monotonic()
+        now = time.monotonic()
+        self.made_at = now if received_at is None else received_at
         self.room_left_bytes = len(body)  # for compressed bodies: take_room()
         self.fields = tuple(
             field for field in response.fields if field[0].lower() not in ("age", "cache-status")
         )
         # Bytes of memory. A client chooses the target, which the key has whole and in two parts, and the values of
         # Vary's fields. The body counts twice: take_room() gives as many bytes to compressed bodies.
-        [_, _, _, target], *_ = key
+        target = request.target
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
         self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
-        self.lifetime = freshness_lifetime(cache_control, response, time.time()) or 0
+        # The lifetime begins at made_at, as the age does; Expires is a moment
+        self.lifetime = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
         # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
@@ -94,9 +98,9 @@ class Copy:
 
         None if the 304 forbids keeping the response. personal: the request identifies its user.
         """
-        new = {name.lower() for name, _ in response.fields} - NOT_OF_304
-        fields = [field for field in self.fields if field[0].lower() not in new]
-        fields += [field for field in response.fields if field[0].lower() in new]
+        replaced = {name.lower() for name, _ in response.fields} - NOT_OF_304
+        fields = [field for field in self.fields if field[0].lower() not in replaced]
+        fields += [field for field in response.fields if field[0].lower() in replaced]
         whole = Response(self.status, fields, self.body, reason=self.reason)
         cache_control = directives_of(whole)
         if not may_store(request, whole, cache_control, personal=personal):
@@ -118,12 +122,14 @@ class Copy:
             if conditional.status_by_conditions(request, self.etag.removeprefix("W/"), modified) == 304:
                 return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
         age_and_status = age + status
-        if self.last_response is None or self.last_response[0] != age_and_status:
-            response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.keep(self.take_room)
-            self.room_left_bytes = len(self.body)
-            self.last_response = age_and_status, response
-        return self.last_response[1]
+        last = self.last_response  # once: another thread may replace it
+        if last is not None and last[0] == age_and_status:
+            return last[1]
+        response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
+        response.keep(self.take_room)
+        self.room_left_bytes = len(self.body)
+        self.last_response = age_and_status, response
+        return response
 
     def take_room(self, size: int) -> bool:
         """Take room for a compressed body beside this one; return whether there was enough. Otherwise take none.

@@ -45,11 +45,11 @@ from ewe.gateway.cgi import GatewaySource
 from ewe.gateway.exits import has_exited, start_thread, watched_exit
 from ewe.gateway.scripts import fault_of
 from ewe.http.status import HTTPError
+from ewe.timeouts import count_timeout
 
 if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
     from ewe.streams.base import Stream
-from ewe.timeouts import count_timeout
 
 RECEIVE_BYTES = 64 * 1024  # bytes read at once
 TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
@@ -214,22 +214,23 @@ class RunningProgram(GatewaySource):
         return b""
 
     def how_it_ended(self) -> str:
-        """Return the exit status for a message; for 127 also the reason why the script could not run."""
-        fault = fault_of(self.script.file) if self.status == NO_COMMAND else ""
-        return f"exit status {self.status}{fault and '; ' + fault}"
+        """Return the exit status for a message; for NO_COMMAND also the fault of the script, if one is found."""
+        if self.status == NO_COMMAND and (fault := fault_of(self.script.file)):
+            return f"exit status {self.status}; {fault}"
+        return f"exit status {self.status}"
 
     async def ready(self, descriptor: int, since: float, seconds: float) -> list[int]:
         """Wait until a descriptor can be read, and log standard error meanwhile; return those that are ready.
 
         The list is empty if `seconds` have passed since `since` (time.monotonic()).
         """
-        left = since + seconds - time.monotonic()
-        if left <= 0:
+        left_s = since + seconds - time.monotonic()
+        if left_s <= 0:
             return []
         watched = [descriptor, self.error] if self.error_open else [descriptor]
         if not self.leader_exited and descriptor != self.exit_descriptor:
             watched.append(self.exit_descriptor)
-        ready = await self.poller.wait(watched, since, left)
+        ready = await self.poller.wait(watched, since, left_s)
         self.leader_exited = self.leader_exited or self.exit_descriptor in ready
         if self.error in ready:
             self.read_errors()

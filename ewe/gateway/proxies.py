@@ -20,10 +20,11 @@ Read next: http/forwarded.py.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ewe.http.addresses import Networks
-from ewe.http.forwarded import X_FORWARDED_FIELDS, Origin, origin_of, parse_forwarded, parse_x_forwarded
+from ewe.http.forwarded import X_FORWARDED_FIELDS, Hop, Origin, origin_of, parse_forwarded, parse_x_forwarded
 from ewe.http.messages import Request, with_host
 from ewe.streams.base import Connected
 
@@ -41,17 +42,16 @@ class TrustedProxies:
         """names: addresses, networks, "unix". fields: "x-forwarded" or "forwarded". Raises ValueError."""
         self.networks = Networks(names)
         self.field_names = ("forwarded",) if fields == "forwarded" else X_FORWARDED_FIELDS
-        self.read = self.read_forwarded if fields == "forwarded" else self.read_x_forwarded
+        self.parse: Callable[..., list[Hop]] = parse_forwarded if fields == "forwarded" else parse_x_forwarded
         # Fast path, same meaning: the requests of one client carry the same fields.
         self.cached_read = functools.lru_cache(maxsize=1024)(self.read)
 
-    def read_forwarded(self, *values: str) -> Origin:
-        """Return the origin in a Forwarded field. Raises HTTPError(400) for a malformed field or host."""
-        return origin_of(parse_forwarded(values[0]), self.networks)
+    def read(self, *values: str) -> Origin:
+        """Return the origin in the values of the fields.
 
-    def read_x_forwarded(self, *values: str) -> Origin:
-        """Return the origin in the X-Forwarded fields. Raises HTTPError(400) for a malformed host."""
-        return origin_of(parse_x_forwarded(*values), self.networks)
+        Raises HTTPError(400) for a malformed Forwarded field, or a malformed host.
+        """
+        return origin_of(self.parse(*values), self.networks)
 
     def identify(self, request: Request, stream: Stream) -> Request:
         """Set the stream's client, server and scheme for this request; return the request, or a copy for its host.
@@ -70,13 +70,13 @@ class TrustedProxies:
         values = request.values
         fields = [values.get(name, "") for name in self.field_names]
         read = self.cached_read if sum(map(len, fields)) <= MAX_CACHED_FIELD_CHARS else self.read
-        found = read(*fields)
-        if found.client is not None and found.client != stream.client:
-            stream.client = found.client
-        host = found.host or request.host
-        if found.scheme or found.port:
-            scheme = found.scheme or connected.scheme
-            port = found.port or port_of(host) or (443 if scheme == "https" else 80)
+        origin = read(*fields)
+        if origin.client is not None and origin.client != stream.client:
+            stream.client = origin.client
+        host = origin.host or request.host
+        if origin.scheme or origin.port:
+            scheme = origin.scheme or connected.scheme
+            port = origin.port or port_of(host) or (443 if scheme == "https" else 80)
             stream.scheme = scheme
             stream.server = server_of(connected.server[0], port)
         if stream.client != connected.client:

@@ -4,9 +4,9 @@
                                 │  head: http/request_head.py        │
                                 └─ Response ◀ http/response_reader.py ┘
 
-Both directions stream, and neither waits for the other: more() sends the next piece of the request's body, or
-returns the next bytes of the response, as they arrive. A piece is at most the result of one recv(2), so a body of
-gigabytes needs no more memory than a short one. Nothing is spooled: unlike a FastCGI responder, an HTTP server
+Both directions stream, and neither waits for the other: next_bytes() sends the next piece of the request's body,
+or returns the next bytes of the response, as they arrive. A piece is at most the result of one recv(2), so a body
+of gigabytes needs no more memory than a short one. Nothing is spooled: unlike a FastCGI responder, an HTTP server
 does not occupy one process for each request that it reads. One exception: a server of HTTP/1.0 does not understand
 chunks. Once an upstream has answered with HTTP/1.0, later bodies without a length are spooled first.
 
@@ -90,7 +90,7 @@ class UpstreamExchange(Source):
     received = False  # at least one byte of this response has arrived
     consumed = False  # a piece of the request's body was taken, so the request cannot be sent again
     finished = False
-    first = b""  # decoded bytes that whole_body() has taken, and receive() has not returned yet
+    decoded = b""  # bytes that whole_body() has decoded, and receive() has not returned yet
     upstream: Upstream | None = None
     address: UpstreamAddress | None = None  # the address in use
     preferred: UpstreamAddress | None = None
@@ -135,7 +135,7 @@ class UpstreamExchange(Source):
         self.address = upstream.address
         # By these two, lost() decides whether the request may be sent again.
         self.written_before = upstream.written
-        self.fresh = not upstream.written  # the connection has carried no request yet
+        self.is_first_request = not upstream.written  # of the connection
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
@@ -145,7 +145,7 @@ class UpstreamExchange(Source):
         try:
             sent = upstream.send(data)
         except OSError:
-            sent = 0  # more() gets the same error, and handles it
+            sent = 0  # next_bytes() gets the same error, and handles it
         self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def next_piece(self) -> bytes:
@@ -161,7 +161,7 @@ class UpstreamExchange(Source):
         framed = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
         return framed + LAST_CHUNK if self.body_over else framed
 
-    async def more(self) -> bytes:
+    async def next_bytes(self) -> bytes:
         """Return the next bytes of the response, b"" at the end; meanwhile send the request's body.
 
         Raises HTTPError: 502, 504, and those of the body; Disconnected.
@@ -176,7 +176,7 @@ class UpstreamExchange(Source):
                 elif self.body_over:
                     data = await upstream.receive(self.timeout)
                 else:
-                    data = await self.feed(upstream)
+                    data = await self.send_next_piece(upstream)
             except Timeout:
                 count_timeout("upstream")
                 raise HTTPError(504, f"{self.name}: silent for {self.timeout:g} s (proxy-timeout)") from None
@@ -191,8 +191,11 @@ class UpstreamExchange(Source):
                     return b""
                 await self.lost()
 
-    async def feed(self, upstream: Upstream) -> bytes | None:
-        """Take the next piece of the request's body, or return bytes of the response if they come first."""
+    async def send_next_piece(self, upstream: Upstream) -> bytes | None:
+        """Take the next piece of the request's body for next_bytes() to send; return bytes of the response.
+
+        If they come first, no piece is taken. Return None if none have arrived. Raises as BodyReader.receive().
+        """
         if not self.body.has_arrived():
             wait_began = time.monotonic()
             try:
@@ -213,12 +216,12 @@ class UpstreamExchange(Source):
         assert upstream is not None
         if self.received:
             raise HTTPError(502, f"{self.name}: the server closed the connection within its response")
-        if self.fresh:
+        if self.is_first_request:
             cause = f"{upstream.address.text} closed the connection without a response"
             self.connections.leave_out(upstream.address, cause)
             raise HTTPError(502, f"{self.name}: {cause}")
-        untouched = upstream.written == self.written_before
-        if self.consumed or not (untouched or self.request.method in REPEATABLE):
+        is_unsent = upstream.written == self.written_before  # no byte of it could be written
+        if self.consumed or not (is_unsent or self.request.method in REPEATABLE):
             raise HTTPError(502, f"{self.name}: the server closed a kept connection; not sent again")
         self.upstream = None
         self.connections.release(upstream)
@@ -244,7 +247,7 @@ class UpstreamExchange(Source):
                     if now > head_deadline:
                         count_timeout("upstream")
                         raise HTTPError(504, f"{self.name}: a head took {self.timeout:g} s (proxy-timeout)")
-                if not (data := await self.more()):
+                if not (data := await self.next_bytes()):
                     self.take_end_of_connection()  # raises HTTPError: no head has ended yet
                 reader.buffer += data
             if head.status >= 200:
@@ -279,24 +282,24 @@ class UpstreamExchange(Source):
             return b""
         if not self.reader.seems_complete():
             return None
-        self.first = self.decode()
+        self.decoded = self.decode()
         # seems_complete() can be wrong about chunks. At the true end decode() has called end_response(), which
         # releases the upstream's connection.
-        return self.take_first() if self.upstream is None else None
+        return self.take_decoded() if self.upstream is None else None
 
-    def take_first(self) -> bytes:
-        """Return the decoded bytes that came with the head."""
-        piece, self.first = self.first, b""
+    def take_decoded(self) -> bytes:
+        """Return the decoded bytes that came with the head; b"" on a second call."""
+        piece, self.decoded = self.decoded, b""
         return piece
 
     async def receive(self) -> bytes:
         """Return the next decoded bytes of the response's body; b"" at its end. Raises as Source.receive()."""
-        if self.first:
-            return self.take_first()
+        if self.decoded:
+            return self.take_decoded()
         reader = self.reader
         while not self.finished:
             data = b""
-            if reader.needs_data and not (data := await self.more()):
+            if reader.needs_data and not (data := await self.next_bytes()):
                 self.take_end_of_connection()
                 return b""
             if piece := self.decode(data):
@@ -321,8 +324,8 @@ class UpstreamExchange(Source):
         self.finished = True
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
-            through = self.body_over and not self.outgoing and not self.reader.buffer
-            self.connections.release(upstream, reusable=self.reusable and through)
+            is_complete = self.body_over and not self.outgoing and not self.reader.buffer
+            self.connections.release(upstream, reusable=self.reusable and is_complete)
         self.end()
 
     def tunnel(self, head: ResponseHead, idle: float) -> Tunnel:

@@ -35,9 +35,9 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 911
 PIECE_BYTES = 32 * 1024  # bytes of a body made into records at once
 NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
-# Without REDIRECT_STATUS php-cgi assumes that a client calls it directly, and refuses to run.
-NOT_OUTSIDE = ((b"REDIRECT_STATUS", b"200"),)
-NOT_KNOWN: tuple[object, bytes] = (None, b"")
+# Without this variable php-cgi assumes that a client calls it directly, and refuses to run.
+CALLED_BY_SERVER = ((b"REDIRECT_STATUS", b"200"),)
+NOT_CACHED: tuple[object, bytes] = (None, b"")  # in place of an entry of params_of_requests
 
 
 async def ask(
@@ -57,7 +57,7 @@ async def ask(
     """
     body = EMPTY if request.body is NO_BODY else await spooled(request.body, config.spool)
     try:
-        params = parameters(connections, request, io, script, body.length, root, NOT_OUTSIDE)
+        params = parameters(connections, request, io, script, body.length, root, CALLED_BY_SERVER)
     except BaseException:
         body.close()
         raise
@@ -93,7 +93,7 @@ def parameters(
     """
     codec = connections.codec
     key = (script.file, script.name, script.path_info, io.server, io.scheme, root, more, io.variables)
-    cached_key, encoded = connections.params_of_requests.get(request, NOT_KNOWN)
+    cached_key, encoded = connections.params_of_requests.get(request, NOT_CACHED)
     if cached_key != key:
         variables = request_variables(request, io, script, length, root)
         encoded = codec.encode_request(variables | dict(more), length)
@@ -108,9 +108,9 @@ def parameters(
 class ResponderSource(GatewaySource):
     """A responder's answer to one request, as the body of the response: begin() first, then receive() until b"".
 
-    fresh: the connection carries its first request. written_before: the bytes that it has sent for earlier ones.
+    is_first_request: of the connection. written_before: the bytes that the connection has sent for earlier ones.
     outgoing: the bytes of the request that are to be sent next. offset: the bytes of the body that were read for
-    them. input_over: the whole body was read.
+    them. body_over: the whole body was read.
     """
 
     # Defaults of the class: most requests never change them.
@@ -157,7 +157,7 @@ class ResponderSource(GatewaySource):
         self.upstream = upstream
         self.address = upstream.address
         self.written_before = upstream.written
-        self.fresh = not upstream.written
+        self.is_first_request = not upstream.written
         # One Requester for all requests of a connection: it gives each of them another id. A record that comes
         # after the end of its request is then never taken for the answer to the next client.
         upstream.requester = upstream.requester or self.connections.codec()
@@ -181,7 +181,7 @@ class ResponderSource(GatewaySource):
         while not self.output_buffer and not self.finished:
             assert self.upstream is not None
             try:
-                if self.outgoing or not self.input_over:
+                if self.outgoing or not self.body_over:
                     self.fill()
                     self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
                 else:
@@ -206,7 +206,7 @@ class ResponderSource(GatewaySource):
 
     def fill(self) -> None:
         """Put the next piece of the body into `outgoing`, if that is empty and the body has more."""
-        if not self.outgoing and not self.input_over:
+        if not self.outgoing and not self.body_over:
             self.outgoing = memoryview(self.next_input())
 
     def next_input(self) -> bytes:
@@ -215,9 +215,9 @@ class ResponderSource(GatewaySource):
         if self.offset < self.body.length:
             data = os.pread(self.body.descriptor, PIECE_BYTES, self.offset)
             self.offset += len(data)
-        self.input_over = not data or self.offset == self.body.length
+        self.body_over = not data or self.offset == self.body.length
         records = self.requester.input(data) if data else b""
-        return records + self.requester.input(b"") if self.input_over else records
+        return records + self.requester.input(b"") if self.body_over else records
 
     def take(self, data: bytes) -> None:
         """Handle bytes of the answer. Raises HTTPError(502)."""
@@ -253,7 +253,7 @@ class ResponderSource(GatewaySource):
             raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
         self.finished = True
         self.status = event.app_status
-        if self.upstream is not None and self.input_over and not self.outgoing:
+        if self.upstream is not None and self.body_over and not self.outgoing:
             # Bytes in the buffer have come after the end, and belong to no request. Close such a connection.
             reusable = self.connections.keeps and not self.requester.decoder.buffer
             self.connections.release(self.upstream, reusable=reusable)
@@ -275,8 +275,8 @@ class ResponderSource(GatewaySource):
         ewe therefore sends a request again only if it is safe, or if no byte of it could be written.
         """
         assert self.upstream is not None
-        untouched = self.upstream.written == self.written_before
-        if self.received or self.fresh or not (untouched or self.safe):
+        is_unsent = self.upstream.written == self.written_before  # no byte of the request could be written
+        if self.received or self.is_first_request or not (is_unsent or self.safe):
             how = "within the answer" if self.received else "without an answer"
             raise HTTPError(502, f"{self.name}: the responder closed the connection {how}")
         await self.begin_again()

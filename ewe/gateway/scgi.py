@@ -30,13 +30,6 @@ from collections.abc import Iterable, Mapping
 from ewe.gateway.records import Output
 from ewe.http.status import HTTPError
 
-MAX_HEAD_BYTES = 256 * 1024  # bytes of a netstring that read_request() accepts
-MAX_DIGITS = 7  # of a netstring's length; more than MAX_HEAD_BYTES has, so that its message names the limit
-
-
-class SCGIError(ValueError):
-    """Bytes that the SCGI protocol does not allow; the text is one line."""
-
 
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return variables in SCGI's encoding. Raises HTTPError(400) for a NUL, or an empty name."""
@@ -83,41 +76,3 @@ class Requester(CloseDelimited):
     def begin_with(self, pairs: bytes, keep: bool) -> bytes:
         """Return the netstring of a request whose variables are encoded already. keep: ignored, SCGI keeps none."""
         return b"%d:%b," % (len(pairs), pairs)
-
-
-def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
-    """Return a request's variables, and the bytes after them. The application's end calls this.
-
-    None: the netstring is not complete. Raises SCGIError for bytes that the protocol does not allow.
-    """
-    first = data[: MAX_DIGITS + 1]
-    digits, colon, _ = first.partition(b":")
-    if (digits and not digits.isdigit()) or (colon and not digits) or (not colon and len(first) > MAX_DIGITS):
-        raise SCGIError(f"{first!r} begins no netstring")
-    if not colon:
-        return None
-    length = int(digits)
-    if digits != b"%d" % length:
-        raise SCGIError(f"the netstring's length {digits.decode()} begins with 0")
-    if length > MAX_HEAD_BYTES:
-        raise SCGIError(f"a netstring of {digits.decode()} bytes; {MAX_HEAD_BYTES} is the limit")
-    start = len(digits) + 1
-    end = start + length
-    if len(data) <= end:
-        return None
-    if data[end : end + 1] != b",":
-        raise SCGIError("the netstring does not end in a comma")
-    return decode_pairs(data[start:end]), data[end + 1 :]
-
-
-def decode_pairs(content: bytes) -> dict[bytes, bytes]:
-    """Return the variables of a netstring. Raises SCGIError."""
-    words = content.split(b"\0")
-    if words.pop() or len(words) % 2:
-        raise SCGIError("the netstring's last variable has no end")
-    pairs = dict(zip(words[::2], words[1::2], strict=True))
-    if len(pairs) * 2 != len(words) or b"" in pairs:
-        raise SCGIError("a name comes twice, or is empty")
-    if words[:1] != [b"CONTENT_LENGTH"] or not words[1].isdigit() or pairs.get(b"SCGI") != b"1":
-        raise SCGIError("CONTENT_LENGTH is not the first variable, or SCGI=1 is missing")
-    return pairs

@@ -147,8 +147,8 @@ def fault_of(file: str) -> str:
     if line.endswith(b"\r\n"):
         return f"{file} has the line ends of Windows: sed -i 's/\\r$//' {file}"
     words = [os.fsdecode(word) for word in line[2:].split()]
-    if words and (door := closed_directory(words[0])):
-        return f"the first line of {file} names {words[0]}, and {closed_directory_reason(door)}"
+    if words and (closed := closed_directory(words[0])):
+        return f"the first line of {file} names {words[0]}, and {closed_directory_reason(closed)}"
     if words and not os.path.exists(words[0]):
         return f"the first line of {file} names {words[0]}, which is not there"
     if words and not os.access(words[0], os.X_OK):

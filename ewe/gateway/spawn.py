@@ -58,11 +58,11 @@ class Spawner:
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
         self.spawn = libc.posix_spawn
-        self.begin = libc.posix_spawn_file_actions_init
-        self.duplicate = libc.posix_spawn_file_actions_adddup2
-        self.change_directory = libc.posix_spawn_file_actions_addchdir_np
-        self.close_from = libc.posix_spawn_file_actions_addclosefrom_np
-        self.end = libc.posix_spawn_file_actions_destroy
+        self.init_actions = libc.posix_spawn_file_actions_init
+        self.add_dup2 = libc.posix_spawn_file_actions_adddup2
+        self.add_chdir = libc.posix_spawn_file_actions_addchdir_np
+        self.add_closefrom = libc.posix_spawn_file_actions_addclosefrom_np
+        self.destroy_actions = libc.posix_spawn_file_actions_destroy
         self.attributes = ctypes.create_string_buffer(STRUCTURE_BYTES)
         signals = ctypes.create_string_buffer(STRUCTURE_BYTES)
         libc.sigemptyset(signals)
@@ -92,12 +92,12 @@ class Spawner:
             raise ValueError("embedded null byte")
         actions = ctypes.create_string_buffer(STRUCTURE_BYTES)
         pid = ctypes.c_int()
-        self.begin(actions)
+        self.init_actions(actions)
         try:
-            self.change_directory(actions, where)
+            self.add_chdir(actions, where)
             for number, descriptor in enumerate(descriptors):
-                self.duplicate(actions, descriptor, number)
-            self.close_from(actions, 3)
+                self.add_dup2(actions, descriptor, number)
+            self.add_closefrom(actions, 3)
             error = self.spawn(
                 ctypes.byref(pid),
                 arguments[0],
@@ -107,7 +107,7 @@ class Spawner:
                 (PATHS * (len(variables) + 1))(*variables),
             )
         finally:
-            self.end(actions)
+            self.destroy_actions(actions)
         if error:
             raise OSError(error, os.strerror(error), command[0])
         return pid.value

@@ -30,11 +30,11 @@ class Turns:
     def __init__(self, timeout_s: float = TURN_TIMEOUT_S) -> None:
         """timeout_s: how long a thread waits for its turn."""
         self.timeout_s = timeout_s
-        self.be_forked()
-        os.register_at_fork(after_in_child=self.be_forked)
+        self.make_free()
+        os.register_at_fork(after_in_child=self.make_free)
 
-    def be_forked(self) -> None:
-        """Make the turn free."""
+    def make_free(self) -> None:
+        """Make the turn free, also in a child process, which lacks the thread that may have it."""
         self.lock = allocate_lock()
 
     @contextmanager

@@ -16,7 +16,6 @@ import errno
 import os
 import socket
 import time
-from contextlib import suppress
 from socket import SocketType  # without the Python methods that socket.socket adds to each call
 from typing import Any
 
@@ -25,7 +24,8 @@ from ewe.streams.base import RECEIVE_BYTES, Poller, Timeout
 
 # Seconds between two tries while a Unix socket's backlog is full. No event reports that it has room again.
 RETRY_CONNECT_S = 0.05
-KIND = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
+# The type of new sockets, which do not block; some systems have no SOCK_NONBLOCK
+SOCKET_TYPE = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 class UpstreamAddress:
@@ -62,18 +62,27 @@ class UpstreamAddress:
 
         poller: that of the client for whom the connection is made. It waits for the connection, and raises
         Disconnected if this client leaves.
+
+        The targets are tried one after the other. A target may drop each packet, as a broken route of IPv6 does.
+        Each therefore gets an equal share of the time that is left, and later connections try a silent one last.
         """
         *others, last = self.targets
-        for target in others:
-            with suppress(OSError):
-                return await self.connect_to(*target, poller, seconds)
-        return await self.connect_to(*last, poller, seconds)
+        deadline = time.monotonic() + seconds
+        for tried, target in enumerate(others):
+            share_s = (deadline - time.monotonic()) / (len(others) + 1 - tried)
+            try:
+                return await self.connect_to(*target, poller, share_s)
+            except OSError:
+                pass  # the next target may answer
+            except Timeout:
+                self.targets = [*(each for each in self.targets if each is not target), target]
+        return await self.connect_to(*last, poller, deadline - time.monotonic())
 
     async def connect_to(self, family: int, target: Any, poller: Poller, seconds: float) -> Upstream:
         """Return a new connection to one of the targets. Raises as connect()."""
-        sock = SocketType(family, KIND)
+        sock = SocketType(family, SOCKET_TYPE)
         try:
-            if KIND == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
+            if SOCKET_TYPE == socket.SOCK_STREAM:  # this system has no SOCK_NONBLOCK
                 sock.setblocking(False)
             # A Unix socket connects at once, or its backlog is full.
             if error := sock.connect_ex(target):
@@ -100,17 +109,17 @@ class UpstreamAddress:
         # Pollers also want the time of the program's last output. An upstream has sent nothing before this moment.
         since = time.monotonic()
         while error not in (0, errno.EISCONN):
-            left = since + seconds - time.monotonic()
-            if left <= 0:
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0:
                 raise Timeout
             if error == errno.EINPROGRESS:
-                if not await poller.wait([], since, left, writable=sock.fileno()):
+                if not await poller.wait([], since, left_s, writable=sock.fileno()):
                     raise Timeout
                 error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not error:
                     return
             elif error == errno.EAGAIN:
-                await poller.wait([], since, min(RETRY_CONNECT_S, left))
+                await poller.wait([], since, min(RETRY_CONNECT_S, left_s))
                 error = sock.connect_ex(target)
                 continue
             raise OSError(error, os.strerror(error))
@@ -120,10 +129,10 @@ class Upstream:
     """One connection to an address. poller: that of the client that the connection serves now.
 
     requester: the codec's end of the connection (responder.py), which numbers the requests; None before the first
-    one, and if the upstream speaks HTTP.
+    one, and if the upstream speaks HTTP. was_reset: the server has reset the connection while a request was sent.
     """
 
-    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "written")
+    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "was_reset", "written")
 
     def __init__(self, sock: SocketType, poller: Poller, address: UpstreamAddress) -> None:
         self.address = address
@@ -132,6 +141,7 @@ class Upstream:
         self.poller = poller
         self.asked = False  # bytes were sent, and since then nothing was received or waited for
         self.written = 0  # bytes that were sent, for all requests together
+        self.was_reset = False
         self.requester: Any = None
 
     def is_open(self) -> bool:
@@ -161,7 +171,14 @@ class Upstream:
         except BlockingIOError:
             return None
         self.asked = False
+        if not data:
+            self.check_reset()
         return data
+
+    def check_reset(self) -> None:
+        """Raise ConnectionResetError if the connection has ended by a reset, which the kernel reports only once."""
+        if self.was_reset:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     def end_sending(self) -> None:
         """Tell the server that the request is complete: shut down the sending side."""
@@ -186,12 +203,14 @@ class Upstream:
                 except BlockingIOError:
                     pass
                 else:
+                    if not data:
+                        self.check_reset()
                     if not waited:
                         await self.poller.share(len(data))
                     return data
             self.asked = False
-            left = since + seconds - time.monotonic()
-            if left <= 0 or not await self.poller.readable(self.descriptor, since, left):
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0 or not await self.poller.readable(self.descriptor, since, left_s):
                 raise Timeout
             waited = True
 
@@ -201,25 +220,24 @@ class Upstream:
         Return the unsent rest of `outgoing`, and the bytes that arrived: b"" at the end, None if none arrived. A
         server may answer before it has read the whole request, so neither direction waits for the other. Raises as
         receive().
+
+        If the server closes the connection before it has read the whole request, TCP resets it. The bytes of the
+        answer that arrived before the reset are returned all the same.
         """
         since = time.monotonic()
         descriptor = self.descriptor
         while outgoing:
-            sent = 0
-            data: bytes | None = None
             try:
                 sent = self.send(outgoing)
-                if not sent:
-                    data = self.socket.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                pass
-            except BrokenPipeError:  # the server reads no more, but may have answered
+            except (BrokenPipeError, ConnectionResetError) as reason:
+                self.was_reset = self.was_reset or isinstance(reason, ConnectionResetError)
                 break
+            data = None if sent else self.receive_now()
             if sent or data is not None:
                 await self.poller.share(sent + len(data or b""))
                 return outgoing[sent:], data
-            left = since + seconds - time.monotonic()
-            if left <= 0 or not await self.poller.wait([descriptor], since, left, descriptor):
+            left_s = since + seconds - time.monotonic()
+            if left_s <= 0 or not await self.poller.wait([descriptor], since, left_s, descriptor):
                 raise Timeout
         return memoryview(b""), await self.receive(seconds)
 

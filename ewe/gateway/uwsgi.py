@@ -35,10 +35,6 @@ HEADER = struct.Struct("<BHB")  # modifier1, length of the block, modifier2
 LENGTH = struct.Struct("<H")
 
 
-class UwsgiError(ValueError):
-    """Bytes that the uwsgi protocol does not allow; the text is one line."""
-
-
 def encode_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return variables in uwsgi's encoding. Raises HTTPError(431) for a name or value above MAX_BLOCK_BYTES."""
     parts: list[bytes] = []
@@ -72,29 +68,3 @@ class Requester(CloseDelimited):
         if len(pairs) > MAX_BLOCK_BYTES:
             raise too_large(len(pairs))
         return HEADER.pack(WSGI, len(pairs), 0) + pairs
-
-
-def read_request(data: bytes) -> tuple[dict[bytes, bytes], bytes] | None:
-    """Return a request's variables, and the bytes after them. None: the packet is not complete.
-
-    The application's end calls this. Raises UwsgiError.
-    """
-    if data and data[0] != WSGI:
-        raise UwsgiError(f"modifier1 is {data[0]}, not {WSGI}")
-    if len(data) < HEADER.size:
-        return None
-    end = HEADER.size + HEADER.unpack_from(data)[1]
-    if len(data) < end:
-        return None
-    pairs = {}
-    at = HEADER.size
-    while at < end:
-        words = []
-        for _ in range(2):
-            start = at + LENGTH.size
-            at = start + LENGTH.unpack_from(data, at)[0] if start <= end else end + 1
-            if at > end:
-                raise UwsgiError("a variable goes beyond the end of its block")
-            words.append(data[start:at])
-        pairs[words[0]] = words[1]
-    return pairs, data[end:]

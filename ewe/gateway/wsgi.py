@@ -56,7 +56,7 @@ from ewe.gateway.cgi import (
     response_status,
     variable_of,
 )
-from ewe.gateway.spool import temporary_file
+from ewe.gateway.spool import temporary_file, write
 from ewe.http.fields import FIELD_LINE
 from ewe.http.messages import Region, Request, body_size, hides_authorization
 from ewe.http.status import BODILESS_STATUSES, HTTPError
@@ -350,9 +350,7 @@ class Invocation:
             self.file = temporary_file()
             data, self.written = bytes(self.written), bytearray()
         self.file_size += len(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.file, view) :]
+        write(self.file, data)
 
     # Called by the server
 

@@ -368,7 +368,7 @@ static void end_process(const struct guard_thread *thread)
 }
 
 /* Check all threads; return how long to sleep until the next check, in nanoseconds; -1: until a call begins. */
-static int64_t look(int64_t now)
+static int64_t check_threads(int64_t now)
 {
     int64_t next = -1;
     for (struct guard_thread *thread = threads; thread != NULL; thread = thread->next) {
@@ -411,11 +411,11 @@ static void *watch(void *argument)
     (void)argument;
     pthread_mutex_lock(&lock);
     for (;;) {
-        int64_t now = guard_now(), sleep = look(now);
+        int64_t now = guard_now(), sleep = check_threads(now);
         if (sleep < 0) {
             watching = 0;
             /* Check again for a call that began before it could see that the watchdog sleeps. */
-            if ((sleep = look(now)) < 0)
+            if ((sleep = check_threads(now)) < 0)
                 pthread_cond_wait(&woken, &lock);
             watching = 1;
             if (sleep < 0)

@@ -44,17 +44,24 @@ void signals_leave_to_server(void)
     pthread_sigmask(SIG_BLOCK, &servers, NULL);
 }
 
+/* Copy a mask to `room` without the guard's signals. In a child, or for NULL, return the mask unchanged. */
+static const sigset_t *without_guard_signals(const sigset_t *mask, sigset_t *room)
+{
+    if (mask == NULL || child_of_library())
+        return mask;
+    *room = *mask;
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (guard_uses(number))
+            sigdelset(room, number);
+    return room;
+}
+
 static int library_sigmask(int how, const sigset_t *set, sigset_t *old)
 {
-    if (set == NULL || child_of_library())
-        return pthread_sigmask(how, set, old);
-    sigset_t wanted = *set;
-    if (how != SIG_UNBLOCK)
-        for (int number = 1; number <= SIGRTMAX; number++)
-            if (guard_uses(number))
-                sigdelset(&wanted, number);
-    guard_keep_mask();
-    return pthread_sigmask(how, &wanted, old);
+    sigset_t room;
+    if (set != NULL && !child_of_library())
+        guard_keep_mask();
+    return pthread_sigmask(how, how == SIG_UNBLOCK ? set : without_guard_signals(set, &room), old);
 }
 
 static int library_sigprocmask(int how, const sigset_t *set, sigset_t *old)
@@ -101,59 +108,47 @@ static int library_setitimer(__itimer_which_t which, const struct itimerval *val
 
 /* Waits with another mask */
 
-/* Copy a mask to `room` without the guard's signals. In a child, or for NULL, return the mask unchanged. */
-static const sigset_t *opened(const sigset_t *mask, sigset_t *room)
-{
-    if (mask == NULL || child_of_library())
-        return mask;
-    *room = *mask;
-    for (int number = 1; number <= SIGRTMAX; number++)
-        if (guard_uses(number))
-            sigdelset(room, number);
-    return room;
-}
-
 static int library_sigsuspend(const sigset_t *mask)
 {
     sigset_t room;
-    return sigsuspend(opened(mask, &room));
+    return sigsuspend(without_guard_signals(mask, &room));
 }
 
 static int library_sigwait(const sigset_t *mask, int *number)
 {
     sigset_t room;
-    return sigwait(opened(mask, &room), number);
+    return sigwait(without_guard_signals(mask, &room), number);
 }
 
 static int library_sigwaitinfo(const sigset_t *mask, siginfo_t *about)
 {
     sigset_t room;
-    return sigwaitinfo(opened(mask, &room), about);
+    return sigwaitinfo(without_guard_signals(mask, &room), about);
 }
 
 static int library_sigtimedwait(const sigset_t *mask, siginfo_t *about, const struct timespec *limit)
 {
     sigset_t room;
-    return sigtimedwait(opened(mask, &room), about, limit);
+    return sigtimedwait(without_guard_signals(mask, &room), about, limit);
 }
 
 static int library_ppoll(struct pollfd *files, nfds_t count, const struct timespec *limit, const sigset_t *mask)
 {
     sigset_t room;
-    return ppoll(files, count, limit, opened(mask, &room));
+    return ppoll(files, count, limit, without_guard_signals(mask, &room));
 }
 
 static int library_pselect(int count, fd_set *read, fd_set *write, fd_set *except, const struct timespec *limit,
                            const sigset_t *mask)
 {
     sigset_t room;
-    return pselect(count, read, write, except, limit, opened(mask, &room));
+    return pselect(count, read, write, except, limit, without_guard_signals(mask, &room));
 }
 
 static int library_epoll_pwait(int epoll, struct epoll_event *events, int most, int limit_ms, const sigset_t *mask)
 {
     sigset_t room;
-    return epoll_pwait(epoll, events, most, limit_ms, opened(mask, &room));
+    return epoll_pwait(epoll, events, most, limit_ms, without_guard_signals(mask, &room));
 }
 
 static int library_sighold(int number)

@@ -24,7 +24,15 @@ from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database.client import Client
-from ewe.database.protocol import ClientRequest, DatabaseError, FrameDecoder, decode_response, encode_request
+from ewe.database.protocol import (
+    MAX_ERROR_CHARS,
+    MAX_FRAME_BYTES,
+    ClientRequest,
+    DatabaseError,
+    FrameDecoder,
+    decode_response,
+    encode_request,
+)
 
 pytestmark = pytest.mark.starts_processes
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT max(n) FROM c"
@@ -260,6 +268,26 @@ def test_requests_in_one_segment_are_answered_in_order(shared: Daemon) -> None:
     assert answers == [b"n\r\n%d\r\n" % number for number in (1, 2, 3, 4)]
 
 
+@pytest.mark.parametrize("length", [100_000, MAX_FRAME_BYTES - 36])
+def test_an_error_that_quotes_a_long_name_is_cut(shared: Daemon, length: int) -> None:
+    """The name of the second one fits into a request, and would not fit into a response."""
+    size = shared.log.stat().st_size
+    with pytest.raises(DatabaseError, match="no such column: aaaa") as refused:
+        shared.ask("SELECT " + "a" * length, layout="CSV")
+    assert refused.value.kind == "STATEMENT" and len(str(refused.value)) == MAX_ERROR_CHARS
+    assert shared.log.stat().st_size - size < 2 * MAX_ERROR_CHARS
+
+
+def test_a_result_that_is_not_read_to_its_end_is_not_part_of_the_next(shared: Daemon) -> None:
+    with Client(shared.address, 60) as client:
+        for rows in (50_000, 10):  # the first is longer than the buffers; all of the second may have arrived
+            assert next(client.ask(ClientRequest("log", COUNT, "CSV", [rows]))).startswith(
+                b"n,'text'\r\n1,text"
+            )
+            assert b"".join(client.ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))) == b"n\r\n1\r\n"
+    wait_until(lambda: shared.status()["running"] == 0, 5)
+
+
 def test_a_long_result_needs_no_memory(shared: Daemon) -> None:
     text = "sheep " * 40
     wide, rows = COUNT.replace("'text'", f"'{text}' AS text"), 100_000
@@ -360,6 +388,19 @@ def test_a_statement_has_a_bound_of_memory(daemon: Daemon, what: str) -> None:
     assert "memory" in str(refused.value) or "too big" in str(refused.value)
     processes = [daemon.pid, *(each["pid"] for each in daemon.status()["daemons"])]  # type: ignore[attr-defined]
     assert peak_memory(processes) < 160 << 20
+    assert daemon.answers()
+
+
+def test_a_gateway_that_reads_slowly_ends_no_statement_process(daemon: Daemon) -> None:
+    """The process also runs the statements of others. A statement that waits for its gateway can be ended alone."""
+    daemon.general = ["connections = 2", "daemons = 1", 'time-limit = "1s"', 'write-timeout = "50s"']
+    daemon.start()
+    processes = [each["pid"] for each in daemon.status()["daemons"]]  # type: ignore[attr-defined]
+    with Client(daemon.address) as slow:
+        slow.socket.sendall(encode_request(ClientRequest("log", COUNT, "CSV", [500_000])))
+        wait_until(lambda: daemon.status()["running"] == 1, 5)
+        wait_until(lambda: daemon.status()["running"] == 0, 10)
+        assert [each["pid"] for each in daemon.status()["daemons"]] == processes  # type: ignore[attr-defined]
     assert daemon.answers()
 
 

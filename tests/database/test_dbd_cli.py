@@ -17,6 +17,7 @@ from ewe.database.access_log import ADDRESS_COUNT, REPORT, ROW_BYTES, rows_of, s
 from ewe.database.cli import main
 from ewe.database.drivers import Database, connect
 from ewe.database.settings import DatabaseSettings, Settings
+from ewe.logger import ErrorLog
 
 
 @pytest.mark.parametrize(
@@ -149,15 +150,18 @@ def test_a_new_database_that_may_be_written_is_made(tmp_path: Path) -> None:
             "read": DatabaseSettings(source=str(only_read)),
         }
     )
-    assert cli.make_missing_files(settings) == [str(new)]
+    log = ErrorLog(str(tmp_path / "log"))
+    for _ in range(2):  # the second call finds the file
+        cli.make_missing_files(settings, log)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [line.partition("info: ")[2] for line in lines] == [f"{new}: made, an empty SQLite database"]
     assert new.stat().st_size == 0 and new.stat().st_mode & 0o777 == 0o600
     assert kept.read_bytes() == b"as it was" and not only_read.exists()
-    assert cli.make_missing_files(settings) == []
     nowhere = Settings(databases={"a": DatabaseSettings(source=str(tmp_path / "no" / "a.db"), write=True)})
     with pytest.raises(
         ConfigError, match=r"\[databases.a\] source: cannot make .*a\.db: No such file or dir"
     ):
-        cli.make_missing_files(nowhere)
+        cli.make_missing_files(nowhere, log)
 
 
 def test_a_database_may_lie_below_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import json
 import os
@@ -34,7 +35,7 @@ from ewe.database.protocol import (
     decode_response,
     encode_request,
 )
-from ewe.database.settings import Settings
+from ewe.database.settings import MAX_QUOTED_NAME_CHARS, DatabaseSettings, Settings, unknown_database
 from ewe.database.statement_processes import RemoteWorker, StatementProcess
 from ewe.logger import ErrorLog
 
@@ -274,6 +275,20 @@ def test_a_log_of_complaints_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert limit.line_to_log(1, "wrong") == "wrong (40 such lines were left out)"
 
 
+def test_a_long_name_of_a_database_is_not_compared_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a comparison grows with the name, which may have 1 MB, and the daemon has one thread."""
+    compared: list[int] = []
+
+    def get_close_matches(word: str, *_: object) -> list[str]:
+        compared.append(len(word))
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", get_close_matches)
+    settings = Settings(databases={"log": DatabaseSettings("log.db")})
+    assert len(unknown_database("x" * (1 << 20), settings)) < 100
+    assert compared == [MAX_QUOTED_NAME_CHARS]
+
+
 def test_the_first_fields_of_a_long_request_are_its_database_and_key() -> None:
     frame = encode_request(ClientRequest("log", "SELECT 1" + " " * 9000, key="sesame"))
     assert database_and_key(frame[:100]) == ("log", "sesame")
@@ -317,9 +332,9 @@ def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: Dae
     """Otherwise a thousand gateways that all ask for it would be a thousand nested calls."""
     asks, own_end = joined(lines, os.geteuid())
     other, other_end = joined(lines, os.geteuid())
-    worker = RemoteWorker(None, 0, None, lines.note_finished)  # type: ignore[arg-type]
+    worker = RemoteWorker(None, 0, None, lines.finished_workers.append)  # type: ignore[arg-type]
     lines.running[worker] = other
-    lines.note_finished(worker)
+    lines.finished_workers.append(worker)
     with own_end, other_end:
         status = json.loads(lines.status_response(asks).fragment)
         assert (status["running"], status["served"], len(lines.finished_workers)) == (0, 1, 1)

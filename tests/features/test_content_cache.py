@@ -206,6 +206,28 @@ def test_a_copy_and_its_age(place: Place, clock: Callable[[float], None]) -> Non
 
 
 @pytest.mark.parametrize(
+    "control, fields",
+    [("max-age=60", ()), ("public", (("Expires", http_date(1_000_000_060)),))],
+)
+def test_the_age_of_a_copy_begins_with_the_head(
+    place: Place, clock: Callable[[float], None], control: str, fields: tuple[tuple[str, str], ...]
+) -> None:
+    """A slow client, or a slow program, takes 40 seconds for the body."""
+
+    class SlowProgram(Program):
+        async def receive(self) -> bytes:
+            clock(20)
+            return await super().receive()
+
+    place.says = lambda request: page(control, *fields, body=SlowProgram(b"a"))
+    assert place.ask() == ("fwd=uri-miss", b"a")
+    assert place.ask() == ("hit; ttl=20", b"a")
+    assert place.response.get("age") == "40"
+    clock(20)
+    assert place.ask()[0] == "fwd=stale"
+
+
+@pytest.mark.parametrize(
     ("response", "lines", "is_kept"),
     [
         (page(), (), True),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
+import time
 from collections.abc import Coroutine, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from ewe.config.settings import Config
 from ewe.features import fastcgi
 from ewe.gateway.affinity import Affinity
 from ewe.gateway.connections import Connections
-from ewe.gateway.upstream import Upstream
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.streams.base import Disconnected
@@ -362,6 +364,48 @@ def test_a_name_that_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(client, "poller", lambda: BlockingPoller(here))
         upstream = run(Connections([f"localhost:{port}"], keeps=False).open(client))
         assert upstream.socket.getpeername() == ("127.0.0.1", port)
+        upstream.close()
+
+
+def test_a_name_with_an_address_that_drops_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often the address of IPv6. The next one answers; later connections do not wait for the silent one again."""
+    here, there = socket.socketpair()
+    with here, there, socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as held:
+        silent = held.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        # No second connection fits into its backlog
+        held.enter_context(socket.create_connection(silent.getsockname()))
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (silent, listening)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **how: found)
+        client = MemoryStream([])
+        monkeypatch.setattr(client, "poller", lambda: BlockingPoller(here))
+        connections = Connections(["two.example:80"], keeps=False, connect_timeout=2.0)
+        for least_s, most_s in ((0.9, 1.9), (0.0, 0.9)):
+            began = time.monotonic()
+            upstream = run(connections.open(client))
+            assert upstream.socket.getpeername() == listening.getsockname()
+            assert least_s < time.monotonic() - began < most_s
+            upstream.close()
+
+
+def test_an_answer_that_comes_before_a_reset_is_read() -> None:
+    """A server refuses a long body, and closes the connection before it has read it (RFC 9112 section 9.6)."""
+    client, client_end = socket.socketpair()
+    with client, client_end, socket.create_server(("127.0.0.1", 0)) as listening:
+        address = UpstreamAddress(f"127.0.0.1:{listening.getsockname()[1]}")
+        upstream = run(address.connect(BlockingPoller(client), 10))
+        server, _ = listening.accept()
+        body = memoryview(bytes(1 << 20))
+        while upstream.send(body):  # until the buffers are full
+            pass
+        server.sendall(b"HTTP/1.1 413 Content Too Large\r\n\r\n")
+        server.close()
+        unsent, data = run(upstream.exchange(body, 10))
+        assert (bytes(unsent), data) == (b"", b"HTTP/1.1 413 Content Too Large\r\n\r\n")
+        for _ in range(2):  # an answer that ends with the connection is not complete
+            with pytest.raises(ConnectionResetError):
+                run(upstream.receive(10))
         upstream.close()
 
 

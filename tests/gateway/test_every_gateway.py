@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from support import gateway_programs, web
+from support.application_ends import READERS
 from support.gateway_programs import LARGE, expected_large, program
 from support.libcgi import compiled
 from support.proc import peak_memory
@@ -115,7 +116,7 @@ def talk_once(codec: ModuleType) -> Callable[[socket.socket], None]:
 
     def talk(sock: socket.socket) -> None:
         data = b""
-        while (found := codec.read_request(data)) is None:
+        while (found := READERS[codec](data)) is None:
             data += sock.recv(65536)
         params, body = found
         size = len(body)

@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -456,6 +456,33 @@ def test_both_ways_at_once(start: Start, way_to_wait: str, upstream: HTTPUpstrea
     with closing(server.connect()) as sock:
         sock.sendall(request("/refuse/unread", "Content-Length: 100000", method="POST"))
         assert read_response(sock, "POST")[0] == 413
+
+
+def test_a_server_that_closes_before_it_has_read_the_body(
+    start: Start, way_to_wait: str, upstream: HTTPUpstream
+) -> None:
+    """Its kernel resets the connection then. The client gets the response that came before the reset."""
+
+    def refuse(sock: socket.socket, asked: Asked) -> bool:
+        time.sleep(0.3)  # ewe fills the buffers meanwhile, and waits for room
+        sock.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno!")
+        asked.file.close()
+        sock.close()
+        return False
+
+    def send(sock: socket.socket) -> None:
+        with suppress(OSError):  # ewe closes the connection after the response
+            sock.sendall(bytes(30 << 20))
+
+    upstream.answers = {"/refuse/unread": refuse}
+    server = start(way_to_wait, "--proxy", f"/=http://127.0.0.1:{upstream.port}", "--max-body", "100m")
+    with closing(server.connect()) as sock:
+        sock.sendall(request("/refuse/unread", f"Content-Length: {30 << 20}", method="POST"))
+        sending = threading.Thread(target=send, args=(sock,))
+        sending.start()
+        status, _, body = read_response(sock, "POST")
+        assert (status, body) == (413, b"no!")
+        sending.join()
 
 
 def test_several_addresses(start: Start, upstream: HTTPUpstream) -> None:

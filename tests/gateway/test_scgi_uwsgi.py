@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import web
+from support.application_ends import READERS, WireError, read_scgi_request, read_uwsgi_request
 from support.memory import MemoryStream
 from support.proc import open_files
 from support.server import MODELS, Start, wait_until
@@ -62,10 +63,10 @@ def test_a_request_as_the_documentation_of_uwsgi_has_it() -> None:
 def test_requests_come_back(codec: ModuleType, variables: dict[bytes, bytes], body: bytes, cut: int) -> None:
     requester = codec.Requester()
     head = requester.begin_with(requester.encode_request(variables, len(body)), False)
-    found = codec.read_request(head + requester.input(body))
+    found = READERS[codec](head + requester.input(body))
     assert found is not None and found[1] == body
     assert found[0].items() >= variables.items() and b"PATH_INFO" in found[0]
-    assert codec.read_request(head[: cut % len(head)]) is None
+    assert READERS[codec](head[: cut % len(head)]) is None
     assert requester.feed(b"answer") == [Output(b"answer")]
 
 
@@ -100,8 +101,8 @@ def test_what_uwsgi_cannot_carry() -> None:
     ],
 )  # fmt: skip
 def test_what_no_web_server_may_send_over_scgi(data: bytes, told: str) -> None:
-    with pytest.raises(scgi.SCGIError, match=told):
-        scgi.read_request(data)
+    with pytest.raises(WireError, match=told):
+        read_scgi_request(data)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +113,8 @@ def test_what_no_web_server_may_send_over_scgi(data: bytes, told: str) -> None:
     ],
 )  # fmt: skip
 def test_what_no_web_server_may_send_over_uwsgi(data: bytes, told: str) -> None:
-    with pytest.raises(uwsgi.UwsgiError, match=told):
-        uwsgi.read_request(data)
+    with pytest.raises(WireError, match=told):
+        read_uwsgi_request(data)
 
 
 @CODECS
@@ -121,7 +122,6 @@ def test_bad_bytes_are_never_anything_but_the_typed_error(codec: ModuleType) -> 
     """Mutations of a good request: complete, incomplete, or the error; and complete stays complete."""
     requester = codec.Requester()
     good = requester.begin_with(requester.encode_request(REQUEST, 4), False) + b"body"
-    error = scgi.SCGIError if codec is scgi else uwsgi.UwsgiError
     chance = random.Random(7)
     outcomes = {"complete": 0, "incomplete": 0, "refused": 0}
     for _ in range(20_000):
@@ -137,11 +137,11 @@ def test_bad_bytes_are_never_anything_but_the_typed_error(codec: ModuleType) -> 
             else:
                 data[at:at] = chance.randbytes(chance.randrange(1, 12))
         try:
-            found = codec.read_request(bytes(data))
+            found = READERS[codec](bytes(data))
             outcomes["incomplete" if found is None else "complete"] += 1
             if found is not None:
-                assert codec.read_request(bytes(data) + b"more") == (found[0], found[1] + b"more")
-        except error as reason:
+                assert READERS[codec](bytes(data) + b"more") == (found[0], found[1] + b"more")
+        except WireError as reason:
             assert "\n" not in str(reason)
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 100, outcomes
@@ -178,7 +178,7 @@ class Application:
         """Read the request, answer it, and close."""
         data = b""
         with suppress(OSError), sock:
-            while (found := self.codec.read_request(data)) is None:
+            while (found := READERS[self.codec](data)) is None:
                 data += sock.recv(65536)
             params, body = found
             self.seen.append(params)
