@@ -117,6 +117,7 @@ def test_a_host_that_jetty_cannot_read_is_replaced_by_the_servers_name() -> None
 
 class Request:
     def __init__(self) -> None:
+        self.user = "alice"
         self.key = ("alice", "java")
         self.limits = NO_LIMITS
         self.queued_at = 0.0
@@ -131,6 +132,7 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler[Request, Engine]) -> None:
         self.scheduler = scheduler
+        self.user, self.language = "alice", "java"
         self.key = ("alice", "java")
         self.used_at = 0.0
         self.deadline = float("inf")

@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import Engine
-from ewe.xswitch.switch.scheduler import LANGUAGE, USER
 from ewe.xswitch.user_limits import UserLimits
 
 ACTIONS = ("list", "restart", "drain", "log")
@@ -115,11 +114,7 @@ class Control:
     def engines_named_by(self, action: Action) -> list[Engine]:
         """Return the engines that an action names, among those that it may reach."""
         engines = self.context.scheduler.engines
-        return [
-            engine
-            for engine in engines
-            if action.includes(engine.key[USER], engine.key[LANGUAGE], engine.pid)
-        ]
+        return [engine for engine in engines if action.includes(engine.user, engine.language, engine.pid)]
 
     def carry_out(self, action: Action) -> dict[str, Any]:
         """Carry out `log`, `restart` or `drain`; return the answer.
@@ -132,10 +127,11 @@ class Control:
         ended: list[int] = []
         ending: list[int] = []
         for engine in self.engines_named_by(action):
-            user, language = engine.key
             has_ended = self.context.scheduler.drain(engine, END_CAUSES[action.name])
             (ended if has_ended else ending).append(engine.pid)
-            self.context.log.info(f"{action.name} of {user}'s {language} engine {engine.pid}: {action.by}")
+            self.context.log.info(
+                f"{action.name} of {engine.user}'s {engine.language} engine {engine.pid}: {action.by}"
+            )
         return {
             "ended": sorted(ended),
             "ending": sorted(ending),

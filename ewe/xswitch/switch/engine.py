@@ -40,7 +40,7 @@ from ewe.xswitch.switch.error_lines import ErrorLines
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
-from ewe.xswitch.switch.scheduler import USER, Key
+from ewe.xswitch.switch.scheduler import Key
 
 HOLD_SECONDS = 0.001  # that the first output waits for the end of the response
 MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
@@ -77,6 +77,7 @@ class Engine:
         self.context = context
         self.loop = context.loop
         self.key = key
+        self.user, self.language = key
         self.data = data
         self.errors = ErrorLines(self.loop, errors, self.log_error_line)
         self.outbox = Outbox(self.loop, data, self.pause_body, self.resume_body)
@@ -346,7 +347,7 @@ class Engine:
 
     def log_error_line(self, line: str) -> None:
         """Log a line of standard error."""
-        self.context.log_error_line(self.key[USER], line)
+        self.context.log_error_line(self.user, line)
 
     def check_spinning(self) -> bool:
         """Return whether an idle engine has used the CPU since the last call, and log it then.
@@ -364,7 +365,7 @@ class Engine:
         if not self.ended_requests or not has_cleaned_up or cpu_s - last_cpu_s < allowed_s:
             return False
         self.context.log_for_user(
-            self.key[USER], f"{self.script}: it goes on after the end of its answer; its engine is ended"
+            self.user, f"{self.script}: it goes on after the end of its answer; its engine is ended"
         )
         return True
 

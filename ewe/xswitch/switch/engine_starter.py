@@ -20,7 +20,7 @@ from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
-from ewe.xswitch.switch.scheduler import LANGUAGE, USER, Key
+from ewe.xswitch.switch.scheduler import Key
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]
@@ -40,9 +40,10 @@ class EngineStarter:
         Return None if there is no engine for the scheduler to keep. The exchange has then failed, or, if the new
         engine has failed, has asked the scheduler for another one (Exchange.engine_failed).
         """
-        kind = self.context.settings.engines.get(exchange.key[LANGUAGE])
+        _, language = exchange.key
+        kind = self.context.settings.engines.get(language)
         if kind is None:
-            exchange.fail(500, f"there is no engine {exchange.key[LANGUAGE]} any more")
+            exchange.fail(500, f"there is no engine {language} any more")
             return None
         try:
             engine, engine_descriptors = self.open_engine(exchange.key, kind)
@@ -96,7 +97,7 @@ class EngineStarter:
             elif engine.state is not CLOSED:
                 engine.start_refused(answer["status"], answer["refused"])
 
-        order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[LANGUAGE]}
+        order = {"order": "start", "path": script, "uid": uid, "engine": engine.language}
         self.orders.ask(
             self.orders.user_of(script),
             order,
@@ -153,5 +154,5 @@ class EngineStarter:
         """Tell an engine that its process has ended. cause: why the kernel has killed it, if it has."""
         if (engine := self.running.pop(pid, None)) is not None:
             if cause:
-                self.context.log_for_user(engine.key[USER], f"{engine.script}: {cause}")
+                self.context.log_for_user(engine.user, f"{engine.script}: {cause}")
             engine.process_ended(status)

@@ -87,7 +87,7 @@ class FarConnection(FastCGIEngine):
         """data: a connecting socket."""
         super().__init__(engine.context, engine.key, data, -1)
         self.engine = engine
-        self.name = engine.key[0]  # in the trace
+        self.name = engine.user  # in the trace
         self.tls = data
         self.has_answered = False  # whether it has answered a question of the watch
         self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
@@ -176,7 +176,8 @@ class FarEngine:
         self.kind = kind
         self.tls = tls
         self.name = f"engines {kind.name} on {kind.address}"
-        self.key = (f"@{kind.name}", kind.name)  # no account has such a name
+        self.user, self.language = f"@{kind.name}", kind.name  # no account has such a name
+        self.key = self.user, self.language
         self.state = HostState.UNKNOWN
         self.reason = ""  # why the other machine is down
         self.changed_at = time.monotonic()

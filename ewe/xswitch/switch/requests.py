@@ -30,7 +30,6 @@ from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.peers import Peers
 from ewe.xswitch.switch.primer import Primer
 from ewe.xswitch.switch.response_head import NO_ENGINE
-from ewe.xswitch.switch.scheduler import USER
 from ewe.xswitch.switch.web_server_connection import BeginExchange, WebServerConnection
 from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
@@ -133,9 +132,10 @@ class ScriptRequests:
 
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
-        exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
+        engine = self.peers.engines[kind.name]
+        exchange.user, exchange.key = engine.user, engine.key
         exchange.limits = NO_LIMITS
-        exchange.user = exchange.key[USER]
+        exchange.is_far = True
         exchange.identified()
 
     def identified(self, exchange: Exchange, answer: Answer, has_waited: bool = False) -> None:

@@ -26,7 +26,7 @@ from ewe.xswitch.switch.engine import CLOSED, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
-from ewe.xswitch.switch.scheduler import LANGUAGE, Key
+from ewe.xswitch.switch.scheduler import Key
 
 SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
@@ -179,7 +179,7 @@ class SharedEngine(Engine):
 
     def has_room(self) -> bool:
         """Return whether another request may be assigned: the limits for requests allow it."""
-        max_requests = self.context.settings.max_requests_of(self.key[LANGUAGE])
+        max_requests = self.context.settings.max_requests_of(self.language)
         return (
             self.state is not CLOSED
             and self.running() < self.max_connections

@@ -23,7 +23,7 @@ from ewe.xswitch.switch.engine_starter import EngineStarter
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, IDENTIFYING
 from ewe.xswitch.switch.peers import Peers
-from ewe.xswitch.switch.scheduler import ENDINGS, LANGUAGE, USER, Scheduler
+from ewe.xswitch.switch.scheduler import ENDINGS, Scheduler
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
 
 MAX_MEASURED = 1000  # engines whose memory the status shows: a message has no room for more
@@ -200,7 +200,7 @@ def collect_metrics(scheduler: Scheduler[Any, Engine], connections: int) -> dict
     """
     engines = {language: {"busy": 0, "idle": 0} for language in scheduler.languages}
     for engine in scheduler.engines:
-        engines[engine.key[LANGUAGE]]["busy" if engine.is_busy() else "idle"] += 1
+        engines[engine.language]["busy" if engine.is_busy() else "idle"] += 1
     counters = scheduler.counters
     return {
         "engines": engines,
@@ -220,8 +220,8 @@ def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
     private, shared = memory.get(str(engine.pid), (0, 0))
     busy = engine.is_busy()
     return {
-        "user": engine.key[USER],
-        "language": engine.key[LANGUAGE],
+        "user": engine.user,
+        "language": engine.language,
         "pid": engine.pid,
         "state": "busy" if busy else "idle",
         "requests": engine.ended_requests,

@@ -32,7 +32,8 @@ class NamedEngine(Protocol):
     """An engine, as the trace sees it. end_cause: why it is closed."""
 
     name: str
-    key: tuple[str, str]
+    user: str
+    language: str
     pid: int
     end_cause: str
 
@@ -47,8 +48,7 @@ class SwitchTrace:
     def engine_begins(self, engine: NamedEngine) -> None:
         """Give an engine its name in the trace (pid.number), and write that it is begun."""
         engine.name = f"{os.getpid()}.{next(self.engines)}"
-        user, language = engine.key
-        self.trace.write("x-engine", NONE, f"{engine.name} {word(user)} {word(language)}")
+        self.trace.write("x-engine", NONE, f"{engine.name} {word(engine.user)} {word(engine.language)}")
 
     def process_runs(self, engine: NamedEngine) -> None:
         """Write that suexecme has started the engine's process."""
