@@ -192,32 +192,31 @@ class Settings:
         """The account that runs scripts below the roots, if X-Switch is root."""
         return self.script_user or self.user
 
-    def limits_of(
+    def engine_limits(
         self, kind: EngineKind, user_limits: UserLimits = NO_LIMITS, cgroup_keys: Collection[str] = ()
     ) -> EngineLimits:
-        """Return the kernel's limits (setrlimit) of an engine of this kind.
+        """Return the kernel's limits (setrlimit) of an engine of this kind; 0: no limit.
 
         user_limits: the limits of its user, which are stronger than the general ones. cgroup_keys: the keys of
         `user_limits` that a cgroup enforces for all engines of the user together: the limit of one engine must then
         not be lower. An engine without a limit of addresses (a JVM) stays without one.
         """
-        limits_of_kind = {"memory": kind.memory, "processes": kind.processes}
-        general = self.limits._replace(
-            **{name: limit for name, limit in limits_of_kind.items() if limit is not None}
-        )
-        own = {"cpu": user_limits.cpu, "file_size": user_limits.file_size}
-        values = {name: limit for name, limit in own.items() if limit is not None}
+        limits = self.limits._asdict()
         for name in ("memory", "processes"):
-            user_limit, general_limit = getattr(user_limits, name), getattr(general, name)
+            if (kind_limit := getattr(kind, name)) is not None:
+                limits[name] = kind_limit
+        for name in ("cpu", "file_size", "memory", "processes"):
+            user_limit = getattr(user_limits, name)
             if user_limit is None or (name == "memory" and kind.memory == 0):
                 continue
-            if name not in cgroup_keys:
-                values[name] = user_limit
-            elif general_limit:  # 0 is no limit
-                values[name] = max(general_limit, user_limit) if user_limit else 0
-        return general._replace(**values)
+            if name in cgroup_keys:
+                is_limited = bool(limits[name] and user_limit)
+                limits[name] = max(limits[name], user_limit) if is_limited else 0
+            else:
+                limits[name] = user_limit
+        return EngineLimits(**limits)
 
-    def own_limits(self, user: str, groups: Collection[str] = ()) -> UserLimits:
+    def user_limits(self, user: str, groups: Collection[str] = ()) -> UserLimits:
         """Return the limits of a user.
 
         Each limit comes from the user's own table if it is there, otherwise from the first group that sets it.

@@ -293,8 +293,8 @@ class Suexecme:
 
         descriptors: the engine's sockets and its end of the pipe for errors.
         """
-        user_limits = self.own_limits(account)
-        limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
+        user_limits = self.user_limits(account)
+        limits = self.settings.engine_limits(kind, user_limits, self.cgroups.enforced)
         try:
             cgroup = self.cgroups.prepare(account.uid, user_limits)
         except OSError as reason:
@@ -387,9 +387,9 @@ class Suexecme:
                 pass  # there is no such group: Settings.warnings() has said so
         return groups
 
-    def own_limits(self, account: Account) -> UserLimits:
+    def user_limits(self, account: Account) -> UserLimits:
         """Return the limits of an account: its own table's, or those of its groups."""
-        return self.settings.own_limits(account.name, self.groups_of(account))
+        return self.settings.user_limits(account.name, self.groups_of(account))
 
     def report_limits(self) -> None:
         """Log whether cgroups or setrlimit(2) enforce the limits of users, if there are any limits.
@@ -410,7 +410,7 @@ class Suexecme:
         self.report_limits()
         for account in {account.uid: account for account in self.engines.values()}.values():
             try:
-                self.cgroups.change_limits(account.uid, self.own_limits(account))
+                self.cgroups.change_limits(account.uid, self.user_limits(account))
             except OSError as reason:
                 self.log.error(f"the limits of {account.name} do not change: {reason.strerror}")
 
