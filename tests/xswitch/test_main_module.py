@@ -268,7 +268,9 @@ def test_a_client_that_leaves_within_its_body_costs_no_other_connection(
 ) -> None:
     connection = FarConnection.__new__(FarConnection)
     engine, exchange = Mock(), Mock(state=state)
-    vars(connection).update(engine=engine, exchange=exchange, tls=Mock(fault=""), state=EngineState.CLOSED)
+    vars(connection).update(
+        far_engine=engine, exchange=exchange, tls=Mock(fault=""), state=EngineState.CLOSED
+    )
     connection.fail("the client left before its body was complete")
     assert exchange.engine_failed.called and engine.close_unused.called == is_closed
 
