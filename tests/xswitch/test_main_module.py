@@ -19,7 +19,7 @@ from support.counting import Calls
 from support.server import ROOT, wait_until
 from support.xswitch_client import Connection
 
-from ewe.gateway.records import PARAMS, Requester, end_records, record
+from ewe.gateway.records import PARAMS, Began, Input, Requester, Responder, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import EngineKind
@@ -170,6 +170,50 @@ def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -
             and data.recv(9) == b"a=1"
             and control.recv(9000) == post.engine_request
         )
+
+
+def test_a_request_that_its_fastcgi_engine_never_got_is_given_to_another(bench: Bench) -> None:
+    """The same with an engine that speaks FastCGI, as that of PHP does."""
+    _, first = bench.exchange("php")
+    first.identified()
+    bench.start_engine(4_000_000)  # and it dies: no process holds its listening socket
+    [dead] = bench.switch.scheduler.engines
+    dead.response_complete(HEAD, 0)
+    client, post = bench.exchange("php")
+    post.params[b"REQUEST_METHOD"] = b"POST"
+    post.body_pieces.insert(0, b"a=1")
+    post.identified()
+    assert dead.state is EngineState.CLOSED and dead not in bench.switch.scheduler.engines
+    assert post.state is State.RUNNING and not client.ended
+    message, (listening, errors) = bench.next_start()
+    os.close(errors)
+    with socket.socket(fileno=listening) as listener, listener.accept()[0] as data:
+        began, *body = Responder().feed(data.recv(9000))
+        assert isinstance(began, Began) and began.params[b"REQUEST_METHOD"] == b"POST"
+        assert message["order"] == "start" and body == [Input(b"a=1"), Input(b"")]
+
+
+def test_a_post_that_its_jvm_never_got_takes_another_connection(bench: Bench) -> None:
+    """The JVM has closed the connection of the request before."""
+    _, first = bench.exchange("java")
+    first.identified()
+    message, (listening, errors) = bench.next_start()
+    bench.switch.handle_message({"id": message["id"], "pid": 4_000_000}, [])
+    os.close(errors)
+    [jvm] = bench.switch.scheduler.engines
+    with socket.socket(fileno=listening) as listener, listener.accept()[0]:  # it carries no requests
+        listener.accept()[0].close()
+        [connection] = jvm.connections
+        connection.response_complete(HEAD, 0)
+        client, post = bench.exchange("java")
+        post.params |= {b"REQUEST_METHOD": b"POST", b"CONTENT_LENGTH": b"3"}
+        post.body_pieces.insert(0, b"a=1")
+        post.identified()
+        assert connection.state is EngineState.CLOSED
+        assert post.state is State.RUNNING and not client.ended
+        with listener.accept()[0] as data:
+            _began, *body = Responder().feed(data.recv(9000))
+            assert body == [Input(b"a=1"), Input(b"")]
 
 
 def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Bench) -> None:

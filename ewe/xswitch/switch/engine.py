@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from enum import Enum
 
 from ewe.xswitch.switch.context import STALLED_SECONDS, Context
@@ -118,6 +119,15 @@ class Engine:
     def send_request(self, exchange: Exchange) -> None:
         """Write the head of a request, and the part of its body that has arrived."""
         raise NotImplementedError
+
+    def give_back(self, exchange: Exchange, body_pieces: Sequence[bytes] = ()) -> None:
+        """Close the engine, and make another one run the exchange: this one had ended before the request came.
+
+        body_pieces: the part of the body that was taken for this engine.
+        """
+        self.take_exchange()
+        self.close()
+        exchange.engine_was_dead(body_pieces)
 
     def send_body(self, data: bytes) -> None:
         """Write more of the body; b"" is its end."""
