@@ -22,7 +22,7 @@ from support.xswitch_client import Connection
 from ewe.gateway.records import PARAMS, Began, Input, Requester, Responder, end_records, record
 from ewe.logger import ErrorLog
 from ewe.xswitch import channel
-from ewe.xswitch.engine_kinds import EngineKind
+from ewe.xswitch.engine_kinds import BUILT_IN, EngineKind
 from ewe.xswitch.protocol import SUCCESS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.engine import HOLD_SECONDS, Engine, EngineState
@@ -281,6 +281,17 @@ def test_the_timer_of_an_earlier_installation_lets_no_later_request_go_on(bench:
     installations.ended("/home/alice")
     loop.call_due_timers(first_due_at)
     assert gone_on == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_far"),
+    [("/srv/x.far", True), ("/srv/x.py", False), ("", False), ("/" + "a/" * 2045 + "x.far", False)],
+)
+def test_a_path_that_no_file_can_have_is_not_far(bench: Bench, file: str, is_far: bool) -> None:
+    """To look up each directory of a path of 256 KB would keep the event loop for seconds."""
+    far = EngineKind("far", extensions=(".far",), address="192.0.2.7:9443")
+    bench.switch.context.settings = Settings(engines={**BUILT_IN, "far": far})
+    assert bench.switch.peers.far_kind_of(file, {}) is (far if is_far else None)
 
 
 def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:

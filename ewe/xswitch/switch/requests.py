@@ -17,6 +17,7 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, IDENTIFYING
 from ewe.xswitch.switch.identify import (
+    MAX_PATH_BYTES,
     Answer,
     IdentifiedScript,
     Identifier,
@@ -35,7 +36,6 @@ from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
 
 STATUS_URL = XSWITCH_STATUS_PATH.encode()
-MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
 class ScriptRequests:
@@ -73,7 +73,7 @@ class ScriptRequests:
             return self.begin_status(client, params, body)
         self.context.counters["requests"] += 1
         file = script_file(params)
-        far_kind = self.peers.kind_of(file, params) if self.peers.engines else None
+        far_kind = self.peers.far_kind_of(file, params) if self.peers.engines else None
         application: WebApplication | None = None
         path, signature = file, Signature()
         try:
