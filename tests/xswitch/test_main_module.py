@@ -509,6 +509,18 @@ def test_a_fault_in_one_request_does_not_keep_those_that_wait_for_the_same_answe
     assert len(answers) == len(faults) == 1
 
 
+def test_a_user_whose_name_is_not_utf8_gets_answers(bench: Bench) -> None:
+    """pwd gives such a byte as a surrogate, which cannot be encoded as UTF-8."""
+    answers: list[Answer] = []
+    bench.switch.identifier.identify("/x.py", (), answers.append)
+    owner = {"user": "j\udcf6rg", "uid": os.getuid(), "groups": [], "home": "/home/j\udcf6rg"}
+    about = {"path": "/x.py", "language": "python", "interpreter": "", "environment": {}}
+    bench.switch.handle_message({"id": 1, **owner, **about}, [])
+    [answer] = answers
+    assert isinstance(answer, IdentifiedScript)
+    assert (answer.variables[b"USER"], answer.variables[b"HOME"]) == (b"j\xf6rg", b"/home/j\xf6rg")
+
+
 class RunningEngine:
     """An engine that runs an exchange, and its process, which the test plays."""
 

@@ -23,6 +23,7 @@ from ewe.xswitch.switch.orders import Orders
 
 CACHE_SECONDS = 2.0  # that an answer of suexecme is valid
 MAX_SCRIPTS = 5000  # cached owners, and as many cached refusals
+MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 MAX_PATH_INFO_PARTS = 50  # parts of a path that may follow the script's name (PATH_INFO)
 
 Signature = tuple[int, ...]  # differs when a file differs; empty if the main process cannot see the file
@@ -91,8 +92,9 @@ class Identifier:
 
         def answered(message: dict[str, Any]) -> None:
             """Cache suexecme's answer, and pass it to all requests that wait for it."""
+            callbacks = self.waiting_callbacks.pop(key)
             answer = self.cache_answer(path, signature, message)
-            for callback in self.waiting_callbacks.pop(key):
+            for callback in callbacks:
                 try:
                     callback(answer)
                 except Exception as fault:  # the other requests for this script go on
@@ -204,5 +206,5 @@ def own_variables(user: str, home: str, path: str) -> dict[bytes, bytes]:
         b"SCRIPT_FILENAME": os.fsencode(path),
         b"PATH": SEARCH_PATH.encode(),
         b"HOME": os.fsencode(home),
-        b"USER": user.encode(),
+        b"USER": os.fsencode(user),
     }
