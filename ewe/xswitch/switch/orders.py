@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Answered = Callable[[dict[str, Any]], None]
 
 MAX_UNANSWERED = 4  # orders that suexecme has and has not answered
-SILENT_SECONDS = 5.0  # the minimum time that suexecme has to answer an order
+# The minimum time that suexecme has to answer an order. It may wait for a preloaded parent that hangs, for
+# ANSWER_SECONDS (privileged/preloaded.py)
+SILENT_SECONDS = 8.0
 NO_ANSWER = "suexecme does not answer"
 
 
