@@ -345,28 +345,8 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
     values = by_field_name(FILE_TABLE.read_at(f"{where}:", table))
     engines = dict(BUILT_IN)
     for name, engine_table in values.pop("engines", {}).items():
-        label = f"{where}: [engines.{name}]"
-        kind = engines.get(name) or EngineKind(name, ())
-        if "command" in engine_table:
-            kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
-        engines[name] = kind = replace(kind, **by_field_name(engine_table))
-        if kind.address:
-            engines[name] = far_kind(kind, engine_table, label)
-            continue
-        if not kind.command:
-            raise ConfigError(
-                f"{label}: command is missing: it names the program of the engine and its arguments"
-            )
-        if kind.connections > 1 and kind.protocol != "fastcgi":
-            raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
-        if "isolation" in engine_table and kind.protocol != "engine":
-            raise ConfigError(f'{label}: isolation needs protocol = "engine"')
-        if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
-            if "preload" in engine_table:
-                raise ConfigError(
-                    f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked"
-                )
-            engines[name] = replace(kind, preload=None)
+        built_in = BUILT_IN.get(name, EngineKind(name))
+        engines[name] = engine_kind(built_in, engine_table, f"{where}: [engines.{name}]")
     directories = values.pop("directories", {})
     for directory, name in directories.items():
         if name not in engines:
@@ -381,6 +361,32 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
         renamed=tuple(FILE_TABLE.renamed(f"{where}:", table)),
         **values,
     )
+
+
+def engine_kind(built_in: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:
+    """Return the kind of engine that a table describes. Raises ConfigError.
+
+    built_in: the built-in kind of this name; without one, a kind without values. engine_table: [engines.NAME], with
+    the keys that replace values of `built_in`. label: how an error begins.
+    """
+    kind = replace(built_in, **by_field_name(engine_table))
+    if kind.address:
+        return far_kind(kind, engine_table, label)
+    if "command" in engine_table:
+        kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
+    if not kind.command:
+        raise ConfigError(
+            f"{label}: command is missing: it names the program of the engine and its arguments"
+        )
+    if kind.connections > 1 and kind.protocol != "fastcgi":
+        raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
+    if "isolation" in engine_table and kind.protocol != "engine":
+        raise ConfigError(f'{label}: isolation needs protocol = "engine"')
+    if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
+        if "preload" in engine_table:
+            raise ConfigError(f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked")
+        kind = replace(kind, preload=None)
+    return kind
 
 
 def far_kind(kind: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:

@@ -321,22 +321,9 @@ class Suexecme:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
         account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
-        process enters them; "": none. descriptors: data socket, pipe for errors and control socket; or, for
-        FastCGI, listening socket and pipe for errors.
+        process enters them; "": none. descriptors: those of the order (numbered_descriptors).
         """
-        data_or_listener, errors, *control = descriptors
-        # Number in the engine's process -> descriptor of this process
-        if kind.protocol == "engine":
-            [control_socket] = control
-            engine_descriptors = {
-                0: data_or_listener,
-                1: data_or_listener,
-                2: errors,
-                CONTROL_DESCRIPTOR: control_socket,
-            }
-        else:  # FastCGI expects its listening socket as descriptor 0
-            engine_descriptors = {0: data_or_listener, 1: errors, 2: errors}
-        environment = {**clean_environment(account), **kind.variables}
+        engine_descriptors = numbered_descriptors(kind, descriptors)
         command = kind.command
         needs_work_directory = any(WORK_PLACEHOLDER in word for word in command)
         work_directory = self.work_directories.make(account) if needs_work_directory else ""
@@ -348,7 +335,7 @@ class Suexecme:
         try:
             pid = start(
                 command,
-                environment,
+                {**clean_environment(account), **kind.variables},
                 engine_descriptors,
                 lambda: become(account, limits, cgroup, namespace),
                 adopts,
@@ -500,8 +487,9 @@ class Suexecme:
             self.killed_pids.add(pid)
             kill_session(pid)
             self.leftovers.seek({account.uid})
-        elif pid in self.self_ended:
-            self.leftovers.seek({self.self_ended.pop(pid)})
+        elif pid in self.self_ended:  # only its leftover processes can still run
+            uid = self.self_ended.pop(pid)
+            self.leftovers.seek({uid})
 
     def spared_pids(self) -> set[int]:
         """Return the children that are not leftovers. A process in the session of one of them is spared, too.
@@ -546,6 +534,18 @@ class Suexecme:
                     self.log.error(
                         f"cannot start the preloaded parent of {name}: {reason.strerror}; engines start without it"
                     )
+
+
+def numbered_descriptors(kind: EngineKind, descriptors: Sequence[int]) -> dict[int, int]:
+    """Return the descriptors of an engine: its number in the engine's process -> the descriptor of this process.
+
+    descriptors: data socket, pipe for errors and control socket; for FastCGI listening socket and pipe for errors.
+    """
+    if kind.protocol == "engine":
+        data, errors, control = descriptors
+        return {0: data, 1: data, 2: errors, CONTROL_DESCRIPTOR: control}
+    listener, errors = descriptors
+    return {0: listener, 1: errors, 2: errors}  # FastCGI expects its listening socket as descriptor 0
 
 
 def kill_session(pid: int) -> None:
