@@ -85,15 +85,13 @@ class StatusRequests:
             exchange.answer(status_response(numbers, AS_JSON))
             return exchange
 
-        def on_measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
-                status = self.collect_status(answer)
-                if b"XSWITCH_STATUS" in params:
-                    # The account that asks over X-Switch's own socket may not see the engines of all users
-                    status = self.control.part_for(client.socket, status)
-                exchange.answer(status_response(status, params))
+        def response(status: dict[str, Any]) -> bytes:
+            if b"XSWITCH_STATUS" in params:
+                # The account that asks over X-Switch's own socket may not see the engines of all users
+                status = self.control.part_for(client.socket, status)
+            return status_response(status, params)
 
-        self.measure(list(self.starter.running), on_measured)
+        self.answer_with_status(exchange, list(self.starter.running), response)
         return exchange
 
     def begin_action(
@@ -113,12 +111,11 @@ class StatusRequests:
             exchange.answer(status_response(self.control.carry_out(action), AS_JSON))
             return exchange
 
-        def on_measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
-                status = self.collect_status(answer)
-                exchange.answer(status_response(self.control.visible_part(status, action), AS_JSON))
-
-        self.measure([engine.pid for engine in self.control.engines_named_by(action)], on_measured)
+        self.answer_with_status(
+            exchange,
+            [engine.pid for engine in self.control.engines_named_by(action)],
+            lambda status: status_response(self.control.visible_part(status, action), AS_JSON),
+        )
         return exchange
 
     def collect_status(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -130,11 +127,19 @@ class StatusRequests:
         status = collect_status(self.context.scheduler, count, self.started_at, answer)
         return {**status, "far": self.peers.describe(time.monotonic())}
 
-    def measure(self, pids: Sequence[int], on_measured: Callable[[dict[str, Any]], None]) -> None:
-        """Make suexecme measure the memory of engines, and call `on_measured` with its answer.
+    def answer_with_status(
+        self, exchange: Exchange, pids: Sequence[int], response: Callable[[dict[str, Any]], bytes]
+    ) -> None:
+        """Make suexecme measure the memory of engines, then answer an exchange with the response to the status.
 
-        Only root may read every engine's memory. A pid of 0 belongs to an engine that suexecme has not started yet.
+        Only root may read every engine's memory. pids: of the engines to measure; 0 belongs to one that suexecme
+        has not started yet. response: returns the response, from the status (collect_status).
         """
+
+        def on_measured(answer: dict[str, Any]) -> None:
+            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
+                exchange.answer(response(self.collect_status(answer)))
+
         order = {"order": "measure", "pids": [pid for pid in pids if pid][:MAX_MEASURED]}
         self.starter.orders.ask("", order, on_measured)
 
