@@ -449,11 +449,15 @@ class Suexecme:
                 self.send_to_main({"installed": account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
-            for name, parent in list(self.preloaded.items()):
-                if parent.pid == pid:
-                    self.log.error(f"the preloaded parent of {name} has ended; engines start without it")
-                    parent.close()
-                    del self.preloaded[name]
+            self.note_parent_end(pid)
+
+    def note_parent_end(self, pid: int) -> None:
+        """Forget a preloaded parent that was reaped; the pids of other children have no effect."""
+        for name, parent in list(self.preloaded.items()):
+            if parent.pid == pid:
+                self.log.error(f"the preloaded parent of {name} has ended; engines start without it")
+                parent.close()
+                del self.preloaded[name]
 
     def note_engine_end(self, pid: int, wait_status: int) -> int | None:
         """Note that an engine was reaped, and tell the main process. Return its uid if suexecme has killed it.

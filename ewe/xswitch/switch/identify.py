@@ -113,10 +113,10 @@ class Identifier:
             refused = RefusedScript(
                 signature,
                 expires_at,
-                message.get("user", ""),
-                message["status"],
-                message["refused"],
-                message.get("installing", ""),
+                user=message.get("user", ""),
+                status=message["status"],
+                reason=message["refused"],
+                home=message.get("installing", ""),
             )
             if refused.status != 503 and not refused.home:
                 self.identified.pop(path, None)
@@ -131,9 +131,15 @@ class Identifier:
             **own_variables(message["user"], message["home"], message["path"]),
         }
         identified = IdentifiedScript(
-            signature, expires_at, message["user"], message["uid"], kind, message["path"], variables,
-            tuple(message["groups"]),
-        )  # fmt: skip
+            signature,
+            expires_at,
+            user=message["user"],
+            uid=message["uid"],
+            kind=kind,
+            path=message["path"],
+            variables=variables,
+            groups=tuple(message["groups"]),
+        )
         self.refused.pop(path, None)
         self.identified[path] = identified
         return identified
