@@ -119,13 +119,28 @@ class StatusRequests:
         return exchange
 
     def collect_status(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the status of this machine, and of engines on other machines.
+        """Return the status: engines, queues, resources and counters, and the engines on other machines.
 
-        answer: of suexecme, to `measure`.
+        All times are in seconds, all sizes in bytes. answer: the answer of suexecme to the order `measure`, with
+        `memory` and `limits`. It has neither if suexecme has refused the order.
         """
-        count = self.count_connections()
-        status = collect_status(self.context.scheduler, count, self.started_at, answer)
-        return {**status, "far": self.peers.describe(time.monotonic())}
+        now = time.monotonic()
+        scheduler = self.context.scheduler
+        memory: Memory = answer.get("memory", {})
+        engines = sorted(scheduler.engines, key=lambda engine: engine.key)
+        return {
+            "uptime": round(now - self.started_at, 1),
+            "engines": [
+                {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
+                for engine in engines
+            ],
+            "waiting": {user: scheduler.waiting_of(user) for user in scheduler.queues},
+            "connections": self.count_connections(),
+            "limits": answer.get("limits", ""),
+            "resources": scheduler.resources.describe(),
+            "counters": dict(sorted(scheduler.counters.items())),
+            "far": self.peers.describe(now),
+        }
 
     def answer_with_status(
         self, exchange: Exchange, pids: Sequence[int], response: Callable[[dict[str, Any]], bytes]
@@ -168,34 +183,6 @@ def may_see_status(params: dict[bytes, bytes], settings: Settings) -> bool:
 def is_loopback(address: bytes) -> bool:
     """Return whether this is a loopback address."""
     return address.startswith(b"127.") or address == b"::1"
-
-
-def collect_status(
-    scheduler: Scheduler[Any, Engine], connections: int, started_at: float, answer: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the status of this machine: its engines, queues, resources and counters.
-
-    All times are in seconds, all sizes in bytes.
-
-    connections: the number of web servers' open connections. started_at: the time.monotonic() at which the main
-    process started. answer: the answer of suexecme to the order `measure`, with `memory` and `limits`. It has
-    neither if suexecme has refused the order. StatusRequests adds the engines on other machines ("far").
-    """
-    now = time.monotonic()
-    memory: Memory = answer.get("memory", {})
-    engines = sorted(scheduler.engines, key=lambda engine: engine.key)
-    return {
-        "uptime": round(now - started_at, 1),
-        "engines": [
-            {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
-            for engine in engines
-        ],
-        "waiting": {user: scheduler.waiting_of(user) for user in scheduler.queues},
-        "connections": connections,
-        "limits": answer.get("limits", ""),
-        "resources": scheduler.resources.describe(),
-        "counters": dict(sorted(scheduler.counters.items())),
-    }
 
 
 def collect_metrics(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any]:
