@@ -166,18 +166,22 @@ def check_settings(command: CommandLine) -> int:
             raise ConfigError(f"{where}: listen: {error}") from None
         if note:
             print(f"ewe-xswitch: note: {note} (listen)", file=sys.stderr)
+    check_log(command)
+    for warning in command.settings.warnings():
+        print(f"ewe-xswitch: {warning}", file=sys.stderr)
+    print(f"configuration ok ({command.file or 'no file'})")
+    return 0
+
+
+def check_log(command: CommandLine) -> None:
+    """Raise ConfigError if X-Switch could not write the log of the command line (--log)."""
     log = command.options.log
     if log.startswith("syslog:"):
-        # Raises ConfigError if the syslog cannot be opened
         open_error_log(command).file.close()
     elif names_file(log):
         written = log if os.path.exists(log) else os.path.dirname(os.path.abspath(log))
         if not os.access(written, os.W_OK):
             raise ConfigError(f"cannot write {log}: {written} does not exist, or is not writable (--log)")
-    for warning in command.settings.warnings():
-        print(f"ewe-xswitch: {warning}", file=sys.stderr)
-    print(f"configuration ok ({command.file or 'no file'})")
-    return 0
 
 
 @interrupt_stops

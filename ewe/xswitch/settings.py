@@ -27,7 +27,7 @@ import os
 import pwd
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 
 from ewe.config.defaults import PACKAGE_DIRECTORY
@@ -58,7 +58,6 @@ from ewe.xswitch.user_limits import (
     NO_LIMITS,
     USERS,
     UserLimits,
-    as_values,
     from_tables,
     merge_first_wins,
 )
@@ -192,32 +191,31 @@ class Settings:
         """The account that runs scripts below the roots, if X-Switch is root."""
         return self.script_user or self.user
 
-    def limits_of(
+    def engine_limits(
         self, kind: EngineKind, user_limits: UserLimits = NO_LIMITS, cgroup_keys: Collection[str] = ()
     ) -> EngineLimits:
-        """Return the kernel's limits (setrlimit) of an engine of this kind.
+        """Return the kernel's limits (setrlimit) of an engine of this kind; 0: no limit.
 
         user_limits: the limits of its user, which are stronger than the general ones. cgroup_keys: the keys of
         `user_limits` that a cgroup enforces for all engines of the user together: the limit of one engine must then
         not be lower. An engine without a limit of addresses (a JVM) stays without one.
         """
-        limits_of_kind = {"memory": kind.memory, "processes": kind.processes}
-        general = self.limits._replace(
-            **{name: limit for name, limit in limits_of_kind.items() if limit is not None}
-        )
-        own = {"cpu": user_limits.cpu, "file_size": user_limits.file_size}
-        values = {name: limit for name, limit in own.items() if limit is not None}
+        limits = self.limits._asdict()
         for name in ("memory", "processes"):
-            user_limit, general_limit = getattr(user_limits, name), getattr(general, name)
+            if (kind_limit := getattr(kind, name)) is not None:
+                limits[name] = kind_limit
+        for name in ("cpu", "file_size", "memory", "processes"):
+            user_limit = getattr(user_limits, name)
             if user_limit is None or (name == "memory" and kind.memory == 0):
                 continue
-            if name not in cgroup_keys:
-                values[name] = user_limit
-            elif general_limit:  # 0 is no limit
-                values[name] = max(general_limit, user_limit) if user_limit else 0
-        return general._replace(**values)
+            if name in cgroup_keys:
+                is_limited = bool(limits[name] and user_limit)
+                limits[name] = max(limits[name], user_limit) if is_limited else 0
+            else:
+                limits[name] = user_limit
+        return EngineLimits(**limits)
 
-    def own_limits(self, user: str, groups: Collection[str] = ()) -> UserLimits:
+    def user_limits(self, user: str, groups: Collection[str] = ()) -> UserLimits:
         """Return the limits of a user.
 
         Each limit comes from the user's own table if it is there, otherwise from the first group that sets it.
@@ -231,6 +229,11 @@ class Settings:
     def is_private(self, user_limits: UserLimits) -> bool:
         """Return whether the engines of a user have a private file system. user_limits: the limits of the user."""
         return self.private if user_limits.private is None else user_limits.private
+
+    def home_in(self, path: str) -> str:
+        """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
+        home, separator, _ = path.partition(f"/{self.userdir.strip('/')}/")
+        return home if separator else ""
 
     def max_memory_of(self, language: str) -> float:
         """Return the size in bytes above which an engine of this language is replaced; inf if there is no limit."""
@@ -346,28 +349,8 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
     values = by_field_name(FILE_TABLE.read_at(f"{where}:", table))
     engines = dict(BUILT_IN)
     for name, engine_table in values.pop("engines", {}).items():
-        label = f"{where}: [engines.{name}]"
-        kind = engines.get(name) or EngineKind(name, ())
-        if "command" in engine_table:
-            kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
-        engines[name] = kind = replace(kind, **by_field_name(engine_table))
-        if kind.address:
-            engines[name] = far_kind(kind, engine_table, label)
-            continue
-        if not kind.command:
-            raise ConfigError(
-                f"{label}: command is missing: it names the program of the engine and its arguments"
-            )
-        if kind.connections > 1 and kind.protocol != "fastcgi":
-            raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
-        if "isolation" in engine_table and kind.protocol != "engine":
-            raise ConfigError(f'{label}: isolation needs protocol = "engine"')
-        if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
-            if "preload" in engine_table:
-                raise ConfigError(
-                    f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked"
-                )
-            engines[name] = replace(kind, preload=None)
+        built_in = BUILT_IN.get(name, EngineKind(name))
+        engines[name] = engine_kind(built_in, engine_table, f"{where}: [engines.{name}]")
     directories = values.pop("directories", {})
     for directory, name in directories.items():
         if name not in engines:
@@ -382,6 +365,32 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
         renamed=tuple(FILE_TABLE.renamed(f"{where}:", table)),
         **values,
     )
+
+
+def engine_kind(built_in: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:
+    """Return the kind of engine that a table describes. Raises ConfigError.
+
+    built_in: the built-in kind of this name; without one, a kind without values. engine_table: [engines.NAME], with
+    the keys that replace values of `built_in`. label: how an error begins.
+    """
+    kind = replace(built_in, **by_field_name(engine_table))
+    if kind.address:
+        return far_kind(kind, engine_table, label)
+    if "command" in engine_table:
+        kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
+    if not kind.command:
+        raise ConfigError(
+            f"{label}: command is missing: it names the program of the engine and its arguments"
+        )
+    if kind.connections > 1 and kind.protocol != "fastcgi":
+        raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
+    if "isolation" in engine_table and kind.protocol != "engine":
+        raise ConfigError(f'{label}: isolation needs protocol = "engine"')
+    if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
+        if "preload" in engine_table:
+            raise ConfigError(f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked")
+        kind = replace(kind, preload=None)
+    return kind
 
 
 def far_kind(kind: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:
@@ -433,16 +442,9 @@ def write_copy(settings: Settings) -> int:
 
     A message is too small for all settings: [directories] may have a line for each student and exercise.
     """
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    values["engines"] = {
-        name: {key.name: getattr(kind, key.name) for key in fields(kind)}
-        for name, kind in settings.engines.items()
-    }
-    for tables in ("users", "groups"):
-        values[tables] = {name: as_values(limits) for name, limits in values[tables].items()}
     descriptor = os.memfd_create("xswitch-settings", os.MFD_CLOEXEC)
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
-        json.dump(values, file)
+        json.dump(asdict(settings), file)
     return descriptor
 
 

@@ -61,37 +61,17 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     origins: by key; a table's keys are written `limits.cpu`, `engines.ruby.command`. Keys without an origin
     have their defaults.
     """
-
-    def line(key: str, value_in_toml: str, prefix: str = "") -> str:
-        """Return the line of a key: the key, its value, and the origin of the value as a comment.
-
-        prefix: the name of the key's table in `origins`, with a dot, such as "limits."; "" for a key that is in no
-        table.
-        """
-        return f"{f'{key} = {value_in_toml}':<35} # {one_line(origins.get(prefix + key, 'default'))}"
-
     yield f"# The settings of ewe-xswitch {__version__}."
     for key, described in GENERAL_KEYS.items():
         value = getattr(settings, key.replace("-", "_"))
-        yield f"# {key} is not set" if value == "" else line(key, toml(described.kind, value))
+        text = toml(described.kind, value)
+        yield f"# {key} is not set" if value == "" else key_line(key, text, origins)
     yield "\n[limits]"
     for key, described in LIMIT_KEYS.items():
         limit = getattr(settings.limits, key.replace("-", "_"))
-        yield line(key, toml(described.kind, limit), "limits.")
+        yield key_line(key, toml(described.kind, limit), origins, "limits")
     for name, engine in settings.engines.items():
-        yield f"\n[engines.{name if name.isidentifier() else quoted(name)}]"
-        built_in = vars(BUILT_IN.get(name, EngineKind("")))
-        for key, described in ENGINE_KEYS.items():
-            attribute = key.replace("-", "_")
-            value = getattr(engine, attribute)
-            is_default = value == built_in[attribute]
-            if engine.address and key not in FAR_KEYS:
-                continue
-            if value in (None, "") or (is_default and value in ((), {})):
-                continue
-            text = line(key, toml(described.kind, value), f"engines.{name}.")
-            # A default is a comment: with a key `command`, X-Switch would not take the table for a built-in engine.
-            yield f"# {text}" if is_default else text
+        yield from engine_lines(name, engine, origins)
     yield "\n[directories]"
     for directory, name in settings.directories.items():
         yield f"{quoted(directory or '/')} = {quoted(name)}"
@@ -100,7 +80,33 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
             yield f"\n[{tables}.{quoted(name)}]"
             for key, described in USER_LIMIT_KEYS.items():
                 if (value := getattr(limits, key.replace("-", "_"))) is not None:
-                    yield line(key, toml(described.kind, value), f"{tables}.{name}.")
+                    yield key_line(key, toml(described.kind, value), origins, f"{tables}.{name}")
+
+
+def engine_lines(name: str, engine: EngineKind, origins: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of the table [engines.NAME]. origins: see as_toml()."""
+    yield f"\n[engines.{name if name.isidentifier() else quoted(name)}]"
+    built_in = vars(BUILT_IN.get(name, EngineKind("")))
+    for key, described in ENGINE_KEYS.items():
+        attribute = key.replace("-", "_")
+        value = getattr(engine, attribute)
+        is_default = value == built_in[attribute]
+        if engine.address and key not in FAR_KEYS:
+            continue
+        if value in (None, "") or (is_default and value in ((), {})):
+            continue
+        text = key_line(key, toml(described.kind, value), origins, f"engines.{name}")
+        # A default is a comment: with a key `command`, X-Switch would not take the table for a built-in engine.
+        yield f"# {text}" if is_default else text
+
+
+def key_line(key: str, value_in_toml: str, origins: Mapping[str, str], table: str = "") -> str:
+    """Return the line of a key: the key, its value, and the origin of the value as a comment.
+
+    table: the name of the key's table in `origins`, such as "limits"; "" for a key that is in no table.
+    """
+    full_key = f"{table}.{key}" if table else key
+    return f"{f'{key} = {value_in_toml}':<35} # {one_line(origins.get(full_key, 'default'))}"
 
 
 main = page_printer("python -m ewe.xswitch.settings_page", page)

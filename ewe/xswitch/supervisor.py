@@ -195,11 +195,7 @@ class Supervisor:
                     time.sleep(MIN_LIFE_S)
                     continue
                 if not failures:
-                    addresses = ", ".join(map(address_of, self.listeners, self.settings.listen))
-                    self.log.info(f"X-Switch listens on {addresses} (pid {os.getpid()})")
-                    for warning in self.settings.warnings():
-                        self.log.warning(warning)
-                    self.tell_service_manager("READY=1")
+                    self.announce_start()
                 if self.wait_for_end():
                     return 0
                 # An end after a long life is the first of a new row
@@ -211,6 +207,14 @@ class Supervisor:
         finally:
             self.end_children()
             self.close()
+
+    def announce_start(self) -> None:
+        """Tell the log and the service manager that X-Switch serves."""
+        addresses = ", ".join(map(address_of, self.listeners, self.settings.listen))
+        self.log.info(f"X-Switch listens on {addresses} (pid {os.getpid()})")
+        for warning in self.settings.warnings():
+            self.log.warning(warning)
+        self.tell_service_manager("READY=1")
 
     def start_children(self) -> None:
         """Start suexecme, then the main process: suexecme is forked before any code reads the network.

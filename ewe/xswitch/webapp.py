@@ -60,10 +60,6 @@ class WebApplication(NamedTuple):
     context: str
     path: bytes
 
-    def with_directory(self, directory: str) -> WebApplication:
-        """Return the same application with another path of its directory, one without links."""
-        return self._replace(directory=directory)
-
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Return the FastCGI parameters from which the engine builds its request.
 
@@ -80,17 +76,7 @@ class WebApplication(NamedTuple):
             variables.pop(b"HTTP_" + name, None)
             if variables.get(name):
                 variables[b"HTTP_" + name] = variables[name]
-        if not is_host(variables.get(b"HTTP_HOST", b"")):
-            name = variables.get(b"SERVER_NAME", b"")
-            variables[b"HTTP_HOST"] = name if is_host(name) else b"localhost"
-        for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
-            if not is_address(variables.get(name, b"")):
-                variables.pop(name, None)
-        for name in (b"REMOTE_PORT", b"SERVER_PORT"):
-            if not PORT.fullmatch(variables.get(name, b"")) or int(variables[name]) > MAX_PORT:
-                variables.pop(name, None)
-        if variables.get(b"HTTPS", b"").lower() == b"off":  # Jetty takes any value for a secure connection
-            del variables[b"HTTPS"]
+        replace_unreadable(variables)
         context = os.fsencode(self.context)
         return {
             **variables,
@@ -102,6 +88,21 @@ class WebApplication(NamedTuple):
             b"XSWITCH_APPLICATION": os.fsencode(self.directory),
             b"XSWITCH_CONTEXT": context,
         }
+
+
+def replace_unreadable(variables: dict[bytes, bytes]) -> None:
+    """Replace a host that Jetty cannot read, and leave out such addresses and ports."""
+    if not is_host(variables.get(b"HTTP_HOST", b"")):
+        name = variables.get(b"SERVER_NAME", b"")
+        variables[b"HTTP_HOST"] = name if is_host(name) else b"localhost"
+    for name in (b"REMOTE_ADDR", b"SERVER_ADDR"):
+        if not is_address(variables.get(name, b"")):
+            variables.pop(name, None)
+    for name in (b"REMOTE_PORT", b"SERVER_PORT"):
+        if not PORT.fullmatch(variables.get(name, b"")) or int(variables[name]) > MAX_PORT:
+            variables.pop(name, None)
+    if variables.get(b"HTTPS", b"").lower() == b"off":  # Jetty takes any value for a secure connection
+        del variables[b"HTTPS"]
 
 
 class Applications:

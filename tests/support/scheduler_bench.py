@@ -10,6 +10,7 @@ from ewe.xswitch.user_limits import NO_LIMITS
 
 class Request:
     def __init__(self, user: str, language: str = "python", queued_at: float = 0.0) -> None:
+        self.user = user
         self.key: Key = (user, language)
         self.limits = NO_LIMITS
         self.queued_at = queued_at
@@ -24,6 +25,7 @@ class Engine:
     def __init__(self, bench: Bench, key: Key) -> None:
         self.bench = bench
         self.key = key
+        self.user, self.language = key
         self.used_at = 0.0
         self.deadline = float("inf")
         self.ended_requests = 0

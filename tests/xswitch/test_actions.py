@@ -198,7 +198,7 @@ def test_an_action_that_is_restricted_shows_only_its_engines_and_limits() -> Non
     found = here.visible_part(status, Action("list", "alice", language="php"))
     assert found["engines"] == engines[:1] and found["waiting"] == {"alice": 1}
     assert {user: limits["private"] for user, limits in found["limits"].items()} == {"alice": True}
-    assert here.limits_of("bob")["private"] is False
+    assert here.limits_by_setting("bob")["private"] is False
 
 
 def test_over_tcp_nobody_can_tell_who_asks() -> None:

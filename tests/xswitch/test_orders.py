@@ -22,6 +22,7 @@ from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import WORK_PLACEHOLDER, EngineKind
 from ewe.xswitch.privileged import rules
 from ewe.xswitch.privileged import suexecme as suexecme_module
+from ewe.xswitch.privileged.preloaded import ANSWER_SECONDS
 from ewe.xswitch.privileged.rules import Refusal
 from ewe.xswitch.privileged.suexecme import Suexecme
 from ewe.xswitch.privileged.work import WorkDirectories
@@ -97,6 +98,13 @@ def test_what_waits_too_long_is_refused_and_closed(made: Made) -> None:
     assert not orders.tick(now + SILENT_SECONDS + 1)
     orders.refuse_all()
     assert answers == [("last", 503)] + [("sent", 503)] * MAX_UNANSWERED
+
+
+def test_suexecme_may_wait_for_a_preloaded_parent(made: Made) -> None:
+    """After ANSWER_SECONDS suexecme kills a parent that hangs, and starts the engine by its command."""
+    orders, _, answers = made
+    orders.ask("alice", {"order": "start"}, noted(answers, "alice"))
+    assert orders.tick(time.monotonic() + ANSWER_SECONDS + 1)
 
 
 def test_what_nobody_wants_any_more_is_not_sent(made: Made) -> None:

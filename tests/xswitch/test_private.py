@@ -64,7 +64,7 @@ def test_the_setting_of_a_user_is_stronger_than_the_general_one() -> None:
     settings = from_toml(
         {"private": True, "private-homes": ["/srv/homes"], "users": {"a": {"private": False}}}, "x"
     )
-    assert [settings.is_private(settings.own_limits(user)) for user in ("a", "b")] == [False, True]
+    assert [settings.is_private(settings.user_limits(user)) for user in ("a", "b")] == [False, True]
     descriptor = write_copy(settings)
     assert read_copy(descriptor) == settings
     os.close(descriptor)

@@ -598,7 +598,7 @@ def test_the_log_says_whose_time_was_over(kind: type[Engine]) -> None:
         state=EngineState.READING,
         exchange=Mock(),
         time_limit_s=5.0,
-        engine=Mock(),
+        shared_engine=Mock(),
     )
     script, body, response = "ended after 5 s (time-limit)", "sent no more of the body", "did not take the"
     for act, cause in (

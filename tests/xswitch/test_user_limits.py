@@ -44,11 +44,11 @@ TABLES = {
 
 def test_the_users_table_comes_before_the_groups_and_these_before_the_general_limits() -> None:
     settings = from_toml(TABLES, "x.toml")
-    both = settings.own_limits("alice", {"all", "staff"})
+    both = settings.user_limits("alice", {"all", "staff"})
     assert both == UserLimits(engines=4, requests=5, cpu=7, memory=200 << 20, time_limit=9)
-    assert settings.own_limits("alice") == UserLimits(engines=4, memory=200 << 20)
-    assert settings.own_limits("bob", {"all"}) == UserLimits(engines=2, requests=5, cpu=0)
-    assert settings.own_limits("bob") is NO_LIMITS
+    assert settings.user_limits("alice") == UserLimits(engines=4, memory=200 << 20)
+    assert settings.user_limits("bob", {"all"}) == UserLimits(engines=2, requests=5, cpu=0)
+    assert settings.user_limits("bob") is NO_LIMITS
     descriptor = write_copy(settings)
     assert read_copy(descriptor) == settings
     os.close(descriptor)
@@ -62,11 +62,11 @@ def test_limits_of_an_engine() -> None:
         UserLimits(cpu=0, memory=10, processes=5),
         UserLimits(memory=3000, processes=0, file_size=0),
     )
-    assert settings.limits_of(python, small) == (0, 10, 5, 9, 8)
-    assert settings.limits_of(python, small, {"memory", "processes"}) == (0, 1000, 50, 9, 8)
-    assert settings.limits_of(python, large, {"memory", "processes"}) == (60, 3000, 0, 9, 0)
-    assert settings.limits_of(java, small) == (0, 0, 5, 9, 8)
-    assert settings.limits_of(python) == settings.limits
+    assert settings.engine_limits(python, small) == (0, 10, 5, 9, 8)
+    assert settings.engine_limits(python, small, {"memory", "processes"}) == (0, 1000, 50, 9, 8)
+    assert settings.engine_limits(python, large, {"memory", "processes"}) == (60, 3000, 0, 9, 0)
+    assert settings.engine_limits(java, small) == (0, 0, 5, 9, 8)
+    assert settings.engine_limits(python) == settings.limits
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ def test_the_owner_of_a_killed_engine_reads_that_memory_was_the_cause(tmp_path: 
     suexecme = Suexecme.__new__(Suexecme)
     suexecme.cgroups = UserCgroups(str(tmp_path), "", frozenset({"memory"}))
     suexecme.oom_kills = {}
-    assert suexecme.memory_cause(7) == {}
+    assert suexecme.memory_cause(7) == ""
     (tmp_path / "user-7").mkdir()
     (tmp_path / "user-7" / "memory.events").write_text("oom_kill 1\n")
-    assert "no more memory" in suexecme.memory_cause(7)["cause"]
-    assert suexecme.memory_cause(7) == {}  # another signal has killed this one
+    assert "no more memory" in suexecme.memory_cause(7)
+    assert suexecme.memory_cause(7) == ""  # another signal has killed this one
 
 
 def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_path: Path) -> None:
@@ -237,9 +237,9 @@ def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_pa
     group = tmp_path / "user-7"
     group.mkdir()
     (group / "memory.events").write_text("oom_kill 1\n")  # the file keeps the directory, as a process would
-    assert "no more memory" in suexecme.memory_cause(7)["cause"]
+    assert "no more memory" in suexecme.memory_cause(7)
     suexecme.remove_cgroup(7)
-    assert suexecme.memory_cause(7) == {}
+    assert suexecme.memory_cause(7) == ""
     (group / "memory.events").unlink()
     suexecme.remove_cgroup(7)
     assert not group.exists() and not suexecme.oom_kills

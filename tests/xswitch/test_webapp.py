@@ -117,6 +117,7 @@ def test_a_host_that_jetty_cannot_read_is_replaced_by_the_servers_name() -> None
 
 class Request:
     def __init__(self) -> None:
+        self.user = "alice"
         self.key = ("alice", "java")
         self.limits = NO_LIMITS
         self.queued_at = 0.0
@@ -131,6 +132,7 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler[Request, Engine]) -> None:
         self.scheduler = scheduler
+        self.user, self.language = "alice", "java"
         self.key = ("alice", "java")
         self.used_at = 0.0
         self.deadline = float("inf")
@@ -201,9 +203,9 @@ def test_settings_of_an_engine() -> None:
     assert settings.engines["java"].connections == 2
     assert settings.max_memory_of("java") == float("inf") == settings.max_requests_of("java")
     assert settings.max_memory_of("python") == 99 << 20 and settings.max_requests_of("none") == 10_000
-    limits = settings.limits_of(settings.engines["java"])
+    limits = settings.engine_limits(settings.engines["java"])
     assert (limits.memory, limits.processes, limits.files) == (0, 256, settings.limits.files)
-    assert settings.limits_of(settings.engines["perl"]) == settings.limits
+    assert settings.engine_limits(settings.engines["perl"]) == settings.limits
     assert BUILT_IN["java"].program  # and another command needs nothing built
     assert not from_toml({"engines": {"java": {"command": ["x"]}}}, "x").engines["java"].program
     with pytest.raises(ConfigError, match=r'\[engines.perl\]: connections needs protocol = "fastcgi"'):

@@ -171,28 +171,27 @@ def run_zygote(profile):
     A child finds sys.modules and the search paths as in a new interpreter. Its script imports the loaded modules
     from the store. profile: the ImportProfile of the script.
     """
-    sys.argv = [*prepare_for(profile.request_lines, body=False)]
+    sys.argv = [*prepare_for(profile.request_lines, has_body=False)]
     store = zygote.load(profile, START_MODULES)
     state.unload_all_but(START_MODULES)
     for path_list, items_before in state.PATH_LISTS:  # sys.path, and the lists of import hooks
         path_list[:] = items_before
     sys.path_importer_cache.clear()  # the script's directory may have other files at the next request
     os.write(CONTROL_DESCRIPTOR, preload.READY)  # the process that has forked this one may now send requests
-    fork.serve(lambda lines, _: answer(lines, store=store), rehearse)
+    fork.serve(lambda lines, no_profile: answer(lines, store=store), rehearse)
 
 
 # Before a script: prepare the state of a new process
 
 
-def prepare_for(lines, body=True):
-    """Prepare the process for a request; return its script and arguments. body: the script may read a body."""
+def prepare_for(lines, has_body=True):
+    """Prepare the process for a request; return its script and arguments. has_body: False: no body is read."""
     command, variables, _ = lines.split(b"\n")
     script, *arguments = map(os.fsdecode, decoded_words(command))
     assignments = decoded_words(variables)
-    prepare(
-        script,
-        [assignment for assignment in assignments if body or not assignment.startswith(b"CONTENT_LENGTH=")],
-    )
+    if not has_body:
+        assignments = [each for each in assignments if not each.startswith(b"CONTENT_LENGTH=")]
+    prepare(script, assignments)
     return script, *arguments
 
 

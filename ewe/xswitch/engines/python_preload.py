@@ -361,7 +361,8 @@ def constant_variables(environment):
 def has_become_ready(profile):
     """Return whether a zygote has loaded its modules; if so, read its report into the profile.
 
-    If the zygote has failed, end it: the next one leaves out the module at fault.
+    If the zygote has failed, end it: the next one leaves out the module at fault. The report (load() of
+    python_zygote.py) is then the prefix of names to leave out; else the variables and files that modules have read.
     """
     try:
         os.set_blocking(profile.zygote_socket, False)
@@ -381,7 +382,7 @@ def has_become_ready(profile):
         return True
     profile.end_zygote()
     if report:
-        profile.skipped_prefixes += tuple(report)  # the module at fault
+        profile.skipped_prefixes += report
     else:
         profile.attempts = MAX_ATTEMPTS  # the cause is not known: no later zygote
     return False

@@ -120,9 +120,10 @@ def hide_shadowed_modules(directory):
     """
     checked_at, cached_signature, module_count, names = shadowed_modules.get(directory, (0, None, 0, ()))
     now = monotonic()
-    if now - checked_at > CHECK_S or module_count != len(known_modules):
+    has_new_modules = module_count != len(known_modules)
+    if has_new_modules or now - checked_at > CHECK_S:
         current_signature = file_signature(directory)
-        if current_signature != cached_signature or module_count != len(known_modules):
+        if has_new_modules or current_signature != cached_signature:
             names = [name for name in module_names_in(directory) if is_found_on_path(name)]
         if len(shadowed_modules) >= MAX_DIRECTORIES:
             shadowed_modules.clear()
@@ -443,15 +444,11 @@ RESETS = {
 def note_initial_state():
     """Note the state of the interpreter before any script has run, and prepare it for scripts.
 
-    Hide the engine's own modules and directory from scripts, and let own_module_finder() find the users' modules.
     The values in capitals are those that undo_changes() and the reset functions (RESETS) restore.
     """
     global START_LOCALE, SIGNALS, SIGNAL_HANDLERS, WARNING_FILTERS, WARNING_FUNCTIONS
-    global MODULE_VARIABLES, SYS_VALUES, SETTING_VALUES, GC_THRESHOLD
-    for name in [name for name in sys.modules if name.startswith("python_")]:  # the engine's own modules
-        del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if path and path != HERE]
-    sys.path_hooks.insert(0, own_module_finder)
+    global SETTING_VALUES, GC_THRESHOLD
+    hide_engine()
     known_modules.update(sys.modules)
     note_reset_functions()
     SETTING_VALUES = [read() for read, _ in SETTINGS]
@@ -462,7 +459,21 @@ def note_initial_state():
     # A script may replace these two functions to show warnings in its own way
     WARNING_FUNCTIONS = {name: getattr(warnings, name) for name in ("showwarning", "formatwarning")}
     GC_THRESHOLD = gc.get_threshold()
-    # Note sys and builtins as they are between two scripts, without streams. Then restore the streams
+    note_variables()
+    prepare_collector()
+
+
+def hide_engine():
+    """Hide the engine's own modules and directory from scripts; let own_module_finder() find the users' modules."""
+    for name in [name for name in sys.modules if name.startswith("python_")]:
+        del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if path and path != HERE]
+    sys.path_hooks.insert(0, own_module_finder)
+
+
+def note_variables():
+    """Note the variables of sys and builtins as they are between two scripts: without streams."""
+    global MODULE_VARIABLES, SYS_VALUES
     streams = {name: getattr(sys, name) for name in STREAMS}
     SYS_VALUES = {**dict.fromkeys(STREAMS), "stderr": sys.stderr, "__stderr__": sys.__stderr__}
     # Variables that are restored after each script, since have_equal_items() overlooks an equal object: a list that
@@ -476,6 +487,10 @@ def note_initial_state():
         (module, dict(vars(module)), list(vars(module).values())) for module in (sys, builtins)
     ]
     vars(sys).update(streams)
+
+
+def prepare_collector():
+    """Exclude the present objects from garbage collections: these then scan only the objects of scripts."""
     # note_age() tells collect_garbage() whether it must scan the objects of all generations
     gc.callbacks.append(note_age)
     # The first call of compile() makes hundreds of objects. They must exist before freeze(), which excludes them

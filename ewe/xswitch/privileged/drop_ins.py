@@ -39,10 +39,10 @@ MAX_FILES = 200  # of a directory, that suexecme looks at
 # Of an installation's report: as many bytes as a pipe holds, and a line for each package that comes or goes
 MAX_LINES_BYTES = 64 * 1024
 MAX_LINES = 2 * packages.MAX_PACKAGES
-# The program as text: the user may not be allowed to read the directory of ewe
-PROGRAM = inspect.getsource(packages)
+# packages.py as text: the user may not be allowed to read the directory of ewe
+INSTALLER_SOURCE = inspect.getsource(packages)
+INSTALLER_LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
 OWN_PYTHON = os.path.realpath(sys.executable)
-LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
 
 State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size, inode
 
@@ -69,7 +69,7 @@ class DropIns:
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
-        home = home_in(path, settings)
+        home = settings.home_in(path)
         if not home or not settings.packages or self.seen_homes.get(home, False):
             return
         self.seen_homes[home] = True
@@ -94,10 +94,14 @@ class DropIns:
             return  # the user has no such directory, or no process could be made: the next look tries again
 
     def install(self, account: Account, directory: str, scripts: str) -> None:
-        """Start an installation as the user. Raises OSError."""
+        """Start an installation as the user. Raises OSError.
+
+        directory: of the package files. scripts: the directory in which the applications appear.
+        """
         # This Python may lie where the user may not enter; that of the PATH must then be 3.11 or newer
         python = OWN_PYTHON if is_public(OWN_PYTHON) else "python3"
-        command = (python, "-IS", "-c", PROGRAM, directory, scripts)
+        # -I: no module of the user's. -S: no installed one
+        command = (python, "-I", "-S", "-c", INSTALLER_SOURCE, directory, scripts)
         with open(os.devnull, "rb", buffering=0) as nothing:
             reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             try:
@@ -105,7 +109,7 @@ class DropIns:
                     command,
                     clean_environment(account),
                     {0: nothing.fileno(), 1: writer, 2: writer},
-                    lambda: become(account, LIMITS),
+                    lambda: become(account, INSTALLER_LIMITS),
                 )
             except OSError:
                 os.close(reader)
@@ -131,7 +135,7 @@ class DropIns:
 
     def installing(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
-        home = home_in(path, settings)
+        home = settings.home_in(path)
         homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
@@ -151,14 +155,8 @@ class DropIns:
         return account, lines
 
 
-def home_in(path: str, settings: Settings) -> str:
-    """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
-    home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
-    return home if separator else ""
-
-
 def owner_of(home: str, settings: Settings) -> Account | None:
-    """Return the account whose home this is; None if nobody's, or if its scripts may not run. Raises OSError."""
+    """Return the account whose home this is; None if it is none, or its scripts may not run. Raises OSError."""
     try:
         account = account_of(os.lstat(home).st_uid)
     except Refusal:

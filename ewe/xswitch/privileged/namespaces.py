@@ -26,6 +26,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from ewe.xswitch.engine_kinds import ENGINES
 from ewe.xswitch.process import CLONE_NEWNS, Account, libc, raise_if_failed
@@ -102,16 +103,7 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
         raise
     report_reader, report_writer, end_reader, end_writer = pipes
     if not child:
-        try:
-            os.close(end_writer)
-            arrange_mounts(homes, visible)
-            os.write(report_writer, MADE)
-            os.read(end_reader, 1)  # until the parent has opened the namespace, or has ended
-        except OSError as reason:
-            text = f"{reason.errno or 0} {reason.filename or ''}"
-            os.write(report_writer, os.fsencode(text)[:MAX_REASON_BYTES])
-        finally:
-            os._exit(0)
+        hold_namespace(homes, visible, pipes)
     os.close(report_writer)
     os.close(end_reader)
     try:
@@ -126,6 +118,24 @@ def make_namespace(homes: Sequence[str], visible: Iterable[str]) -> int:
         os.close(report_reader)
         os.close(end_writer)
         os.waitpid(child, 0)
+
+
+def hold_namespace(homes: Sequence[str], visible: Iterable[str], pipes: Sequence[int]) -> NoReturn:
+    """Make a namespace in this child, report it or the failure, and hold it until the parent has opened it.
+
+    homes, visible, pipes: those of make_namespace(). This process ends here: it is a copy of suexecme.
+    """
+    try:
+        _report_reader, report_writer, end_reader, end_writer = pipes
+        os.close(end_writer)
+        arrange_mounts(homes, visible)
+        os.write(report_writer, MADE)
+        os.read(end_reader, 1)  # returns b"" once the parent has closed its end, or has ended
+    except OSError as reason:
+        text = f"{reason.errno or 0} {reason.filename or ''}"
+        os.write(report_writer, os.fsencode(text)[:MAX_REASON_BYTES])
+    finally:
+        os._exit(0)
 
 
 def arrange_mounts(homes: Sequence[str], visible: Iterable[str]) -> None:

@@ -23,7 +23,8 @@ from ewe.xswitch import channel
 from ewe.xswitch.engine_kinds import ENGINES, EngineKind
 from ewe.xswitch.process import Account, EngineLimits, clean_environment, start
 
-ANSWER_SECONDS = 5.0  # that a preloaded parent may take to answer
+# That a preloaded parent may take to answer; SILENT_SECONDS of switch/orders.py is longer
+ANSWER_SECONDS = 5.0
 # The program of a preloaded parent, by the extension of the engine's file
 PROGRAMS = {
     ".py": ("-s", f"{ENGINES}/preloaded_python.py"),

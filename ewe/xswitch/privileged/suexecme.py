@@ -38,9 +38,9 @@ Answers carry the id:
                                                     "installing" (a home) if a package there may have the script
 
 `kill` has no answer. An answer with "user" comes with a descriptor of the user's log, if the user has one. When an
-engine's process ends, suexecme sends {"ended": P, "status"} without an order; with "cause" if the kernel killed it
-for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user that were installed.
-{"installed": home} tells that their installation has ended.
+engine's process ends, suexecme sends {"ended": P, "status", "cause"} without an order. The cause is "" unless the
+kernel killed it for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user
+that were installed. {"installed": home} tells that their installation has ended.
 
 When a process dies:
 
@@ -293,8 +293,8 @@ class Suexecme:
 
         descriptors: the engine's sockets and its end of the pipe for errors.
         """
-        user_limits = self.own_limits(account)
-        limits = self.settings.limits_of(kind, user_limits, self.cgroups.enforced)
+        user_limits = self.user_limits(account)
+        limits = self.settings.engine_limits(kind, user_limits, self.cgroups.enforced)
         try:
             cgroup = self.cgroups.prepare(account.uid, user_limits)
         except OSError as reason:
@@ -321,22 +321,9 @@ class Suexecme:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
         account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
-        process enters them; "": none. descriptors: data socket, pipe for errors and control socket; or, for
-        FastCGI, listening socket and pipe for errors.
+        process enters them; "": none. descriptors: those of the order (numbered_descriptors).
         """
-        data_or_listener, errors, *control = descriptors
-        # Number in the engine's process -> descriptor of this process
-        if kind.protocol == "engine":
-            [control_socket] = control
-            engine_descriptors = {
-                0: data_or_listener,
-                1: data_or_listener,
-                2: errors,
-                CONTROL_DESCRIPTOR: control_socket,
-            }
-        else:  # FastCGI expects its listening socket as descriptor 0
-            engine_descriptors = {0: data_or_listener, 1: errors, 2: errors}
-        environment = {**clean_environment(account), **kind.variables}
+        engine_descriptors = numbered_descriptors(kind, descriptors)
         command = kind.command
         needs_work_directory = any(WORK_PLACEHOLDER in word for word in command)
         work_directory = self.work_directories.make(account) if needs_work_directory else ""
@@ -348,7 +335,7 @@ class Suexecme:
         try:
             pid = start(
                 command,
-                environment,
+                {**clean_environment(account), **kind.variables},
                 engine_descriptors,
                 lambda: become(account, limits, cgroup, namespace),
                 adopts,
@@ -387,9 +374,9 @@ class Suexecme:
                 pass  # there is no such group: Settings.warnings() has said so
         return groups
 
-    def own_limits(self, account: Account) -> UserLimits:
+    def user_limits(self, account: Account) -> UserLimits:
         """Return the limits of an account: its own table's, or those of its groups."""
-        return self.settings.own_limits(account.name, self.groups_of(account))
+        return self.settings.user_limits(account.name, self.groups_of(account))
 
     def report_limits(self) -> None:
         """Log whether cgroups or setrlimit(2) enforce the limits of users, if there are any limits.
@@ -410,21 +397,20 @@ class Suexecme:
         self.report_limits()
         for account in {account.uid: account for account in self.engines.values()}.values():
             try:
-                self.cgroups.change_limits(account.uid, self.own_limits(account))
+                self.cgroups.change_limits(account.uid, self.user_limits(account))
             except OSError as reason:
                 self.log.error(f"the limits of {account.name} do not change: {reason.strerror}")
 
-    def memory_cause(self, uid: int) -> dict[str, str]:
-        """Return {"cause": text} if the kernel has killed an engine of a user because its cgroup had no memory.
+    def memory_cause(self, uid: int) -> str:
+        """Return a text for the log if the kernel has killed an engine because its user's cgroup had no memory.
 
-        Return {} otherwise. Note the number of such kills: each is reported once.
+        Return "" otherwise. Note the number of such kills: each is reported once.
         """
-        if not self.cgroups.base or (kills := self.cgroups.oom_kill_count(uid)) <= self.oom_kills.get(uid, 0):
-            return {}
+        kills = self.cgroups.oom_kill_count(uid) if self.cgroups.base else 0
+        if kills <= self.oom_kills.get(uid, 0):
+            return ""
         self.oom_kills[uid] = kills
-        return {
-            "cause": "killed: the engines of this user together have no more memory (`memory` of [users])"
-        }
+        return "killed: the engines of this user together have no more memory (`memory` of [users])"
 
     def remove_cgroup(self, uid: int) -> None:
         """Remove the cgroup of a user without engines.
@@ -462,11 +448,15 @@ class Suexecme:
                 self.send_to_main({"installed": account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
-            for name, parent in list(self.preloaded.items()):
-                if parent.pid == pid:
-                    self.log.error(f"the preloaded parent of {name} has ended; engines start without it")
-                    parent.close()
-                    del self.preloaded[name]
+            self.note_parent_end(pid)
+
+    def note_parent_end(self, pid: int) -> None:
+        """Forget a preloaded parent that was reaped; the pids of other children have no effect."""
+        for name, parent in list(self.preloaded.items()):
+            if parent.pid == pid:
+                self.log.error(f"the preloaded parent of {name} has ended; engines start without it")
+                parent.close()
+                del self.preloaded[name]
 
     def note_engine_end(self, pid: int, wait_status: int) -> int | None:
         """Note that an engine was reaped, and tell the main process. Return its uid if suexecme has killed it.
@@ -477,13 +467,13 @@ class Suexecme:
         exit_status = os.waitstatus_to_exitcode(wait_status)
         uid = self.engines.pop(pid).uid
         # For lack of memory the kernel sends this signal, as suexecme does
-        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else {}
+        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else ""
         was_killed = pid in self.killed_pids
         self.killed_pids.discard(pid)
         if not was_killed:
             self.self_ended[pid] = uid
         self.work_directories.remove_of_engine(pid)
-        self.send_to_main({"ended": pid, "status": exit_status, **cause})
+        self.send_to_main({"ended": pid, "status": exit_status, "cause": cause})
         self.remove_if_without_engines(uid)
         return uid if was_killed else None
 
@@ -500,8 +490,9 @@ class Suexecme:
             self.killed_pids.add(pid)
             kill_session(pid)
             self.leftovers.seek({account.uid})
-        elif pid in self.self_ended:
-            self.leftovers.seek({self.self_ended.pop(pid)})
+        elif pid in self.self_ended:  # only its leftover processes can still run
+            uid = self.self_ended.pop(pid)
+            self.leftovers.seek({uid})
 
     def spared_pids(self) -> set[int]:
         """Return the children that are not leftovers. A process in the session of one of them is spared, too.
@@ -546,6 +537,18 @@ class Suexecme:
                     self.log.error(
                         f"cannot start the preloaded parent of {name}: {reason.strerror}; engines start without it"
                     )
+
+
+def numbered_descriptors(kind: EngineKind, descriptors: Sequence[int]) -> dict[int, int]:
+    """Return the descriptors of an engine: its number in the engine's process -> the descriptor of this process.
+
+    descriptors: data socket, pipe for errors and control socket; for FastCGI listening socket and pipe for errors.
+    """
+    if kind.protocol == "engine":
+        data, errors, control = descriptors
+        return {0: data, 1: data, 2: errors, CONTROL_DESCRIPTOR: control}
+    listener, errors = descriptors
+    return {0: listener, 1: errors, 2: errors}  # FastCGI expects its listening socket as descriptor 0
 
 
 def kill_session(pid: int) -> None:

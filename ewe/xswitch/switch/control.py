@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.engine import Engine
-from ewe.xswitch.switch.scheduler import LANGUAGE, USER
 from ewe.xswitch.user_limits import UserLimits
 
 ACTIONS = ("list", "restart", "drain", "log")
@@ -115,11 +114,7 @@ class Control:
     def engines_named_by(self, action: Action) -> list[Engine]:
         """Return the engines that an action names, among those that it may reach."""
         engines = self.context.scheduler.engines
-        return [
-            engine
-            for engine in engines
-            if action.includes(engine.key[USER], engine.key[LANGUAGE], engine.pid)
-        ]
+        return [engine for engine in engines if action.includes(engine.user, engine.language, engine.pid)]
 
     def carry_out(self, action: Action) -> dict[str, Any]:
         """Carry out `log`, `restart` or `drain`; return the answer.
@@ -132,10 +127,11 @@ class Control:
         ended: list[int] = []
         ending: list[int] = []
         for engine in self.engines_named_by(action):
-            user, language = engine.key
             has_ended = self.context.scheduler.drain(engine, END_CAUSES[action.name])
             (ended if has_ended else ending).append(engine.pid)
-            self.context.log.info(f"{action.name} of {user}'s {language} engine {engine.pid}: {action.by}")
+            self.context.log.info(
+                f"{action.name} of {engine.user}'s {engine.language} engine {engine.pid}: {action.by}"
+            )
         return {
             "ended": sorted(ended),
             "ending": sorted(ending),
@@ -152,7 +148,7 @@ class Control:
         part = {
             "engines": engines,
             "waiting": waiting,
-            "limits": {user: self.limits_of(user) for user in sorted(users)},
+            "limits": {user: self.limits_by_setting(user) for user in sorted(users)},
             "kept": status["limits"],  # how the system enforces the limits, in words
         }
         if not action.user:
@@ -176,23 +172,27 @@ class Control:
         waiting = {user: count for user, count in status["waiting"].items() if user == account}
         return {**status, "engines": engines, "waiting": waiting}
 
-    def limits_of(self, user: str) -> dict[str, float | None]:
+    def limits_by_setting(self, user: str) -> dict[str, float | None]:
         """Return the limits of a user, and whether `private` holds, by their names in the settings.
 
         None: no limit (0 in the settings), or none that X-Switch sets.
         """
         settings = self.context.settings
         limits: UserLimits = self.context.scheduler.limits.limits_of(user)
-        general = settings.limits
+
+        def of_an_engine(name: str) -> int | None:
+            own_limit = getattr(limits, name)
+            return (getattr(settings.limits, name) if own_limit is None else own_limit) or None
+
         return {
             "engines": self.context.scheduler.max_engines_of(user),
             "requests": limits.requests,
             "time-limit": limits.time_limit or settings.time_limit,
-            "memory": (general.memory if limits.memory is None else limits.memory) or None,
-            "processes": (general.processes if limits.processes is None else limits.processes) or None,
-            "cpu": (general.cpu if limits.cpu is None else limits.cpu) or None,
+            "memory": of_an_engine("memory"),
+            "processes": of_an_engine("processes"),
+            "cpu": of_an_engine("cpu"),
             "cpu-share": limits.cpu_share,
-            "file-size": (general.file_size if limits.file_size is None else limits.file_size) or None,
+            "file-size": of_an_engine("file_size"),
             "private": settings.is_private(limits),
         }
 

@@ -33,14 +33,16 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Sequence
 from enum import Enum
 
 from ewe.xswitch.switch.context import STALLED_SECONDS, Context
 from ewe.xswitch.switch.error_lines import ErrorLines
 from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import COMPLETE
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
-from ewe.xswitch.switch.scheduler import USER, Key
+from ewe.xswitch.switch.scheduler import Key
 
 HOLD_SECONDS = 0.001  # that the first output waits for the end of the response
 MAX_DRAINED_PIECES = 64  # pieces of output that are read after the end mark; a socket buffers far less
@@ -77,6 +79,7 @@ class Engine:
         self.context = context
         self.loop = context.loop
         self.key = key
+        self.user, self.language = key
         self.data = data
         self.errors = ErrorLines(self.loop, errors, self.log_error_line)
         self.outbox = Outbox(self.loop, data, self.pause_body, self.resume_body)
@@ -117,6 +120,15 @@ class Engine:
     def send_request(self, exchange: Exchange) -> None:
         """Write the head of a request, and the part of its body that has arrived."""
         raise NotImplementedError
+
+    def give_back(self, exchange: Exchange, body_pieces: Sequence[bytes] = ()) -> None:
+        """Close the engine, and make another one run the exchange: this one had ended before the request came.
+
+        body_pieces: the part of the body that was taken for this engine.
+        """
+        self.take_exchange()
+        self.close()
+        exchange.engine_was_dead(body_pieces)
 
     def send_body(self, data: bytes) -> None:
         """Write more of the body; b"" is its end."""
@@ -229,7 +241,7 @@ class Engine:
         """
         output, self.held_output = self.held_output + output, b""
         exchange = self.take_exchange()
-        if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
+        if self.outbox.pending or (exchange is not None and exchange.body is not COMPLETE):
             last = True  # the engine would read the rest of the body as the next request
         if self.exit_status is not None:
             last = True  # its process has ended, and leftover processes may keep the sockets open
@@ -346,7 +358,7 @@ class Engine:
 
     def log_error_line(self, line: str) -> None:
         """Log a line of standard error."""
-        self.context.log_error_line(self.key[USER], line)
+        self.context.log_error_line(self.user, line)
 
     def check_spinning(self) -> bool:
         """Return whether an idle engine has used the CPU since the last call, and log it then.
@@ -364,7 +376,7 @@ class Engine:
         if not self.ended_requests or not has_cleaned_up or cpu_s - last_cpu_s < allowed_s:
             return False
         self.context.log_for_user(
-            self.key[USER], f"{self.script}: it goes on after the end of its answer; its engine is ended"
+            self.user, f"{self.script}: it goes on after the end of its answer; its engine is ended"
         )
         return True
 

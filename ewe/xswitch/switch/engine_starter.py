@@ -20,7 +20,7 @@ from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.orders import Orders
 from ewe.xswitch.switch.protocol_engine import ProtocolEngine
-from ewe.xswitch.switch.scheduler import LANGUAGE, USER, Key
+from ewe.xswitch.switch.scheduler import Key
 from ewe.xswitch.switch.shared_engine import SharedEngine
 
 Descriptors = Sequence[socket.socket | int]
@@ -32,7 +32,7 @@ class EngineStarter:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.running: dict[int, Engine] = {}
+        self.engine_by_pid: dict[int, Engine] = {}
 
     def start(self, exchange: Exchange) -> Engine | None:
         """Start an engine for an exchange, assign the exchange to the engine, and return the engine.
@@ -40,9 +40,10 @@ class EngineStarter:
         Return None if there is no engine for the scheduler to keep. The exchange has then failed, or, if the new
         engine has failed, has asked the scheduler for another one (Exchange.engine_failed).
         """
-        kind = self.context.settings.engines.get(exchange.key[LANGUAGE])
+        _, language = exchange.key
+        kind = self.context.settings.engines.get(language)
         if kind is None:
-            exchange.fail(500, f"there is no engine {exchange.key[LANGUAGE]} any more")
+            exchange.fail(500, f"there is no engine {language} any more")
             return None
         try:
             engine, engine_descriptors = self.open_engine(exchange.key, kind)
@@ -88,7 +89,7 @@ class EngineStarter:
             """Note the pid that suexecme has answered, or close the engine if suexecme has refused."""
             if "pid" in answer:
                 engine.pid = answer["pid"]
-                self.running[engine.pid] = engine
+                self.engine_by_pid[engine.pid] = engine
                 if trace is not None:
                     trace.process_runs(engine)
                 if engine.state is CLOSED:  # it was closed while suexecme started its process
@@ -96,9 +97,9 @@ class EngineStarter:
             elif engine.state is not CLOSED:
                 engine.start_refused(answer["status"], answer["refused"])
 
-        order = {"order": "start", "path": script, "uid": uid, "engine": engine.key[LANGUAGE]}
+        order = {"order": "start", "path": script, "uid": uid, "engine": engine.language}
         self.orders.ask(
-            self.orders.user_of(script),
+            self.context.settings.home_in(script),
             order,
             on_answer=started,
             descriptors_to_pass=engine_descriptors,
@@ -146,12 +147,12 @@ class EngineStarter:
 
     def kill(self, pid: int) -> None:
         """Make suexecme kill an engine's process, and its leftover processes."""
-        self.running.pop(pid, None)
+        self.engine_by_pid.pop(pid, None)
         self.orders.kill_engine(pid)
 
-    def process_ended(self, pid: int, status: int, cause: str = "") -> None:
-        """Tell an engine that its process has ended. cause: why the kernel has killed it, if it has."""
-        if (engine := self.running.pop(pid, None)) is not None:
+    def process_ended(self, pid: int, status: int, cause: str) -> None:
+        """Tell an engine that its process has ended. cause: why the kernel has killed it; "": it has not."""
+        if (engine := self.engine_by_pid.pop(pid, None)) is not None:
             if cause:
-                self.context.log_for_user(engine.key[USER], f"{engine.script}: {cause}")
+                self.context.log_for_user(engine.user, f"{engine.script}: {cause}")
             engine.process_ended(status)

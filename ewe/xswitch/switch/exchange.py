@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ewe.xswitch.protocol import request_lines
@@ -276,9 +276,6 @@ class Exchange:
         if self.state in HAS_CLIENT:
             self.client.pause_reading()
 
-    def body_is_complete(self) -> bool:
-        return self.body is COMPLETE
-
     def resume_body(self) -> None:
         """Read the body again."""
         if self.state in HAS_CLIENT:
@@ -323,8 +320,12 @@ class Exchange:
         else:
             self.fail(502, cause)
 
-    def engine_was_dead(self) -> None:
-        """Give the request to another engine, even a POST: this engine had ended before the request came."""
+    def engine_was_dead(self, body_pieces: Sequence[bytes] = ()) -> None:
+        """Give the request to another engine, even a POST: this engine had ended before the request came.
+
+        body_pieces: the part of the body that take_body() has returned, for the other engine.
+        """
+        self.body_pieces[:0] = body_pieces
         cause = "its engine had ended while it was idle"
         if self.attempts < MAX_ATTEMPTS and not self.services.is_stopping:
             self.handle(Event.RETRIED, cause)

@@ -83,11 +83,11 @@ class HeldOutbox(Outbox):
 class FarConnection(FastCGIEngine):
     """One connection to the other machine: for one request at a time, or for the watch."""
 
-    def __init__(self, engine: FarEngine, data: TlsSocket) -> None:
+    def __init__(self, far_engine: FarEngine, data: TlsSocket) -> None:
         """data: a connecting socket."""
-        super().__init__(engine.context, engine.key, data, -1)
-        self.engine = engine
-        self.name = engine.key[0]  # in the trace
+        super().__init__(far_engine.context, far_engine.key, data, -1)
+        self.far_engine = far_engine
+        self.name = far_engine.user  # in the trace
         self.tls = data
         self.has_answered = False  # whether it has answered a question of the watch
         self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
@@ -108,10 +108,10 @@ class FarConnection(FastCGIEngine):
         """Close: there is no connection. The request has not left this machine."""
         exchange = self.take_exchange()
         self.tls.fault = reason
-        self.engine.mark_down(reason)
+        self.far_engine.mark_down(reason)
         self.close()
         if exchange is not None:
-            exchange.fail(503, self.engine.down_cause())
+            exchange.fail(503, self.far_engine.down_cause())
 
     def send_request(self, exchange: Exchange) -> None:
         """Write a request with the web server's parameters: the environment is made where the script is."""
@@ -136,7 +136,7 @@ class FarConnection(FastCGIEngine):
         except FastCGIError as error:
             self.fail(str(error))
         else:
-            self.engine.answered(self)
+            self.far_engine.answered(self)
 
     def fail(self, cause: str) -> None:
         """Close; the exchange decides whether the request is repeated, and has a new connection for that.
@@ -145,8 +145,8 @@ class FarConnection(FastCGIEngine):
         client has left within its body, and the other machine has not failed.
         """
         if self.exchange is not None and self.exchange.state is not ABANDONED:
-            self.engine.close_unused()
-        super().fail(f"{self.engine.name}: {self.tls.fault or cause}")
+            self.far_engine.close_unused()
+        super().fail(f"{self.far_engine.name}: {self.tls.fault or cause}")
 
     def client_left(self) -> None:
         """Close: the other X-Switch then gives the script as long as its setting `abandoned` says."""
@@ -156,10 +156,10 @@ class FarConnection(FastCGIEngine):
             exchange.complete(b"", 0)
 
     def become_idle(self) -> None:
-        self.engine.connection_free(self)
+        self.far_engine.connection_free(self)
 
     def announce_close(self) -> None:
-        self.engine.connection_closed(self)
+        self.far_engine.connection_closed(self)
 
     def close_sockets(self) -> None:
         if self.handshake is not None:
@@ -176,7 +176,8 @@ class FarEngine:
         self.kind = kind
         self.tls = tls
         self.name = f"engines {kind.name} on {kind.address}"
-        self.key = (f"@{kind.name}", kind.name)  # no account has such a name
+        self.user, self.language = f"@{kind.name}", kind.name  # no account has such a name
+        self.key = self.user, self.language
         self.state = HostState.UNKNOWN
         self.reason = ""  # why the other machine is down
         self.changed_at = time.monotonic()

@@ -20,7 +20,10 @@ class FastCGIEngine(Engine):
 
     def send_request(self, exchange: Exchange) -> None:
         head = self.requester.begin(exchange.environment().items(), keep=True)
-        self.outbox.send(head + b"".join(map(self.requester.input, exchange.take_body())))
+        body_pieces = exchange.take_body()
+        self.outbox.send(head + b"".join(map(self.requester.input, body_pieces)))
+        if self.outbox.failed:
+            self.give_back(exchange, body_pieces)
 
     def send_body(self, data: bytes) -> None:
         if self.requester.running:  # else the engine has answered before the end of the body

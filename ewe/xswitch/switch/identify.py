@@ -23,6 +23,7 @@ from ewe.xswitch.switch.orders import Orders
 
 CACHE_SECONDS = 2.0  # that an answer of suexecme is valid
 MAX_SCRIPTS = 5000  # cached owners, and as many cached refusals
+MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 MAX_PATH_INFO_PARTS = 50  # parts of a path that may follow the script's name (PATH_INFO)
 
 Signature = tuple[int, ...]  # differs when a file differs; empty if the main process cannot see the file
@@ -69,8 +70,9 @@ class Identifier:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.identified: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)  # by path
-        self.refused: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
+        # By path. Apart, so that no flood of refusals drops the answers about other scripts
+        self.identified_scripts: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)
+        self.refused_scripts: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
         # (path, signature) of a script that suexecme is identifying -> the callbacks of requests that wait for it
         self.waiting_callbacks: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
 
@@ -79,7 +81,7 @@ class Identifier:
 
         signature: that of the file now (file_signature). An answer for another signature is out of date.
         """
-        answer = self.identified.get(path) or self.refused.get(path)
+        answer = self.identified_scripts.get(path) or self.refused_scripts.get(path)
         if answer is not None and answer.signature == signature and answer.expires_at > time.monotonic():
             on_answer(answer)
             return
@@ -91,14 +93,16 @@ class Identifier:
 
         def answered(message: dict[str, Any]) -> None:
             """Cache suexecme's answer, and pass it to all requests that wait for it."""
+            callbacks = self.waiting_callbacks.pop(key)
             answer = self.cache_answer(path, signature, message)
-            for callback in self.waiting_callbacks.pop(key):
+            for callback in callbacks:
                 try:
                     callback(answer)
                 except Exception as fault:  # the other requests for this script go on
                     self.context.loop.on_fault(fault)
 
-        self.orders.ask(self.orders.user_of(path), {"order": "identify", "path": path}, answered)
+        home = self.context.settings.home_in(path)
+        self.orders.ask(home, {"order": "identify", "path": path}, answered)
 
     def cache_answer(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
         """Return suexecme's answer for a path, and cache it.
@@ -111,14 +115,14 @@ class Identifier:
             refused = RefusedScript(
                 signature,
                 expires_at,
-                message.get("user", ""),
-                message["status"],
-                message["refused"],
-                message.get("installing", ""),
+                user=message.get("user", ""),
+                status=message["status"],
+                reason=message["refused"],
+                home=message.get("installing", ""),
             )
             if refused.status != 503 and not refused.home:
-                self.identified.pop(path, None)
-                self.refused[path] = refused
+                self.identified_scripts.pop(path, None)
+                self.refused_scripts[path] = refused
             return refused
         kind = self.context.settings.engines.get(message["language"]) or self.context.settings.kind_for(
             path, message["interpreter"], message["path"]
@@ -129,17 +133,23 @@ class Identifier:
             **own_variables(message["user"], message["home"], message["path"]),
         }
         identified = IdentifiedScript(
-            signature, expires_at, message["user"], message["uid"], kind, message["path"], variables,
-            tuple(message["groups"]),
-        )  # fmt: skip
-        self.refused.pop(path, None)
-        self.identified[path] = identified
+            signature,
+            expires_at,
+            user=message["user"],
+            uid=message["uid"],
+            kind=kind,
+            path=message["path"],
+            variables=variables,
+            groups=tuple(message["groups"]),
+        )
+        self.refused_scripts.pop(path, None)
+        self.identified_scripts[path] = identified
         return identified
 
     def clear(self) -> None:
         """Drop all cached answers."""
-        self.identified.clear()
-        self.refused.clear()
+        self.identified_scripts.clear()
+        self.refused_scripts.clear()
 
 
 def script_file(params: dict[bytes, bytes]) -> str:
@@ -204,5 +214,5 @@ def own_variables(user: str, home: str, path: str) -> dict[bytes, bytes]:
         b"SCRIPT_FILENAME": os.fsencode(path),
         b"PATH": SEARCH_PATH.encode(),
         b"HOME": os.fsencode(home),
-        b"USER": user.encode(),
+        b"USER": os.fsencode(user),
     }

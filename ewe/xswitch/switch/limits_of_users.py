@@ -28,7 +28,7 @@ class LimitsOfUsers:
         """Return the limits of a user."""
         limits = self.cached_limits.get(user)
         if limits is None:
-            limits = self.cached_limits[user] = self.settings.own_limits(user, self.groups.get(user, ()))
+            limits = self.cached_limits[user] = self.settings.user_limits(user, self.groups.get(user, ()))
         return limits
 
     def change_settings(self, settings: Settings) -> None:

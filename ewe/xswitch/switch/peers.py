@@ -17,6 +17,7 @@ from ewe.xswitch.setting_types import OVER_TLS
 from ewe.xswitch.settings import Settings
 from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.far_engine import FarEngine
+from ewe.xswitch.switch.identify import MAX_PATH_BYTES
 from ewe.xswitch.switch.tls_door import TlsDoor
 
 
@@ -68,17 +69,20 @@ class Peers:
         assert self.door is not None  # the supervisor does not start without certificates
         self.door.accepted(sock)
 
-    def kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
+    def far_kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
         """Return the kind of a script that runs on another machine, None for a script of this one.
 
         The caller asks only if there are far engines. The file is not here, so only its name can tell: the table
-        [directories], or its extension.
+        [directories], or its extension. A name that no file can have names no kind: a client could choose one with
+        thousands of directories, and kind_for() would look each of them up.
         """
-        if not file:
+        if not 0 < len(file) < MAX_PATH_BYTES:
             return None
-        named = params.get(b"XSWITCH_ENGINE")
         settings = self.context.settings
-        kind = settings.engines.get(named.decode("latin-1")) if named else settings.kind_for(file, "")
+        if named := params.get(b"XSWITCH_ENGINE"):
+            kind = settings.engines.get(named.decode("latin-1"))
+        else:
+            kind = settings.kind_for(file, interpreter="")
         return kind if kind is not None and kind.address else None
 
     def tick(self, now: float) -> None:

@@ -39,10 +39,12 @@ MAX_STARTING = 2  # engines that are being started at once
 # Starts for a key in a slot beyond the expected engines: an engine may end at once, again and again
 MAX_EXTRA_STARTS = 5
 
-# Starts an idle engine of a key (user, language) for a script. Calls the function once that is decided: with
-# False if suexecme no longer lets the script run, or if its owner or language has changed; otherwise with True,
-# even when no engine was started (for lack of memory, or because suexecme has not answered).
-Start = Callable[[Key, str, Callable[[bool], None]], None]
+# Called once the start of an engine is decided. The argument says whether the script may still run: False if
+# suexecme refuses it, or if its owner or language has changed; else True, even if no engine was started (for lack
+# of memory, or because suexecme has not answered).
+OnDecided = Callable[[bool], None]
+# Starts an idle engine of a key (user, language) for a script: EarlyStarts.start_primed()
+StartEarly = Callable[[Key, str, OnDecided], None]
 
 
 def local_seconds() -> float:
@@ -63,17 +65,17 @@ class Primer:
         self,
         file: str,
         scheduler: Scheduler[Any, Any],
-        start: Start,
+        start_early: StartEarly,
         log: ErrorLog,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """Read the profile, and let the scheduler keep as many idle engines as the profile expects to be busy.
 
-        file: the path of the profile. start: starts an engine (Start). clock: instead of local_seconds().
+        file: the path of the profile. clock: instead of local_seconds().
         """
         self.file = file
         self.scheduler = scheduler
-        self.start = start
+        self.start_early = start_early
         self.log = log
         self.clock = clock or local_seconds
         self.profile = UseProfile()
@@ -142,14 +144,14 @@ class Primer:
         self.starting[key] = self.starting.get(key, 0) + 1
 
         def on_decided(may_still_run: bool) -> None:
-            """Note that the start is decided. may_still_run: False if the script must not run for this key."""
+            """Count the start no more; forget the script if it must not run."""
             self.starting[key] -= 1
             if not self.starting[key]:
                 del self.starting[key]
             if not may_still_run:
                 self.profile.drop_script(key, script)
 
-        self.start(key, script, on_decided)
+        self.start_early(key, script, on_decided)
 
     # The file
 
@@ -225,7 +227,7 @@ class EarlyStarts:
         self.starter = starter
         self.primer: Primer | None = None
         if context.settings.prime:
-            self.primer = Primer(context.settings.prime, self.scheduler, self.prime, context.log)
+            self.primer = Primer(context.settings.prime, self.scheduler, self.start_primed, context.log)
         self.scheduler.replace = self.start_replacement
 
     def tick(self) -> None:
@@ -238,13 +240,14 @@ class EarlyStarts:
         if self.primer is not None:
             self.primer.save()
 
-    def prime(
-        self, key: Key, script: str, on_decided: Callable[[bool], None], for_visitors: bool = True
-    ) -> None:
+    def start_primed(self, key: Key, script: str, on_decided: OnDecided) -> None:
+        """Start an idle engine that the visitors of a usual day will need, and count it as primed."""
+        self.start_early(key, script, on_decided, "primed")
+
+    def start_early(self, key: Key, script: str, on_decided: OnDecided, counter: str = "") -> None:
         """Start an idle engine for a key (user, language), if suexecme says that the script still belongs to it.
 
-        on_decided: called with False if the script must not run any more, else with True (primer.Start).
-        for_visitors: count the engine as primed; False: it replaces one that was restarted.
+        counter: the name under which a started engine is counted, "" for none.
         """
 
         def identified(answer: Answer) -> None:
@@ -261,7 +264,8 @@ class EarlyStarts:
                 engine = self.starter.start_idle(key, answer.kind, answer.path, answer.uid)
                 if engine is not None:
                     self.scheduler.add_idle(engine)
-                    self.context.counters["primed"] += for_visitors
+                    if counter:
+                        self.context.counters[counter] += 1
             on_decided(True)
 
         self.identifier.identify(script, file_signature(script), identified)
@@ -269,4 +273,4 @@ class EarlyStarts:
     def start_replacement(self, engine: Engine) -> None:
         """Start an engine in place of one that was restarted; none if its script must not run any more."""
         if engine.script and not self.context.is_stopping:
-            self.prime(engine.key, engine.script, lambda may_still_run: None, for_visitors=False)
+            self.start_early(engine.key, engine.script, on_decided=lambda may_still_run: None)

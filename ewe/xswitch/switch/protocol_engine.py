@@ -55,9 +55,7 @@ class ProtocolEngine(Engine):
         """Write the lines of the request to the control socket, then its body to the data socket."""
         self.control_outbox.send(exchange.engine_request)
         if self.control_outbox.failed:
-            self.take_exchange()
-            self.close()
-            exchange.engine_was_dead()
+            self.give_back(exchange)
             return
         for piece in exchange.take_body():
             self.send_body(piece)

@@ -17,6 +17,7 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, IDENTIFYING
 from ewe.xswitch.switch.identify import (
+    MAX_PATH_BYTES,
     Answer,
     IdentifiedScript,
     Identifier,
@@ -30,13 +31,11 @@ from ewe.xswitch.switch.installations import Installations
 from ewe.xswitch.switch.peers import Peers
 from ewe.xswitch.switch.primer import Primer
 from ewe.xswitch.switch.response_head import NO_ENGINE
-from ewe.xswitch.switch.scheduler import USER
 from ewe.xswitch.switch.web_server_connection import BeginExchange, WebServerConnection
 from ewe.xswitch.user_limits import NO_LIMITS
 from ewe.xswitch.webapp import Applications, NoApplication, WebApplication
 
 STATUS_URL = XSWITCH_STATUS_PATH.encode()
-MAX_PATH_BYTES = 4096  # of a path, its final NUL included: Linux's PATH_MAX
 
 
 class ScriptRequests:
@@ -74,7 +73,7 @@ class ScriptRequests:
             return self.begin_status(client, params, body)
         self.context.counters["requests"] += 1
         file = script_file(params)
-        far_kind = self.peers.kind_of(file, params) if self.peers.engines else None
+        far_kind = self.peers.far_kind_of(file, params) if self.peers.engines else None
         application: WebApplication | None = None
         path, signature = file, Signature()
         try:
@@ -133,9 +132,10 @@ class ScriptRequests:
 
     def send_far(self, exchange: Exchange, kind: EngineKind) -> None:
         """Give an exchange to engines on another machine. The script's owner is known only there."""
-        exchange.key, exchange.is_far = self.peers.engines[kind.name].key, True
+        engine = self.peers.engines[kind.name]
+        exchange.user, exchange.key = engine.user, engine.key
         exchange.limits = NO_LIMITS
-        exchange.user = exchange.key[USER]
+        exchange.is_far = True
         exchange.identified()
 
     def identified(self, exchange: Exchange, answer: Answer, has_waited: bool = False) -> None:
@@ -169,8 +169,8 @@ class ScriptRequests:
             return
         exchange.script, exchange.own_variables = answer.path, answer.variables
         if exchange.application is not None:
-            # answer.path is that of the application's WEB-INF
-            exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
+            # answer.path is that of the application's WEB-INF, without links
+            exchange.application = exchange.application._replace(directory=os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
         if self.primer is not None:
             self.primer.note_request(exchange.key, answer.path)

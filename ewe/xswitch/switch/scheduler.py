@@ -36,7 +36,6 @@ from ewe.xswitch.switch.resources import MachineReading, Resources
 from ewe.xswitch.user_limits import UserLimits
 
 Key = tuple[str, str]  # (user, language)
-USER, LANGUAGE = 0, 1  # the positions in a Key
 # Why an idle engine ends, by the name of the counter
 ENDINGS = {
     "idle_ended": "idle: it had no request for too long (idle)",
@@ -54,7 +53,8 @@ MEASURE_SECONDS = 1.0  # between two checks of idle engines' memory and CPU time
 class ScheduledExchange(Protocol):
     """An exchange, as the scheduler sees it."""
 
-    key: Key
+    user: str
+    key: Key  # the user and the language: which engines can run it
     limits: UserLimits  # of its user
     queued_at: float  # the monotonic time of its last submit()
 
@@ -65,7 +65,9 @@ class ScheduledExchange(Protocol):
 class ScheduledEngine(Protocol):
     """An engine, as the scheduler sees it."""
 
-    key: Key
+    user: str
+    language: str
+    key: Key  # both of them
     used_at: float  # when a request last began or ended
     deadline: float  # when the running request has taken too long
     ended_requests: int  # requests that have ended
@@ -141,7 +143,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def submit(self, exchange: ExchangeType) -> None:
         """Give an exchange to an engine, now or later, or refuse it."""
-        user = exchange.key[USER]
+        user = exchange.user
         limit = exchange.limits.requests  # None: no limit
         if limit is not None and self.requests_of(user) >= limit:
             self.counters["refused"] += 1
@@ -166,7 +168,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def requests_of(self, user: str) -> int:
         """Return how many requests of a user run or wait."""
-        running = sum(engine.running() for engine in self.engines if engine.key[USER] == user)
+        running = sum(engine.running() for engine in self.engines if engine.user == user)
         return running + self.waiting_of(user)
 
     def waiting_of(self, user: str) -> int:
@@ -194,11 +196,11 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     def add(self, engine: EngineType) -> None:
         """Count a new engine: towards the limits, and as a promise of memory."""
         self.engines.add(engine)
-        self.engines_of_user[engine.key[USER]] += 1
+        self.engines_of_user[engine.user] += 1
         self.engines_of_key[engine.key] += 1
-        self.languages.add(engine.key[LANGUAGE])
+        self.languages.add(engine.language)
         self.counters["started"] += 1
-        self.resources.note_start(engine.key[LANGUAGE])
+        self.resources.note_start(engine.language)
 
     def max_engines_of(self, user: str) -> int:
         """Return how many engines of a user may run."""
@@ -227,13 +229,14 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
         An idle one is no longer idle then: the caller must assign an exchange to it. Return None if there is none.
         """
-        far = self.far_engines.get(key[LANGUAGE])
+        _, language = key
+        far = self.far_engines.get(language)
         if far is not None:
             return far if far.has_room() else None
         idle = self.idle.get(key)
         if idle:
             return idle.pop()
-        kind = self.settings.engines.get(key[LANGUAGE])
+        kind = self.settings.engines.get(language)
         if kind is None or kind.connections == 1:
             return None
         return next(
@@ -254,7 +257,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
         if self.engines_of_user[user] >= self.max_engines_of(user):
-            return self.evict(lambda engine: engine.key[USER] == user)
+            return self.evict(lambda engine: engine.user == user)
         if len(self.engines) >= self.settings.max_engines:
             return self.evict(lambda engine: True)
         if self.engines_of_key[key] and self.resources.cpu_is_short():
@@ -287,7 +290,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def withdraw(self, exchange: ExchangeType) -> None:
         """Remove an exchange from its queue, if it waits."""
-        queues = self.queues.get(exchange.key[USER], {})
+        queues = self.queues.get(exchange.user, {})
         queue = queues.get(exchange.key)
         if queue is not None and exchange in queue:
             queue.remove(exchange)
@@ -296,12 +299,13 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def drop_queue_if_empty(self, key: Key) -> None:
         """Drop a queue that is empty, and the user's turn with the user's last queue."""
-        queues = self.queues[key[USER]]
+        user, _ = key
+        queues = self.queues[user]
         if not queues[key]:
             del queues[key]
         if not queues:
-            del self.queues[key[USER]]
-            self.user_turns.remove(key[USER])
+            del self.queues[user]
+            self.user_turns.remove(user)
 
     # Engines
 
@@ -312,7 +316,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         """
         if engine in self.draining:
             self.end_idle(engine, self.draining[engine])
-        elif engine.ended_requests >= self.settings.max_requests_of(engine.key[LANGUAGE]):
+        elif engine.ended_requests >= self.settings.max_requests_of(engine.language):
             self.end_idle(engine, "recycled")
         else:
             self.idle.setdefault(engine.key, []).append(engine)
@@ -325,8 +329,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.settings = self.resources.settings = settings
         self.limits.change_settings(settings)
         for engine in [engine for engines in self.idle.values() for engine in engines]:
-            language = engine.key[LANGUAGE]
-            if settings.engines.get(language) != old_kinds.get(language):
+            if settings.engines.get(engine.language) != old_kinds.get(engine.language):
                 self.end_idle(engine, "changed")
 
     def end_idle(self, engine: EngineType, end_cause: str) -> None:
@@ -373,17 +376,16 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         if engine not in self.engines:
             return
         self.engines.discard(engine)
-        user, key = engine.key[USER], engine.key
-        idle = self.idle.get(key, [])
+        idle = self.idle.get(engine.key, [])
         if engine in idle:
             idle.remove(engine)
             if not idle:
-                del self.idle[key]
-        self.engines_of_user[user] -= 1
-        if not self.engines_of_user[user]:
-            del self.engines_of_user[user]
+                del self.idle[engine.key]
+        self.engines_of_user[engine.user] -= 1
+        if not self.engines_of_user[engine.user]:
+            del self.engines_of_user[engine.user]
         if self.draining.pop(engine, None) is None:  # a draining engine counts for its key no more
-            self.uncount_key(key)
+            self.uncount_key(engine.key)
 
     def uncount_key(self, key: Key) -> None:
         """Count one engine less of a key."""
@@ -470,12 +472,12 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def is_too_large(self, engine: EngineType) -> bool:
         """Return whether an idle engine has more bytes in memory than `max-memory`."""
-        return self.measure_memory(engine) > self.settings.max_memory_of(engine.key[LANGUAGE])
+        return self.measure_memory(engine) > self.settings.max_memory_of(engine.language)
 
     def measure_memory(self, engine: EngineType) -> int:
         """Return the bytes that an idle engine has in memory, and note them in the Resources."""
         size = engine.memory_bytes()
-        self.resources.note_size(engine.key[LANGUAGE], size)
+        self.resources.note_size(engine.language, size)
         return size
 
     def refuse_timed_out(self, key: Key, now: float) -> None:
@@ -483,7 +485,8 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
         The time before does not count: until suexecme has answered, or on an engine that has failed.
         """
-        queue = self.queues[key[USER]][key]
+        user, _ = key
+        queue = self.queues[user][key]
         while queue and now - queue[0].queued_at > self.settings.queue_timeout:
             self.waiting -= 1
             self.counters["refused"] += 1

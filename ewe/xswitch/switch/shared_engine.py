@@ -26,7 +26,7 @@ from ewe.xswitch.switch.engine import CLOSED, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
-from ewe.xswitch.switch.scheduler import LANGUAGE, Key
+from ewe.xswitch.switch.scheduler import Key
 
 SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
@@ -35,11 +35,11 @@ POLL_SECONDS = 0.2  # between two checks of the connection of a request whose cl
 class EngineConnection(FastCGIEngine):
     """One connection to a SharedEngine."""
 
-    def __init__(self, engine: SharedEngine, data: socket.socket) -> None:
+    def __init__(self, shared_engine: SharedEngine, data: socket.socket) -> None:
         """data: the main process's end of the connection."""
-        super().__init__(engine.context, engine.key, data, -1)
-        self.engine = engine
-        self.name = engine.name
+        super().__init__(shared_engine.context, shared_engine.key, data, -1)
+        self.shared_engine = shared_engine
+        self.name = shared_engine.name
         self.has_body = False  # of the running request
 
     def send_request(self, exchange: Exchange) -> None:
@@ -66,26 +66,26 @@ class EngineConnection(FastCGIEngine):
 
     def pause_output(self) -> None:
         super().pause_output()
-        self.engine.set_deadline()
+        self.shared_engine.set_deadline()
 
     def resume_output(self) -> None:
         super().resume_output()
-        self.engine.set_deadline()
+        self.shared_engine.set_deadline()
 
     def restart_deadline(self, awaits_body: bool) -> None:
         super().restart_deadline(awaits_body)
-        self.engine.set_deadline()
+        self.shared_engine.set_deadline()
 
     def on_data(self) -> None:
         """Read the response. Wait if suexecme has not answered yet: its answer explains why a connection ends."""
-        if self.engine.pid:
+        if self.shared_engine.pid:
             super().on_data()
         else:
             retry_reading_soon(self)
 
     def fail(self, cause: str) -> None:
         """Close after a short wait: if the process is ending, the whole engine fails, not this request alone."""
-        if self.exchange is None or self.engine.state is CLOSED:
+        if self.exchange is None or self.shared_engine.state is CLOSED:
             super().fail(cause)
         else:
             self.stop_reading()
@@ -97,10 +97,10 @@ class EngineConnection(FastCGIEngine):
             super().fail(cause)
 
     def become_idle(self) -> None:
-        self.engine.connection_free(self)
+        self.shared_engine.connection_free(self)
 
     def announce_close(self) -> None:
-        self.engine.connection_closed(self)
+        self.shared_engine.connection_closed(self)
 
     def client_left(self) -> None:
         """Make Jetty's next write fail, which ends a servlet that continues to write.
@@ -109,11 +109,11 @@ class EngineConnection(FastCGIEngine):
         """
         if self.exchange is None or self.exchange.state is not ABANDONED:
             return  # the request has ended in the meantime
-        if not self.engine.pid:
+        if not self.shared_engine.pid:
             self.loop.call_later(SOON_SECONDS, self.client_left)
             return
         self.stop_reading()
-        self.engine.set_deadline()
+        self.shared_engine.set_deadline()
         self.data.shutdown(socket.SHUT_RD)
         self.poll_for_end()
 
@@ -179,7 +179,7 @@ class SharedEngine(Engine):
 
     def has_room(self) -> bool:
         """Return whether another request may be assigned: the limits for requests allow it."""
-        max_requests = self.context.settings.max_requests_of(self.key[LANGUAGE])
+        max_requests = self.context.settings.max_requests_of(self.language)
         return (
             self.state is not CLOSED
             and self.running() < self.max_connections

@@ -23,7 +23,7 @@ from ewe.xswitch.switch.engine_starter import EngineStarter
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import DONE, IDENTIFYING
 from ewe.xswitch.switch.peers import Peers
-from ewe.xswitch.switch.scheduler import ENDINGS, LANGUAGE, USER, Scheduler
+from ewe.xswitch.switch.scheduler import ENDINGS, Scheduler
 from ewe.xswitch.switch.web_server_connection import WebServerConnection
 
 MAX_MEASURED = 1000  # engines whose memory the status shows: a message has no room for more
@@ -85,15 +85,13 @@ class StatusRequests:
             exchange.answer(status_response(numbers, AS_JSON))
             return exchange
 
-        def on_measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
-                status = self.collect_status(answer)
-                if b"XSWITCH_STATUS" in params:
-                    # The account that asks over X-Switch's own socket may not see the engines of all users
-                    status = self.control.part_for(client.socket, status)
-                exchange.answer(status_response(status, params))
+        def response(status: dict[str, Any]) -> bytes:
+            if b"XSWITCH_STATUS" in params:
+                # The account that asks over X-Switch's own socket may not see the engines of all users
+                status = self.control.part_for(client.socket, status)
+            return status_response(status, params)
 
-        self.measure(list(self.starter.running), on_measured)
+        self.answer_with_status(exchange, list(self.starter.engine_by_pid), response)
         return exchange
 
     def begin_action(
@@ -113,28 +111,50 @@ class StatusRequests:
             exchange.answer(status_response(self.control.carry_out(action), AS_JSON))
             return exchange
 
-        def on_measured(answer: dict[str, Any]) -> None:
-            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
-                status = self.collect_status(answer)
-                exchange.answer(status_response(self.control.visible_part(status, action), AS_JSON))
-
-        self.measure([engine.pid for engine in self.control.engines_named_by(action)], on_measured)
+        self.answer_with_status(
+            exchange,
+            [engine.pid for engine in self.control.engines_named_by(action)],
+            lambda status: status_response(self.control.visible_part(status, action), AS_JSON),
+        )
         return exchange
 
     def collect_status(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return the status of this machine, and of engines on other machines.
+        """Return the status: engines, queues, resources and counters, and the engines on other machines.
 
-        answer: of suexecme, to `measure`.
+        All times are in seconds, all sizes in bytes. answer: the answer of suexecme to the order `measure`, with
+        `memory` and `limits`. It has neither if suexecme has refused the order.
         """
-        count = self.count_connections()
-        status = collect_status(self.context.scheduler, count, self.started_at, answer)
-        return {**status, "far": self.peers.describe(time.monotonic())}
+        now = time.monotonic()
+        scheduler = self.context.scheduler
+        memory: Memory = answer.get("memory", {})
+        engines = sorted(scheduler.engines, key=lambda engine: engine.key)
+        return {
+            "uptime": round(now - self.started_at, 1),
+            "engines": [
+                {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
+                for engine in engines
+            ],
+            "waiting": {user: scheduler.waiting_of(user) for user in scheduler.queues},
+            "connections": self.count_connections(),
+            "limits": answer.get("limits", ""),
+            "resources": scheduler.resources.describe(),
+            "counters": dict(sorted(scheduler.counters.items())),
+            "far": self.peers.describe(now),
+        }
 
-    def measure(self, pids: Sequence[int], on_measured: Callable[[dict[str, Any]], None]) -> None:
-        """Make suexecme measure the memory of engines, and call `on_measured` with its answer.
+    def answer_with_status(
+        self, exchange: Exchange, pids: Sequence[int], response: Callable[[dict[str, Any]], bytes]
+    ) -> None:
+        """Make suexecme measure the memory of engines, then answer an exchange with the response to the status.
 
-        Only root may read every engine's memory. A pid of 0 belongs to an engine that suexecme has not started yet.
+        Only root may read every engine's memory. pids: of the engines to measure; 0 belongs to one that suexecme
+        has not started yet. response: returns the response, from the status (collect_status).
         """
+
+        def on_measured(answer: dict[str, Any]) -> None:
+            if exchange.state is IDENTIFYING:  # the client has not left in the meantime
+                exchange.answer(response(self.collect_status(answer)))
+
         order = {"order": "measure", "pids": [pid for pid in pids if pid][:MAX_MEASURED]}
         self.starter.orders.ask("", order, on_measured)
 
@@ -165,34 +185,6 @@ def is_loopback(address: bytes) -> bool:
     return address.startswith(b"127.") or address == b"::1"
 
 
-def collect_status(
-    scheduler: Scheduler[Any, Engine], connections: int, started_at: float, answer: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the status of this machine: its engines, queues, resources and counters.
-
-    All times are in seconds, all sizes in bytes.
-
-    connections: the number of web servers' open connections. started_at: the time.monotonic() at which the main
-    process started. answer: the answer of suexecme to the order `measure`, with `memory` and `limits`. It has
-    neither if suexecme has refused the order. StatusRequests adds the engines on other machines ("far").
-    """
-    now = time.monotonic()
-    memory: Memory = answer.get("memory", {})
-    engines = sorted(scheduler.engines, key=lambda engine: engine.key)
-    return {
-        "uptime": round(now - started_at, 1),
-        "engines": [
-            {**describe(engine, now, memory), "ends": scheduler.draining.get(engine, "")}
-            for engine in engines
-        ],
-        "waiting": {user: scheduler.waiting_of(user) for user in scheduler.queues},
-        "connections": connections,
-        "limits": answer.get("limits", ""),
-        "resources": scheduler.resources.describe(),
-        "counters": dict(sorted(scheduler.counters.items())),
-    }
-
-
 def collect_metrics(scheduler: Scheduler[Any, Engine], connections: int) -> dict[str, Any]:
     """Return the numbers for a web server's metrics: no user, no script, and nothing that suexecme must measure.
 
@@ -200,7 +192,7 @@ def collect_metrics(scheduler: Scheduler[Any, Engine], connections: int) -> dict
     """
     engines = {language: {"busy": 0, "idle": 0} for language in scheduler.languages}
     for engine in scheduler.engines:
-        engines[engine.key[LANGUAGE]]["busy" if engine.is_busy() else "idle"] += 1
+        engines[engine.language]["busy" if engine.is_busy() else "idle"] += 1
     counters = scheduler.counters
     return {
         "engines": engines,
@@ -220,8 +212,8 @@ def describe(engine: Engine, now: float, memory: Memory) -> dict[str, Any]:
     private, shared = memory.get(str(engine.pid), (0, 0))
     busy = engine.is_busy()
     return {
-        "user": engine.key[USER],
-        "language": engine.key[LANGUAGE],
+        "user": engine.user,
+        "language": engine.language,
         "pid": engine.pid,
         "state": "busy" if busy else "idle",
         "requests": engine.ended_requests,

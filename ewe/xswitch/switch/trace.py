@@ -32,7 +32,8 @@ class NamedEngine(Protocol):
     """An engine, as the trace sees it. end_cause: why it is closed."""
 
     name: str
-    key: tuple[str, str]
+    user: str
+    language: str
     pid: int
     end_cause: str
 
@@ -42,13 +43,12 @@ class SwitchTrace:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.engines = itertools.count(1)
+        self.engine_numbers = itertools.count(1)
 
     def engine_begins(self, engine: NamedEngine) -> None:
         """Give an engine its name in the trace (pid.number), and write that it is begun."""
-        engine.name = f"{os.getpid()}.{next(self.engines)}"
-        user, language = engine.key
-        self.trace.write("x-engine", NONE, f"{engine.name} {word(user)} {word(language)}")
+        engine.name = f"{os.getpid()}.{next(self.engine_numbers)}"
+        self.trace.write("x-engine", NONE, f"{engine.name} {word(engine.user)} {word(engine.language)}")
 
     def process_runs(self, engine: NamedEngine) -> None:
         """Write that suexecme has started the engine's process."""

@@ -85,15 +85,7 @@ def archive_classes(engine: Path) -> None:
         library = next((engine / "lib").glob("jakarta.servlet-api-*.jar"))
         source = sample / "WEB-INF/src/Hello.java"
         run([*JAVAC, "-cp", str(library), "-d", str(sample / "WEB-INF/classes"), str(source)], directory)
-        # The engine's command, but Java writes the archive instead of reading it
-        command = [
-            "-XX:ArchiveClassesAtExit=" + word.removeprefix(ARCHIVE_OPTION)
-            if word.startswith(ARCHIVE_OPTION)
-            else word
-            for word in BUILT_IN["java"].command
-            if word != "-Xshare:auto"
-        ]
-        command = [word.replace(WORK_PLACEHOLDER, name) for word in command]
+        command = [word.replace(WORK_PLACEHOLDER, name) for word in archiving_command()]
         path = directory / "socket"
         with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w+") as log:
             listener.bind(str(path))
@@ -111,6 +103,15 @@ def archive_classes(engine: Path) -> None:
             finally:
                 process.kill()
                 process.wait()
+
+
+def archiving_command() -> list[str]:
+    """Return the command of the Java engine, but with an option by which Java writes the archive at its end."""
+    return [
+        word.replace(ARCHIVE_OPTION, "-XX:ArchiveClassesAtExit=")
+        for word in BUILT_IN["java"].command
+        if word != "-Xshare:auto"
+    ]
 
 
 def ask(path: str, application: WebApplication) -> bytes:
