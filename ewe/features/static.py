@@ -626,7 +626,8 @@ class Static:
 
     def forget_all(self) -> None:
         """Drop all entries."""
-        self.cache.clear()
+        # In this order: the entry that another thread adds in between is dropped, and its bytes stay counted for a
+        # while. In the other order it would stay uncounted, and the cache could exceed its room.
         self.used_bytes = 0
 
     def revalidate(self, path: str, known: CacheEntry) -> bool:
