@@ -305,6 +305,7 @@ def test_a_form_with_other_line_ends_changes_no_text(browsing: Server, daemon: D
         ({"Content-Type": "application/json"}, 415),
         ({}, 409),
         ({"Sec-Fetch-Site": "same-origin"}, 409),
+        ({"Host": "LocalHost:4000", "Origin": "http://localhost:4000"}, 409),
     ],
 )
 def test_a_form_of_another_site_changes_nothing(
