@@ -363,16 +363,16 @@ class Browser:
                 if error.kind == "STATEMENT" and is_visitors:
                     return self.problem(trail, 400, "The database refuses this statement", str(error))
                 raise
-        answer, status, cause = StatementResult(), 200, ""
+        result = StatementResult()
         if sql:
             explain = is_visitors and fields.get("explain") == "1"
-            answer, status, cause = await self.answer_to(
+            result = await self.result_of(
                 trail, sql, parameters, io, explain=explain, is_visitors=is_visitors
             )
-        page = pages.sql_page(trail, sql, given, answer, title=query_name, editor=is_visitors)
-        return self.reply(request, page, status, cause)
+        page = pages.sql_page(trail, sql, given, result, title=query_name, editor=is_visitors)
+        return self.reply(request, page, result.status, result.cause)
 
-    async def answer_to(
+    async def result_of(
         self,
         trail: PageTrail,
         sql: str,
@@ -381,12 +381,11 @@ class Browser:
         *,
         explain: bool,
         is_visitors: bool,
-    ) -> tuple[StatementResult, int, str]:
-        """Run a statement; return its StatementResult, the status, and the cause of a failure for the log.
+    ) -> StatementResult:
+        """Run a statement; return its result, or the failure that it has caused.
 
-        The cause is "" without a failure. explain: run the statement that asks for the plan. is_visitors: a visitor
-        has written the statement, and may read the database's message about it. Raises DatabaseError for a failure
-        that the statement has not caused.
+        explain: run the statement that asks for the plan. is_visitors: a visitor has written the statement, and may
+        read the database's message about it. Raises DatabaseError for a failure that the statement has not caused.
         """
         schema = await self.asking.schema(trail.database, io)
         began = time.perf_counter()
@@ -396,17 +395,14 @@ class Browser:
         except DatabaseError as error:
             cause = f"{error.kind}: {error}"
             if error.kind == "TIMEOUT":
-                return (
-                    StatementResult(error=f"This took longer than {SQL_TIMEOUT_S:g} s, and was cancelled."),
-                    504,
-                    cause,
-                )
+                words = f"This took longer than {SQL_TIMEOUT_S:g} s, and was cancelled."
+                return StatementResult(error=words, status=504, cause=cause)
             if error.kind == "STATEMENT":
                 words = str(error) if is_visitors or self.development else "The database refuses this query."
-                return StatementResult(error=words), 400, cause
+                return StatementResult(error=words, status=400, cause=cause)
             raise
         took_ms = (time.perf_counter() - began) * 1000
-        return StatementResult(rows, "", explain, took_ms), 200, ""
+        return StatementResult(rows, explained=explain, took_ms=took_ms)
 
     # -----------------------------------------------------------------------------------------------------
     # One row
@@ -427,7 +423,7 @@ class Browser:
         if action == "insert":
             return await self.insert(request, trail, schema, table, io)
         key = key_in_query(table, request.query)
-        statement = statements.row_of(schema, table, key)
+        statement = statements.row_of(table, key)
         try:
             if suffix:
                 return await self.export(trail, statement, name, suffix, io, ROWS_TIMEOUT_S)
@@ -546,7 +542,7 @@ class Browser:
             return pages.delete_page(trail, table, row, words)
 
         return await self.change(
-            trail, statements.delete_of(schema, table, key), trail.of_table(), page_with_problem, io
+            trail, statements.delete_of(table, key), trail.of_table(), page_with_problem, io
         )
 
     async def change(

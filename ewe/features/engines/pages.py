@@ -91,8 +91,17 @@ class EnginesView(NamedTuple):
         return self.sees_all and not self.user
 
 
-def engines_page(view: EnginesView, found: dict[str, Any], done: tuple[str, int, int, int] | None) -> str:
-    """Return the page of engines. found: the answer of X-Switch to `list`. done: see feature.action_done()."""
+class ActionDone(NamedTuple):
+    """The action of the last form, and how many engines have ended, end after their request, and are unknown."""
+
+    action: str
+    ended: int
+    ending: int
+    unknown: int
+
+
+def engines_page(view: EnginesView, found: dict[str, Any], done: ActionDone | None) -> str:
+    """Return the page of engines. found: the answer of X-Switch to `list`. done: None if no form was sent."""
     by_user: dict[str, list[dict[str, Any]]] = {user: [] for user in found["limits"]}
     for engine in found["engines"]:
         by_user.setdefault(engine["user"], []).append(engine)
@@ -141,15 +150,18 @@ def heading(view: EnginesView, title: str) -> str:
     )
 
 
-def message_of(done: tuple[str, int, int, int] | None) -> str:
-    """Return the message about the last form, "" without one. done: see feature.action_done()."""
+def message_of(done: ActionDone | None) -> str:
+    """Return the message about the last form, "" without one."""
     if done is None:
         return ""
-    name, ended, ending, unknown = done
-    words = [f"{number_of(ended, 'engine')} {DONE[name]}."] if ended or not ending else []
-    if ending:
-        words.append(f"{number_of(ending, 'engine')} will be {DONE[name]} after the running request.")
-    if unknown:
+    words = []
+    if done.ended or not done.ending:
+        words.append(f"{number_of(done.ended, 'engine')} {DONE[done.action]}.")
+    if done.ending:
+        words.append(
+            f"{number_of(done.ending, 'engine')} will be {DONE[done.action]} after the running request."
+        )
+    if done.unknown:
         words.append("An engine of the form does not run any more, or is not yours.")
     return f'<p class="said" role="status">{" ".join(words)}'
 
