@@ -570,7 +570,7 @@ def test_a_file_that_is_too_long_is_read_once_for_many_requests(
     guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Asked(monkeypatch)
-    file, by = tmp_path / "htpasswd", guard.by
+    file, by = tmp_path / "htpasswd", guard.checker
     assert isinstance(by, htpasswd.Htpasswd)
     load, loads = by.load, [0]
 
