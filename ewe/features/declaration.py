@@ -146,7 +146,7 @@ class Feature:
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
     programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
-    and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    and ends after the last one. (ServerPlan.add_application() registers an application in Python instead.)
     process: the SupervisedProcess of a concurrency model that needs this feature.
     fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
     is the new configuration.
