@@ -271,9 +271,7 @@ def for_client_with_copy(request: Request, response: Response, coding: str) -> R
         # The client may have copies in several codings: the tag of the one that it would get now comes first.
         for each in (coding, *NAMES):
             if each and (coded_tag := weak(plain_tag, each)) in client_tags:
-                fields = tuple(
-                    (name, coded_tag if name.lower() == "etag" else value) for name, value in fields
-                )
+                fields = tuple((name, coded_tag if name.lower() == "etag" else text) for name, text in fields)
                 break
     return Response(304, fields, reason=response.reason)
 

@@ -167,14 +167,16 @@ class Homes(Middleware):
 
         Raises OSError if the server has no descriptor left.
         """
-        settings = self.settings_by_user.get(home.name)
+        known = self.settings_by_user.get(home.name)
         now = time.monotonic()
-        if settings is None or now - settings.checked_at > FILE_CHECK_S:
-            cached, settings = settings, self.read(home, settings)
-            if settings is not cached:  # the user's files have changed, or were not read before
+        if known is not None and now - known.checked_at <= FILE_CHECK_S:
+            settings = known
+        else:
+            settings = self.read(home, known)
+            settings.checked_at = now
+            if settings is not known:  # the user's files have changed, or were not read before
                 settings.handler = self.chain(settings)
                 self.settings_by_user[home.name] = settings
-            settings.checked_at = now
         index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names

@@ -90,7 +90,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """
     with with_line(plan.config):
         for name, feature in declared(plan.config):
-            for reason in yielded(name, feature, "needs", plan.config):
+            for reason in yielded(name, feature, "needs", plan.config):  # the first one is enough
                 raise UnknownFeature(in_one_line(name, reason))
         for path, name in map(parse_mount, plan.config[MOUNT]):
             handler = make(name, plan.config, path)

@@ -464,12 +464,13 @@ class PageRequest:
         layout: "CSV" or "JSON". The parameter `query` names the query; without it, the first one is sent.
         """
         declarations = self.declarations
-        name = self.url_fields.get("query", next(iter(declarations.queries), ""))
+        first_name = next(iter(declarations.queries), "")
+        name = self.url_fields.get("query", first_name)
         if name not in declarations.queries:
             raise HTTPError(404, f"{self.file} has no query {name[:40]!r}")
         query = declarations.queries[name]
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
-        prefix = "" if name == next(iter(declarations.queries)) else f"{name}."
+        prefix = "" if name == first_name else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         if not self.is_asked(query, values):
             raise HTTPError(
@@ -498,7 +499,8 @@ class PageRequest:
             text = "This form was not sent from this site, so nothing was changed."
             return error_page(403, reason, text=text)
         fields = fields_of_form(await form_body(request, MAX_FORM_BYTES))
-        name = fields.get("post", next(iter(declarations.posts)) if len(declarations.posts) == 1 else "")
+        only_post = next(iter(declarations.posts)) if len(declarations.posts) == 1 else ""
+        name = fields.get("post", only_post)
         if name not in declarations.posts:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]

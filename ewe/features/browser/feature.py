@@ -15,6 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
@@ -489,11 +490,8 @@ class Browser:
             if text is not None and (text or (column.not_null and not column.filled_by and not column.key)):
                 values[column.name] = text
         statement = statements.insert_of(schema, table, values)
-
-        def form_with_problem(words: str) -> str:
-            return pages.edit_page(trail, table, None, words, sent)
-
-        return await self.change(trail, statement, trail.of_table(), form_with_problem, io)
+        form_again = partial(pages.edit_page, trail, table, None, given=sent)
+        return await self.change(trail, statement, trail.of_table(), form_again, io)
 
     async def edit(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -502,15 +500,15 @@ class Browser:
         """Show the form to change a row, or change the columns whose values differ from before."""
         if request.method != "POST":
             return self.reply(request, pages.edit_page(trail, table, row))
-        given = await form_of(request)
+        sent = await form_of(request)
         changed: dict[str, str | None] = {}
         for name, column in table.columns.items():
-            text = given.get("v." + name)
+            text = sent.get("v." + name)
             before = row.get(name)
             if text is None or column.filled_by == "computed" or isinstance(before, bytes):
                 continue
             # The box NULL is checked from the start if the value was NULL: then a text counts.
-            value = None if f"null.{name}" in given and not (before is None and text) else text
+            value = None if f"null.{name}" in sent and not (before is None and text) else text
             if value is None:
                 if before is not None:
                     changed[name] = None
@@ -523,11 +521,8 @@ class Browser:
             for name, value in zip(table.key, key, strict=True)
         ]
         statement = statements.update_of(schema, table, key, changed)
-
-        def form_with_problem(words: str) -> str:
-            return pages.edit_page(trail, table, row, words, given)
-
-        return await self.change(trail, statement, trail.of_row(table.name, after), form_with_problem, io)
+        form_again = partial(pages.edit_page, trail, table, row, given=sent)
+        return await self.change(trail, statement, trail.of_row(table.name, after), form_again, io)
 
     async def delete(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -537,13 +532,9 @@ class Browser:
         if request.method != "POST":
             return self.reply(request, pages.delete_page(trail, table, row))
         await form_of(request)
-
-        def page_with_problem(words: str) -> str:
-            return pages.delete_page(trail, table, row, words)
-
-        return await self.change(
-            trail, statements.delete_of(table, key), trail.of_table(), page_with_problem, io
-        )
+        page_again = partial(pages.delete_page, trail, table, row)
+        statement = statements.delete_of(table, key)
+        return await self.change(trail, statement, trail.of_table(), page_again, io)
 
     async def change(
         self,

@@ -97,7 +97,7 @@ class WebDAV:
             if method == "PROPFIND":
                 return await self.propfind(request, io)
             if method == "PROPPATCH":
-                return await self.proppatch(request, io)
+                return await self.proppatch(request)
             return await self.change(request, io)
         except OSError as reason:
             raise refusal(reason, request.path) from None
@@ -147,7 +147,7 @@ class WebDAV:
             raise HTTPError(403, "webdav: Destination is outside this location")
         return other.path
 
-    async def proppatch(self, request: Request, io: Stream) -> Response:
+    async def proppatch(self, request: Request) -> Response:
         """Refuse to change properties."""
         names = properties.parse_proppatch(await body_of(request))
         with self.tree.resource(request.path) as resource:
