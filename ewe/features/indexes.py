@@ -80,11 +80,7 @@ FIELDS = (
     ("Vary", "Accept"),
     ("X-Content-Type-Options", "nosniff"),
 )
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45; --pad: .4rem .6rem }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
+STYLE = """:root { --pad: .4rem .6rem }
 html { font: 1.0625rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--quiet);
   -webkit-text-size-adjust: 100%; text-size-adjust: 100% }
 body { max-width: 50rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }

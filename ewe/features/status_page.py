@@ -9,12 +9,7 @@ from typing import Any
 from ewe.http.error_pages import html_document, html_escape
 from ewe.http.status import REASONS
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45 }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
-html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink) }
+STYLE = """html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink) }
 body { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 h1, h2 { font-weight: 650 } p, caption { color: var(--quiet) }
