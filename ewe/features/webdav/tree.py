@@ -250,7 +250,11 @@ class Tree:
         """
         if hidden("/" + name) or CONTROL.search(name):
             return False
-        as_file, as_directory = self.is_ours(path), self.covers(path + "/")
+        try:
+            as_file, as_directory = self.is_ours(path), self.covers(path + "/")
+        except HTTPError:
+            # 414: the path is too long for the pattern of a location, so no client can request it.
+            return False
         if as_file != as_directory:  # a location with `path` or `pattern` covers one of the two
             is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
             as_file = as_directory if is_directory else as_file
