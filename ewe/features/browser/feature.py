@@ -31,6 +31,7 @@ from ewe.gateway.connections import RETRY
 from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected_response
 from ewe.http.conditional import status_by_conditions
+from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -168,7 +169,7 @@ class Browser:
         return name
 
     def reply(self, request: Request, text: str, status: int = 200, cause: str = "") -> Response:
-        """Return a page, or a 304 if the client has the same page already.
+        """Return a page, a 304 if the client has the same page already, or a 412 if it wants another one (If-Match).
 
         text: the page. cause: the reason of another status than 200, for the error log; "" writes no line.
         """
@@ -177,9 +178,10 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and status_by_conditions(request, etag, None) == 304:
-            return Response(304, fields)
-        return Response(200, fields, body)
+        condition = status_by_conditions(request, etag, None) if request.conditional else None
+        if condition == 412:
+            return error_page(412, "the page has changed: it has another entity tag")
+        return Response(304, fields) if condition == 304 else Response(200, fields, body)
 
     def problem(
         self, trail: PageTrail, status: int, title: str, text: str, cause: str = "", detail: str = ""
