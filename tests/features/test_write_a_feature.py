@@ -478,6 +478,7 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
     [
         ("class Broken(\n", "cannot be loaded: SyntaxError: "),
         ("1 / 0\n", "cannot be loaded: ZeroDivisionError: division by zero, in {} line 1"),
+        ("TABLE = {}\nTABLE['key']\n", "cannot be loaded: KeyError: 'key', in {} line 2"),
         ("import sys\nsys.exit('done')\n", "cannot be loaded: ImportError: SystemExit: done, in {} line 2"),
         (
             "class Broken:\n    def __init__(self, *_): self.a = {}['b']\n    async def respond(self): ...\n",

@@ -169,7 +169,7 @@ class Browser:
         return name
 
     def reply(self, request: Request, text: str, status: int = 200, cause: str = "") -> Response:
-        """Return a page, a 304 if the client has the same page already, or a 412 if it wants another one (If-Match).
+        """Return a page; a 304 if the client has the same page already; a 412 if it wants another one (If-Match).
 
         text: the page. cause: the reason of another status than 200, for the error log; "" writes no line.
         """
