@@ -48,7 +48,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
                 f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
             )
     for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
-        yield Mount(path, application(plan, config, kind, path, name))
+        yield Mount(path.rstrip("/") or "/", application(plan, config, kind, path, name))
 
 
 def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
