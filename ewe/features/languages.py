@@ -112,7 +112,8 @@ class Languages(Static):
         fields = with_vary(response.fields, "Accept-Language")
         if response.status != 304:
             fields = (*fields, ("Content-Language", language))
-        fields = (*fields, ("Content-Location", percent_encode(path)))
+        if self.has_urls:
+            fields = (*fields, ("Content-Location", percent_encode(path)))
         if type(response.body) is not bytes:
             response.fields = fields
             return response

@@ -78,7 +78,7 @@ EXPORTS = {".sql.csv": "CSV", ".sql.json": "JSON"}
 TYPES = {"CSV": "text/csv; charset=utf-8; header=present", "JSON": "application/json"}
 INDEX = "index" + SUFFIX
 MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
-MAX_FORM_BYTES = 256 * 1024
+MAX_FORM_BYTES = 256 * 1024  # of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
 # Bytes of the files of all these pages but the newest. Declarations may take 50 times as much memory.

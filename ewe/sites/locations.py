@@ -204,7 +204,9 @@ class LocationBuilder:
             self.plan.server.protected_on_all_sites,
         )
         prefix = "" if self.template is not None else self.prefix
-        return static_files(self.config, directory, prefix, protected)
+        static = static_files(self.config, directory, prefix, protected)
+        static.has_urls = self.template is None
+        return static
 
     def existing_path(self, path: str, label: str) -> tuple[str, bool]:
         """Return a path without symbolic links, and whether it is a directory.
