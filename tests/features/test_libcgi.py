@@ -419,7 +419,7 @@ def test_requests_for_a_link_out_of_the_directory_share_one_buffer(
     (tmp_path / "out.so").touch()
     (directory / "link.so").symlink_to("../out.so")
     libraries = Libraries(str(directory), 1.0, follows_links=False)
-    monkeypatch.setattr(libraries, "slot", object)
+    monkeypatch.setattr(libraries, "new_slot", object)
     for _ in range(3):
         with pytest.raises(HTTPError) as refused:
             libraries.call(str(directory / "link.so"), b"\0", b"\0")
