@@ -211,12 +211,12 @@ class Facet(NamedTuple):
 
 
 class RowLinks(NamedTuple):
-    """The links to the pages of rows. index: of the column with the link. url_of: returns the URL for a row.
+    """The links to the pages of rows. at: the index of the column with the link. url_of: returns the URL for a row.
 
     The URL is "" if a part of the row's key is NULL, as SQLite allows: other rows may have the same key.
     """
 
-    index: int
+    at: int
     url_of: Callable[[Sequence[Value]], str]
 
 
@@ -404,9 +404,9 @@ def rows_table(trail: PageTrail, listing: TableListing) -> str:
             for value, format_, attribute in zip(row, formatters, classes, strict=True)
         ]
         if row_links is not None and (url_of_row := row_links.url_of(row)):
-            index = row_links.index
-            text = cell(row[index]) or "<i>empty</i>"
-            cells[index] = f'<td{classes[index]}><a href="{url_of_row}">{text}</a>'
+            at = row_links.at
+            text = cell(row[at]) or "<i>empty</i>"
+            cells[at] = f'<td{classes[at]}><a href="{url_of_row}">{text}</a>'
         lines.append(f"<tr>{''.join(cells)}\n")
     return (
         f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n<tbody>\n{"".join(lines)}'
