@@ -468,7 +468,7 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
 def test_a_slash_at_the_end_of_a_mount_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
 ) -> None:
-    """/wiki is the path of what is mounted at /wiki/, as of what is mounted at /wiki."""
+    """An application mounted at /wiki/ answers for the same paths as one mounted at /wiki."""
     (tmp_path / "slashed.py").write_text(
         "from ewe.http.messages import Response\n\n\nclass Hello:\n    def __init__(self, config, path): ...\n"
         "    async def respond(self, request, io):\n        return Response(200, (), b'hello')\n"
