@@ -10,7 +10,7 @@ would grow as long as a client invents new ones. Each cache of this kind answers
   form of an Accept-Encoding. A TimedCache contains results that may change, such as the file at a path. A client
   may get an old result for up to `seconds`.
 - **Which results are not stored?** The caller decides. "No such page" is often one of them: otherwise the cache
-  would hide a page that has just been written, and the page's source could be sent as a file.
+  would hide a page that has just been written, and the page's source could be sent as a file (find_existing()).
 
 Threads may share a cache. Each step is one operation of dict. If two threads compute the same result, the cache
 keeps the last one. Several threads together may exceed `most` by their number.
@@ -66,6 +66,17 @@ class TimedCache(Generic[K, V]):
             return entry[1]
         value = find_uncached(key)
         self.entries[key] = (now + self.seconds, value)
+        return value
+
+    def find_existing(self, key: K, find_uncached: Callable[[K], V | None]) -> V | None:
+        """Return the result for a key, as find() does, but do not store None."""
+        entry = self.entries.get(key)
+        now = monotonic()
+        if entry is not None and entry[0] > now:
+            return entry[1]
+        value = find_uncached(key)
+        if value is not None:
+            self.entries[key] = (now + self.seconds, value)
         return value
 
     def get(self, key: K, default: D) -> V | D:

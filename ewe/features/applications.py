@@ -48,7 +48,7 @@ def mounts(plan: Plan) -> Iterator[Mount]:
                 f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
             )
     for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
-        yield Mount(path, application(plan, config, kind, path, name))
+        yield Mount(path.rstrip("/") or "/", application(plan, config, kind, path, name))
 
 
 def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
@@ -58,12 +58,12 @@ def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> 
         from ewe.features.wsgi import WSGI
 
         wsgi = WSGI(config, path, name, threads=server.many_calls, processes=server.many_processes)
-        server.start(wsgi)
+        server.add_application(wsgi)
         return wsgi
     from ewe.features.asgi import ASGI
 
     asgi = ASGI(config, path, name)
-    server.start(asgi)
+    server.add_application(asgi)
     return asgi
 
 

@@ -182,9 +182,9 @@ def file_response(head: ApplicationHead, error_prefix: str) -> Response:
         if reason.errno in EXHAUSTED:
             raise
         raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: {reason.strerror}") from None
-    about = os.fstat(file)
-    size = about.st_size
-    if not stat.S_ISREG(about.st_mode) or head.length not in (None, size):
+    file_status = os.fstat(file)
+    size = file_status.st_size
+    if not stat.S_ISREG(file_status.st_mode) or head.length not in (None, size):
         os.close(file)
         raise HTTPError(500, f"{error_prefix}: pathsend of {head.path!r}: no file of Content-Length bytes")
     return Response(head.status, head.fields, (Region(file, 0, size),), release=lambda: os.close(file))
@@ -200,8 +200,8 @@ class ApplicationBody(Source):
         self.status = head.status
         self.piece = head.piece
         self.more = head.more
-        # Bytes taken since the application last got their number (count_taken)
-        self.size = len(head.piece) + CALL_COST_BYTES
+        # Bytes taken since the application was last told their number (count_taken)
+        self.untold_bytes = len(head.piece) + CALL_COST_BYTES
 
     async def receive(self) -> bytes:
         """Return the next piece. Raises HTTPError if the application fails, Disconnected."""
@@ -212,9 +212,9 @@ class ApplicationBody(Source):
                 return piece
             if not self.more:
                 return b""
-            if self.size:
-                call.channel.call(call.count_taken, self.size)
-                self.size = 0
+            if self.untold_bytes:
+                call.channel.call(call.count_taken, self.untold_bytes)
+                self.untold_bytes = 0
             await self.next()
 
     async def next(self) -> None:
@@ -235,7 +235,7 @@ class ApplicationBody(Source):
             piece, self.more = items.popleft()
             pieces.append(piece)
             total += len(piece)
-        self.size += total + CALL_COST_BYTES * len(pieces)
+        self.untold_bytes += total + CALL_COST_BYTES * len(pieces)
         self.piece = b"".join(pieces)
 
     async def close(self) -> None:

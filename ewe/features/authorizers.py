@@ -68,8 +68,8 @@ RESERVED = re.compile(
     r"(CONTENT|SERVER|REQUEST|SCRIPT|PATH|REDIRECT)_.*|REMOTE_(ADDR|PORT|HOST)"
     r"|GATEWAY_INTERFACE|QUERY_STRING|DOCUMENT_ROOT|HTTPS|SCGI|PATH|LD_.*"
 )
-SLASHES = re.compile(r"[/\\]+")
-PARAMETERS = re.compile(";[^/]*")
+SLASHES = re.compile(r"[/\\]+")  # some programs take a backslash for a slash, and several slashes for one
+PARAMETERS = re.compile(";[^/]*")  # of a segment, as in /cart;jsessionid=17, which servers of Java leave out
 # "The Web server does not send CONTENT_LENGTH, PATH_INFO, PATH_TRANSLATED, and SCRIPT_NAME headers." (section 6.3)
 NOT_SENT = (b"CONTENT_LENGTH", b"PATH_INFO", b"PATH_TRANSLATED", b"SCRIPT_NAME", b"SCRIPT_FILENAME")
 
@@ -125,9 +125,10 @@ def readings(request: Request) -> Iterator[str]:
     """Yield the paths as which a program may interpret the target of a request. The first is ewe's own."""
     yield request.path
     once = unquote(path_of_target(request.target), errors="surrogateescape")
-    for text in (once, unquote(once, errors="surrogateescape")):
-        for each in (text, PARAMETERS.sub("", text)):
-            path = SLASHES.sub("/", each)
+    twice = unquote(once, errors="surrogateescape")
+    for decoded in (once, twice):
+        for path in (decoded, PARAMETERS.sub("", decoded)):
+            path = SLASHES.sub("/", path)
             yield path
             yield normpath(path)
 
@@ -143,7 +144,7 @@ class Authorizer:
     ) -> None:
         self.path = path
         self.connections = connections
-        self.timeout = config.program_timeout
+        self.timeout_s = config.program_timeout
         self.root = root
         self.limits = limits
 
@@ -155,7 +156,7 @@ class Authorizer:
         script = Script("", f"the authorizer of {self.path}", "")
         variables = request_variables(request, io, script, 0, self.root) | connection_variables(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
-        source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout)
+        source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout_s)
         source.safe = True  # the question may be sent twice
         try:
             await source.begin()

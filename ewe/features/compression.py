@@ -218,6 +218,7 @@ class Compression(Middleware):
         source = Encoded(response, self.makers[coding], io, self.streams)
         found = Response(response.status, fields_of(response.fields, coding), source, reason=response.reason)
         found.cause = response.cause
+        source.sent_response = found
         return found
 
 
@@ -271,9 +272,7 @@ def for_client_with_copy(request: Request, response: Response, coding: str) -> R
         # The client may have copies in several codings: the tag of the one that it would get now comes first.
         for each in (coding, *NAMES):
             if each and (coded_tag := weak(plain_tag, each)) in client_tags:
-                fields = tuple(
-                    (name, coded_tag if name.lower() == "etag" else value) for name, value in fields
-                )
+                fields = tuple((name, coded_tag if name.lower() == "etag" else text) for name, text in fields)
                 break
     return Response(304, fields, reason=response.reason)
 
@@ -299,7 +298,9 @@ def fields_of(fields: tuple[tuple[str, str], ...], coding: str) -> tuple[tuple[s
 
 
 class Encoded(Source):
-    """The body of a response, encoded piece by piece."""
+    """The body of a response, encoded piece by piece. sent_response: has this body; its cause goes to the log."""
+
+    sent_response: Response
 
     def __init__(self, plain: Response, make: CoderMaker, io: Stream, streams: set[Encoded]) -> None:
         """plain: the response to encode; it is closed with this body. streams: the bodies that are being sent."""
@@ -348,7 +349,7 @@ class Encoded(Source):
         if self.left is not None:
             if len(self.part) > self.left:
                 self.part = self.part[: self.left]
-                self.plain.cause = "more bytes than its Content-Length"
+                self.sent_response.cause = f"more than the {self.plain.length} bytes of its Content-Length"
             self.left -= min(len(self.part), PART_BYTES)
         part, self.part = bytes(self.part[:PART_BYTES]), self.part[PART_BYTES:]
         return part

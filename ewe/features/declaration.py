@@ -146,7 +146,7 @@ class Feature:
     make: return the handler for a path of the setting `mount`.
     ends_processes: return whether a request may end its process, so that a supervisor must start another.
     programs: yield a ProgramMaker for each program that the server starts before the first request, keeps running,
-    and ends after the last one. (An application in Python is registered by ServerPlan.start instead.)
+    and ends after the last one. (ServerPlan.add_application() registers an application in Python instead.)
     process: the SupervisedProcess of a concurrency model that needs this feature.
     fixed: yield the names of the settings whose new values a running server does not take over (HUP). The argument
     is the new configuration.
@@ -230,15 +230,16 @@ def named(name: str) -> Any:
 
     name: module:FEATURE, module:Class, or a name that a package has registered.
     """
-    try:
-        found = load(name) if ":" in name else entry_points(GROUP)[name].load()
-    except KeyError:
-        known = ", ".join(entry_points(GROUP)) or "none"
+    registered = {} if ":" in name else entry_points(GROUP)
+    if ":" not in name and name not in registered:
+        known = ", ".join(registered) or "none"
         raise UnknownFeature(
             f"feature {name!r} is unknown; registered by packages: {known}; a class of your own is {name}:CLASS"
             " (mount)"
-        ) from None
-    except Exception as reason:  # the import of a user's module may raise any exception
+        )
+    try:
+        found = load(name) if ":" in name else registered[name].load()
+    except (Exception, SystemExit) as reason:  # the import of a user's module may raise any exception
         raise UnknownFeature(f"feature {name!r} cannot be loaded: {in_words(reason)} (mount)") from None
     if isinstance(found, Feature):
         if found.make is None:

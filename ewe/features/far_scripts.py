@@ -53,11 +53,11 @@ class FarNames:
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         """table: of X-Switch's settings file. X-Switch itself checks it, so wrong entries are ignored here."""
-        engines = {name: each for name, each in tables_of(table, "engines") if isinstance(each, dict)}
+        engines = {name: each for name, each in entries_of(table, "engines") if isinstance(each, dict)}
         far = {name for name, engine in engines.items() if engine.get("address")}
         # Each directory of the table, and whether its scripts are on another machine
         self.directories = {
-            directory.rstrip("/"): str(name) in far for directory, name in tables_of(table, "directories")
+            directory.rstrip("/"): str(name) in far for directory, name in entries_of(table, "directories")
         }
         self.extensions: set[str] = set()
         for name, engine in engines.items():
@@ -103,7 +103,7 @@ class FarNames:
         return None
 
 
-def tables_of(table: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
+def entries_of(table: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a table within a table; none if it is no table."""
     inner = table.get(name)
     yield from inner.items() if isinstance(inner, dict) else ()

@@ -140,8 +140,10 @@ class FastCGI:
 
     def find(self, path: str) -> Script | None:
         """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
-        is_extension = self.where.startswith(".")
-        return self.cached_script(path) if is_extension else self.script_below_path(path)
+        if not self.where.startswith("."):
+            return self.script_below_path(path)
+        # A path without a script is not cached: a script that has just been written must not be sent as a file.
+        return self.scripts_by_path.find_existing(path, self.script_with_extension)
 
     def script_below_path(self, path: str) -> Script | None:
         """Return the script that answers for all paths below `where`, such as "/app"; None for another path."""
@@ -151,18 +153,11 @@ class FastCGI:
         # Upstreams expect a file name in SCRIPT_FILENAME, even if no such file exists.
         return Script(file=self.static.root + name, name=name, path_info=path[len(name) :])
 
-    def cached_script(self, path: str) -> Script | None:
-        """Return script_with_extension() of a path, from the cache if possible. Raises HTTPError(403, 404).
-
-        A path without a script is not cached: a script that has just been written must not be sent as a file.
-        """
-        script = self.scripts_by_path.get(path, None)
-        if script is None and (script := self.script_with_extension(path)) is not None:
-            self.scripts_by_path[path] = script
-        return script
-
     def script_with_extension(self, path: str) -> Script | None:
-        """Return the script with the extension `where`: a file, perhaps with a longer path, or an index file."""
+        """Return the script with the extension `where`: a file, perhaps with a longer path, or an index file.
+
+        Raises HTTPError(403, 404).
+        """
         if path.endswith("/") and any(name.endswith(self.where) for name in self.config.defaultindex):
             path += self.static.index_of(path)
         end = 0

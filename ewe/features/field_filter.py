@@ -66,7 +66,8 @@ class FieldFilter(Middleware):
 
         now: as in changed_fields(). The result shares the body with the response.
         """
-        found = StorableResponse(
+        # Of the same class: a cached file stays a file, for the compression around this filter.
+        found = type(response)(
             response.status, fields, response.body, reason=response.reason, cause=response.cause
         )
         # The result of a dated filter is replaced each second. Its room, and the room of the filter around this

@@ -167,14 +167,16 @@ class Homes(Middleware):
 
         Raises OSError if the server has no descriptor left.
         """
-        settings = self.settings_by_user.get(home.name)
+        known = self.settings_by_user.get(home.name)
         now = time.monotonic()
-        if settings is None or now - settings.checked_at > FILE_CHECK_S:
-            cached, settings = settings, self.read(home, settings)
-            if settings is not cached:  # the user's files have changed, or were not read before
+        if known is not None and now - known.checked_at <= FILE_CHECK_S:
+            settings = known
+        else:
+            settings = self.read(home, known)
+            settings.checked_at = now
+            if settings is not known:  # the user's files have changed, or were not read before
                 settings.handler = self.chain(settings)
                 self.settings_by_user[home.name] = settings
-            settings.checked_at = now
         index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
@@ -199,12 +201,11 @@ class Homes(Middleware):
             found.fault = str(reason)
             return found
         try:
-            about = file_version(os.fstat(descriptor))
-            if known is not None and known.file_versions == (
-                about,
-                version_of_file(directory, known.password_file),
-            ):
-                return known
+            version = file_version(os.fstat(descriptor))
+            if known is not None:
+                password_version = version_of_file(directory, known.password_file)
+                if known.file_versions == (version, password_version):
+                    return known
             data = os.read(descriptor, MAX_SETTINGS_BYTES + 1)
         finally:
             os.close(descriptor)
@@ -218,7 +219,7 @@ class Homes(Middleware):
             found.fault = f"{FILE} is not UTF-8 text"
         except (ValueError, RecursionError) as reason:  # from the TOML parser, or from read_keys_of_user()
             found.fault = f"{FILE}: {reason}".replace(f"{FILE}: {FILE}", FILE)
-        found.file_versions = (about, found.password_file_version)
+        found.file_versions = (version, found.password_file_version)
         return found
 
     def read_keys_of_user(self, found: HomeSettings, table: dict[str, Any], home: Home) -> None:
@@ -267,7 +268,7 @@ class Homes(Middleware):
             if isinstance(reason, OSError):
                 raise
             raise ConfigError(f"{label} {reason}".replace(path, name)) from None
-        weakref.finalize(made.by, os.close, descriptor)  # all copies of the middleware share made.by
+        weakref.finalize(made.checker, os.close, descriptor)  # all copies of the middleware share it
         return made
 
 
@@ -299,8 +300,8 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
         if reason.errno in EXHAUSTED or isinstance(reason, FileNotFoundError):
             raise
         raise ConfigError(f"{name}: {reason.strerror}") from None
-    about = os.fstat(descriptor)
-    if stat.S_ISREG(about.st_mode) and about.st_uid in (owner, 0):
+    file_status = os.fstat(descriptor)
+    if stat.S_ISREG(file_status.st_mode) and file_status.st_uid in (owner, 0):
         return descriptor
     os.close(descriptor)
     raise ConfigError(not_regular)

@@ -37,7 +37,7 @@ from ewe.gateway.true_names import NAME_ONLY_FLAGS, true_name
 from ewe.gateway.turns import Turns
 from ewe.http.conditional import status_by_conditions
 from ewe.http.dates import FIRST_SECOND, LAST_SECOND
-from ewe.http.error_pages import error_page, html_escape
+from ewe.http.error_pages import error_page, html_document, html_escape
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -80,11 +80,7 @@ FIELDS = (
     ("Vary", "Accept"),
     ("X-Content-Type-Options", "nosniff"),
 )
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45; --pad: .4rem .6rem }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
+STYLE = """:root { --pad: .4rem .6rem }
 html { font: 1.0625rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--quiet);
   -webkit-text-size-adjust: 100%; text-size-adjust: 100% }
 body { max-width: 50rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }
@@ -117,13 +113,7 @@ td a::before { content: ""; flex: none; align-self: start; width: 1.1rem; height
   --accent: #000 } html { font-size: 10pt } body { max-width: none; padding: 0 } tr { break-inside: avoid }
   .up, td a::before { display: none } }
 """
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Index of {title}</title>
-<style>{style}</style>
-<nav aria-label="Path"><h1>{crumbs}</h1></nav>
+BODY = """<nav aria-label="Path"><h1>{crumbs}</h1></nav>
 <main>
 {above}<table>
 <thead><tr>{heads}
@@ -131,9 +121,7 @@ PAGE = """<!DOCTYPE html>
 {rows}
 </table>
 <p>{summary}
-{below}</main>
-</html>
-"""
+{below}</main>"""
 
 
 class DirectoryEntry:
@@ -141,11 +129,11 @@ class DirectoryEntry:
 
     __slots__ = ("is_directory", "modified", "name", "size")
 
-    def __init__(self, name: str, about: os.stat_result) -> None:
+    def __init__(self, name: str, file_status: os.stat_result) -> None:
         self.name = name
-        self.is_directory = stat.S_ISDIR(about.st_mode)
-        self.size = None if self.is_directory else about.st_size
-        self.modified = about.st_mtime_ns // 10**9
+        self.is_directory = stat.S_ISDIR(file_status.st_mode)
+        self.size = None if self.is_directory else file_status.st_size
+        self.modified = file_status.st_mtime_ns // 10**9
 
 
 def listing(
@@ -163,8 +151,8 @@ def listing(
     they are read here. Raises HTTPError.
     """
     made_at = time.monotonic()
-    about = os.fstat(descriptor)
-    is_settled = time.time() - about.st_mtime > SETTLED_S
+    file_status = os.fstat(descriptor)
+    is_settled = time.time() - file_status.st_mtime > SETTLED_S
     query = parameters(request.query)
     names = names_in(descriptor, path) if names is None else listable_names(names)
     part = DirectoryPage(names, query.get("page", "")) if len(names) > MAX_SORTED else None
@@ -173,7 +161,7 @@ def listing(
     if part is None:
         sort_entries(entries, sort, order)
     is_json = prefers_json(request.values.get("accept", ""))
-    page_number = "" if part is None else f"{part.number} of {part.count}"
+    page_number = "" if part is None else f"{part.number} of {part.name_count}"
     etag = tag_of(entries, f"{is_json}\0{path}\0{request.host}\0{sort}\0{order}\0{page_number}")
     fields: Fields = (*FIELDS, ("ETag", etag))
     if (refusal := refused_by_condition(request, etag, fields)) is not None:
@@ -187,13 +175,13 @@ def listing(
         fields = (("Content-Type", "text/html; charset=utf-8"), *fields)
         body = as_page(entries, path, request.host, sort, order, part).encode()
     if len(names) > INLINE_NAMES and is_settled:
-        KEPT_PAGES[key_of(request, path, about, root)] = KeptPage(etag, fields, body, made_at)
+        KEPT_PAGES[key_of(request, path, file_status, root)] = KeptPage(etag, fields, body, made_at)
     return Response(200, fields, body)
 
 
-def key_of(request: Request, path: str, about: os.stat_result, root: str) -> tuple[object, ...]:
+def key_of(request: Request, path: str, file_status: os.stat_result, root: str) -> tuple[object, ...]:
     """Return all on which the page of a directory depends, except the sizes and the dates of its files."""
-    directory = about.st_dev, about.st_ino, about.st_mtime_ns
+    directory = file_status.st_dev, file_status.st_ino, file_status.st_mtime_ns
     return *directory, root, path, request.host, request.query, request.values.get("accept")
 
 
@@ -230,8 +218,8 @@ class DirectoryPage:
         for at in range(0, len(names), RUN_NAMES):
             names[at : at + RUN_NAMES] = sorted(names[at : at + RUN_NAMES], key=str.casefold)
         names.sort(key=str.casefold)
-        self.count = len(names)
-        self.last = (self.count + PAGE_NAMES - 1) // PAGE_NAMES
+        self.name_count = len(names)
+        self.last = (self.name_count + PAGE_NAMES - 1) // PAGE_NAMES
         self.number = int(number) if NUMBER.fullmatch(number) and 1 <= int(number) <= self.last else 1
         self.names = names[(self.number - 1) * PAGE_NAMES : self.number * PAGE_NAMES]
 
@@ -256,7 +244,7 @@ class DirectoryPage:
 
     def summary(self) -> str:
         """Return a sentence about the contents of the directory."""
-        return f"This directory has {self.count:,} names, too many to sort by size or date. Times are in UTC."
+        return f"This directory has {self.name_count:,} names, too many to sort by size or date. Times are in UTC."
 
 
 def parameters(query: str | None) -> dict[str, str]:
@@ -320,15 +308,15 @@ def read(descriptor: int, names: list[str], root: str, directory: str) -> list[D
     entries = []
     for name in names:
         try:
-            about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if stat.S_ISLNK(about.st_mode):
+            file_status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISLNK(file_status.st_mode):
                 if root and leads_out(name, descriptor, root, directory):
                     continue
-                about = os.stat(name, dir_fd=descriptor)
+                file_status = os.stat(name, dir_fd=descriptor)
         except OSError:  # a file removed meanwhile, a broken link, a directory that may not be searched
             continue
-        if stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode):
-            entries.append(DirectoryEntry(name, about))
+        if stat.S_ISREG(file_status.st_mode) or stat.S_ISDIR(file_status.st_mode):
+            entries.append(DirectoryEntry(name, file_status))
     return entries
 
 
@@ -370,13 +358,13 @@ def as_json(entries: list[DirectoryEntry]) -> str:
     lines = []
     for entry in entries:
         kind = "directory" if entry.is_directory else "file"
-        about = {
+        fields = {
             "name": as_unicode(entry.name),
             "type": kind,
             "size": entry.size,
             "modified": date(entry.modified),
         }
-        lines.append(dumps(about, ensure_ascii=False))
+        lines.append(dumps(fields, ensure_ascii=False))
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
@@ -395,9 +383,7 @@ def as_page(
     size = size_for_people(sum(entry.size or 0 for entry in entries))
     count = f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}"
     summary = f"{count}, {size} in files. Times are in UTC." if entries else "This directory is empty."
-    return PAGE.format(
-        title=shown(path),
-        style=STYLE,
+    body = BODY.format(
         crumbs=crumbs(path, host),
         heads="".join(head(column, sort, order) for column in COLUMNS),
         rows="\n".join(rows),
@@ -405,6 +391,7 @@ def as_page(
         above=part.navigation("Pages") if part is not None else "",
         below=part.navigation("Pages, below the names") if part is not None else "",
     )
+    return html_document(f"Index of {shown(path)}", STYLE, body)
 
 
 def crumbs(path: str, host: str) -> str:

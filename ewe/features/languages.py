@@ -23,10 +23,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ewe.features.static import CODINGS, FILE_CHECK_S, Static, hidden
-from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import CachedFile, Request, Response, copy_of
 from ewe.http.negotiation import preferred_language, with_vary
 from ewe.http.target import percent_encode
@@ -40,21 +39,9 @@ NEGOTIATED = frozenset({200, 206, 304})  # statuses of responses with the file, 
 class Languages(Static):
     """Answers with the files below a directory. Some of them exist in several languages."""
 
-    def __init__(
-        self,
-        config: Config,
-        root: str = "",
-        prefix: str = "",
-        protected: ProtectedSources | None = None,
-        owner: int | None = None,
-    ) -> None:
-        """The parameters are those of Static.
-
-        root: the directory of the files; "": config.documentroot. prefix: the beginning of the URLs of these files.
-        protected: the protected sources; None: those of the root. owner: the user id whose files may be sent; None:
-        the files of all users.
-        """
-        super().__init__(config, root, prefix, protected, owner)
+    def __init__(self, config: Config, *others: Any) -> None:
+        """others: the other arguments of Static."""
+        super().__init__(config, *others)
         self.languages = config.languages
         # The suffixes in the names of variants: file names such as page.pt-br.html ignore the case of the tag.
         self.known_suffixes = frozenset(language.lower() for language in config.languages)
@@ -125,7 +112,8 @@ class Languages(Static):
         fields = with_vary(response.fields, "Accept-Language")
         if response.status != 304:
             fields = (*fields, ("Content-Language", language))
-        fields = (*fields, ("Content-Location", percent_encode(path)))
+        if self.has_urls:
+            fields = (*fields, ("Content-Location", percent_encode(path)))
         if type(response.body) is not bytes:
             response.fields = fields
             return response

@@ -90,11 +90,12 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """
     with with_line(plan.config):
         for name, feature in declared(plan.config):
-            for reason in yielded(name, feature, "needs", plan.config):
+            for reason in yielded(name, feature, "needs", plan.config):  # the first one is enough
                 raise UnknownFeature(in_one_line(name, reason))
         for path, name in map(parse_mount, plan.config[MOUNT]):
             handler = make(name, plan.config, path)
-            yield Mount(path, Mounted(handler, path, name), bare=isinstance(handler, Middleware))
+            mounted = Mounted(handler, path, name)
+            yield Mount(path.rstrip("/") or "/", mounted, bare=isinstance(handler, Middleware))
 
 
 def notes(config: Config) -> Iterator[str]:

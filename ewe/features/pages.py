@@ -55,10 +55,7 @@ class Pages:
             return self.scripts_by_path.find(path, self.find_uncached)
         # A path without a page is not cached: a page that has just been written must not be sent as a file. A page
         # that is cached and gone does no harm: X-Switch looks for its file again.
-        page = self.scripts_by_path.get(path, None)
-        if page is None and (page := self.find_uncached(path)) is not None:
-            self.scripts_by_path[path] = page
-        return page
+        return self.scripts_by_path.find_existing(path, self.find_uncached)
 
     def find_uncached(self, path: str) -> Script | None:
         """Find the page on the disk. Raises HTTPError(403, 404)."""

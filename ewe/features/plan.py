@@ -54,8 +54,8 @@ class ServerPlan:
     limits: the limits of requests. protected_on_all_sites: the protected sources of all sites; None for a server
     without tables. applications: the applications of all sites. many_calls, many_processes: several threads of a
     process, or several processes, may call an application at once. imports: import applications now; otherwise each
-    worker imports them. checks: middlewares around each site; a feature of one site may add a check that all sites
-    then need.
+    worker imports them. checks: the makers of middlewares around each site; a feature of one site may add a check
+    that all sites then need.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class ServerPlan:
         self.checks: list[Callable[[Any], Handler]] = []
         self.many_calls, self.many_processes, self.imports = many_calls, many_processes, imports
 
-    def start(self, application: StartableApplication) -> None:
-        """Register an application, for the import before the first request. Raises ValueError if it fails now."""
+    def add_application(self, application: StartableApplication) -> None:
+        """Add an application. Import it if the server does that now (`imports`). Raises ValueError if it fails."""
         self.applications.append(application)
         if self.imports:
             application.load()
 
-    def check(self, made: Callable[[Any], Handler]) -> None:
-        """Add a middleware around each site, unless it is there already."""
-        if made not in self.checks:
-            self.checks.append(made)
+    def add_check(self, make: Callable[[Any], Handler]) -> None:
+        """Add the maker of a middleware around each site, unless it is there already."""
+        if make not in self.checks:
+            self.checks.append(make)
 
     def with_checks(self, handler: Handler) -> Handler:
         """Wrap a site's handler in all checks."""
-        for check in self.checks:
-            handler = check(handler)
+        for make in self.checks:
+            handler = make(handler)
         return handler
 
     def protect(self, sources: ProtectedSources | ProtectedPattern) -> None:
@@ -132,7 +132,7 @@ class Plan:
         return top.locate(path) if top.locate is not None else None
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return the object for a key. `make` makes the object at the first call with this key."""
+        """Return the object for a key, which all features of this plan share. `make` makes it at the first call."""
         if key not in self.shared:
             self.shared[key] = make()
         return self.shared[key]

@@ -219,13 +219,13 @@ def forwards_left(request: Request) -> int | None:
     """Return the number in Max-Forwards; None if it is missing or malformed (RFC 9110 section 7.6.2)."""
     value = request.values.get("max-forwards", "")
     # isdigit() alone is true for "²", which int() does not read.
-    return int(value[:9]) if value.isascii() and value.isdigit() else None
+    return int(value.lstrip("0")[:9] or "0") if value.isascii() and value.isdigit() else None
 
 
 def allow_encoded_slashes(plan: Plan) -> None:
     """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
-    plan.server.check(EncodedSlashes)
+    plan.server.add_check(EncodedSlashes)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

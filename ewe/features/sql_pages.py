@@ -9,8 +9,8 @@ The same page also answers for /books, and index.sql.html for its directory, if 
 **Checks.** Static opens the file, so it cannot be outside the document root or have a hidden name. Values of a
 visitor are bound as parameters (ewe.sqlpages.values). A query runs as a subquery, which can only read
 (ewe.sqlpages.results). A POST needs a page that declares it, a database that may be written, and a form of the same
-site (cross_site()). The file itself is never sent: ewe.gateway.protected_sources refuses it, even if there are no
-databases.
+site (ewe.gateway.own_forms). The file itself is never sent: ewe.gateway.protected_sources refuses it, even if there
+are no databases.
 
 **Users.** ewe connects to the daemon with its own account, so the daemon cannot distinguish the pages of two users.
 A page of ~alice may therefore use only a database whose name contains hers: `~alice`, or `~alice:shop`.
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ewe import logger
@@ -37,6 +37,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.static import FILE_CHECK_S, Static, file_version, hidden
 from ewe.gateway.connections import RETRY
+from ewe.gateway.own_forms import cross_site, form_body
 from ewe.http.conditional import status_by_conditions
 from ewe.http.error_pages import error_page, html_escape, link_page
 from ewe.http.messages import METHODS, Request, Response
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
     from ewe.config.settings import Config
     from ewe.features.base import Explanation
-    from ewe.features.databases.asking import Databases
+    from ewe.features.databases.asking import Databases, ResultTable
     from ewe.features.plan import Plan
     from ewe.streams.base import Stream
 
@@ -77,7 +78,7 @@ EXPORTS = {".sql.csv": "CSV", ".sql.json": "JSON"}
 TYPES = {"CSV": "text/csv; charset=utf-8; header=present", "JSON": "application/json"}
 INDEX = "index" + SUFFIX
 MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
-MAX_FORM_BYTES = 256 * 1024  # bytes of a form
+MAX_FORM_BYTES = 256 * 1024  # of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
 # Bytes of the files of all these pages but the newest. Declarations may take 50 times as much memory.
@@ -85,7 +86,6 @@ MAX_COMPILED_BYTES = 4 << 20
 MAX_ENVIRONMENTS = 20  # directories of pages
 MAX_PATHS = 1000  # cached results of SQLPages.find()
 PAGE_CACHE_S = 1.0  # seconds that a cached result of SQLPages.find() is valid
-FORM = "application/x-www-form-urlencoded"
 FIELDS = (
     ("Cache-Control", "no-cache"),
     ("X-Content-Type-Options", "nosniff"),
@@ -96,6 +96,13 @@ HTML = (
     ("Content-Type", "text/html; charset=utf-8"),
     ("Content-Security-Policy", "frame-ancestors 'self'"),
 )
+
+
+class PageFile(NamedTuple):
+    """The file that answers for a path. export: "CSV" or "JSON" for the page's data, "" for the page itself."""
+
+    path: str
+    export: str = ""
 
 
 class CompiledPage:
@@ -129,7 +136,7 @@ class SQLPages:
         self.static = static
         self.owner = owner
         self.development = config.development
-        self.known_paths: TimedCache[str, tuple[str, str] | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
+        self.known_paths: TimedCache[str, PageFile | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
         self.compiled_pages: BoundedDict[str, CompiledPage] = BoundedDict(MAX_PAGES)
         self.environments: BoundedDict[str, Environment] = BoundedDict(MAX_ENVIRONMENTS)
 
@@ -138,19 +145,18 @@ class SQLPages:
         found = self.find(request.path)
         if found is None:
             return None
-        file, export = found
         if MISSING:
             return self.failure(500, MISSING)
-        compiled = self.fresh_page(file)
+        compiled = self.fresh_page(found.path)
         if compiled is None:
-            compiled = await self.call(io, self.compiled_page, file)
+            compiled = await self.call(io, self.compiled_page, found.path)
         try:
             if compiled.error is not None:
                 raise compiled.error
-            return await self.answer(PageRequest(self, request, io, file, compiled), export)
+            return await self.answer(PageRequest(self, request, io, found.path, compiled), found.export)
         except PageError as error:
-            where = f"{self.static.name(file)}, line {error.line}" if error.line else self.static.name(file)
-            return self.failure(500, f"{where}: {error}")
+            line = f", line {error.line}" if error.line else ""
+            return self.failure(500, f"{self.static.name(found.path)}{line}: {error}")
         except BadValue as bad:
             return error_page(400, str(bad), text=f"{bad}. Please go back and correct it.")
 
@@ -158,7 +164,7 @@ class SQLPages:
         """Yield the line about the page that answers. Raises HTTPError(403, 404)."""
         found = self.find(request.path)
         if found is not None:
-            yield f"  answer    the page from SQL of {self.static.name(found[0])}   (database)"
+            yield f"  answer    the page from SQL of {self.static.name(found.path)}   (database)"
         return found is not None
 
     async def answer(self, page_request: PageRequest, export: str) -> Response:
@@ -195,38 +201,31 @@ class SQLPages:
 
     # Path to file
 
-    def find(self, path: str) -> tuple[str, str] | None:
-        """Return the path of the page's file, and the kind of export ("" for the page).
-
-        Raises HTTPError(403, 404).
-        """
+    def find(self, path: str) -> PageFile | None:
+        """Return the file that answers for a path; None if there is none. Raises HTTPError(403, 404)."""
         if ".sql." in path:
             # The result is not cached: a page that has just been written must not be sent as a file.
             return self.find_uncached(path)
         return self.known_paths.find(path, self.find_uncached)
 
-    def find_uncached(self, path: str) -> tuple[str, str] | None:
-        """Find the page on the disk; return as find(). Raises HTTPError(403, 404)."""
+    def find_uncached(self, path: str) -> PageFile | None:
+        """Find the file on the disk; return as find(). Raises HTTPError(403, 404)."""
         if path.endswith(SUFFIX):
-            return (path, "") if self.is_page(path) else None
+            return PageFile(path) if self.is_page(path) else None
         for suffix, kind in EXPORTS.items():
             if path.endswith(suffix):
                 file = path.removesuffix(suffix) + SUFFIX
-                return (file, kind) if self.is_page(file) else None
+                return PageFile(file, kind) if self.is_page(file) else None
         # A path that is shorter than the mount's prefix names no file
         if hidden(path) or len(path) < self.static.prefix_length:
             return None
         if path.endswith("/"):
             file = path + INDEX
-            return (file, "") if self.is_page(file) and not self.static.index_of(path) else None
-        file = path + SUFFIX
-        if (
-            "." in path.rpartition("/")[2]
-            or os.path.lexists(self.static.name(path))
-            or not self.is_page(file)
-        ):
+            return PageFile(file) if self.is_page(file) and not self.static.index_of(path) else None
+        if "." in path.rpartition("/")[2] or os.path.lexists(self.static.name(path)):
             return None
-        return file, ""
+        file = path + SUFFIX
+        return PageFile(file) if self.is_page(file) else None
 
     def is_page(self, path: str) -> bool:
         """Return whether path is the file of a page, and not a part of other pages. Raises HTTPError(403, 404)."""
@@ -369,28 +368,14 @@ class PageRequest:
         pages = self.pages
         template = await pages.call(self.io, pages.template, self.compiled, self.file)
         page = Page(declarations, self.request.path, self.url_fields, STYLE)
-        read = [name for query in declarations.queries.values() for name in query.parameters]
-        # A template may use a parameter that no query uses.
-        read += [name for name, text in self.url_fields.items() if text and name in declarations.parameters]
-        values = values_to_bind(read, declarations.parameters, self.url_fields)
+        values = self.values_of_page()
         results: dict[str, QueryResult] = {}
         for query in declarations.queries.values():
-            prefix = f"{query.name}." if results else ""
-            choice = Choice(query, prefix, self.url_fields)
-            asked = self.is_asked(query, values)
-            columns: list[str] = []
-            rows: list[list[Value]] = []
-            if asked:
-                try:
-                    columns, rows = await self.rows(query, select_statement(query, choice), values)
-                except DatabaseError as error:
-                    return self.page_for_error(query, error)
-            if query.empty_status and asked and not rows:
-                return error_page(
-                    query.empty_status, f"query {query.name} finds no row", text="There is no such page."
-                )
-            result = results[query.name] = QueryResult(page, query, choice, prefix, columns, rows)
-            result.asked = asked
+            # The parameters of the first query, such as `sort`, have no prefix in the URL.
+            found = await self.result_of(query, page, values, prefix=f"{query.name}." if results else "")
+            if isinstance(found, Response):
+                return found
+            results[query.name] = found
         defaults = {name: each.default for name, each in declarations.parameters.items()}
         variables = {**defaults, **values, **results, "page": page, "results": results}
         body = await pages.call(self.io, template.render, variables)
@@ -398,14 +383,42 @@ class PageRequest:
         await self.io.share(len(data))
         return with_tag(self.request, data)
 
+    def values_of_page(self) -> dict[str, Value]:
+        """Return the values of the parameters in the URL that the page uses. Raises BadValue."""
+        declarations = self.declarations
+        used = [name for query in declarations.queries.values() for name in query.parameters]
+        # A template may use a parameter that no query uses.
+        used += [name for name, text in self.url_fields.items() if text and name in declarations.parameters]
+        return values_to_bind(used, declarations.parameters, self.url_fields)
+
+    async def result_of(
+        self, query: Query, page: Page, values: Mapping[str, Value], prefix: str
+    ) -> QueryResult | Response:
+        """Run a query, and return its result, or the error page to send in place of the page. Raises BadValue.
+
+        prefix: of the query's parameters in the URL.
+        """
+        choice = Choice(query, prefix, self.url_fields)
+        if not self.is_asked(query, values):
+            result = QueryResult(page, query, choice, prefix, [], [])
+            result.asked = False
+            return result
+        try:
+            table = await self.rows(query, select_statement(query, choice), values)
+        except DatabaseError as error:
+            return self.page_for_error(query, error)
+        if query.empty_status and not table.rows:
+            return error_page(
+                query.empty_status, f"query {query.name} finds no row", text="There is no such page."
+            )
+        return QueryResult(page, query, choice, prefix, table.columns, table.rows)
+
     def is_asked(self, query: Query, values: Mapping[str, Value]) -> bool:
         """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
         name = query.needed_parameter
         return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
 
-    async def rows(
-        self, query: Query, sql: str, values: Mapping[str, Value]
-    ) -> tuple[list[str], list[list[Value]]]:
+    async def rows(self, query: Query, sql: str, values: Mapping[str, Value]) -> ResultTable:
         """Return the columns and rows of a query. Raises DatabaseError.
 
         The rows are those of the page, and one more if there is a next page.
@@ -413,8 +426,7 @@ class PageRequest:
         request = await self.daemon_request(
             query, sql, values, layout="ROWS", max_rows=query.rows_per_page + 1
         )
-        columns, rows, _ = await self.pages.databases.rows(request, self.io)
-        return columns, rows
+        return await self.pages.databases.rows(request, self.io)
 
     async def daemon_request(
         self, statement: Statement, sql: str, values: Mapping[str, Value], layout: str, max_rows: int | None
@@ -452,12 +464,13 @@ class PageRequest:
         layout: "CSV" or "JSON". The parameter `query` names the query; without it, the first one is sent.
         """
         declarations = self.declarations
-        name = self.url_fields.get("query", next(iter(declarations.queries), ""))
+        first_name = next(iter(declarations.queries), "")
+        name = self.url_fields.get("query", first_name)
         if name not in declarations.queries:
             raise HTTPError(404, f"{self.file} has no query {name[:40]!r}")
         query = declarations.queries[name]
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
-        prefix = "" if name == next(iter(declarations.queries)) else f"{name}."
+        prefix = "" if name == first_name else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
         if not self.is_asked(query, values):
             raise HTTPError(
@@ -485,10 +498,9 @@ class PageRequest:
         if reason := cross_site(request):
             text = "This form was not sent from this site, so nothing was changed."
             return error_page(403, reason, text=text)
-        if (request.get("content-type") or "").partition(";")[0].strip().lower() != FORM:
-            raise HTTPError(415, f"a form must be {FORM}", (("Accept", FORM),))
-        fields = await form(request)
-        name = fields.get("post", next(iter(declarations.posts)) if len(declarations.posts) == 1 else "")
+        fields = fields_of_form(await form_body(request, MAX_FORM_BYTES))
+        only_post = next(iter(declarations.posts)) if len(declarations.posts) == 1 else ""
+        name = fields.get("post", only_post)
         if name not in declarations.posts:
             raise HTTPError(400, f"the form's field post names none of: {', '.join(declarations.posts)}")
         post = declarations.posts[name]
@@ -529,35 +541,8 @@ class PageRequest:
         return "/" + target.lstrip("/") if target.startswith("//") else target
 
 
-def cross_site(request: Request) -> str:
-    """Return the reason why a form may come from another site; "" if it comes from this site.
-
-    Another site's form would act with the visitor's rights (cross-site request forgery, CSRF). A browser sends a
-    request's origin in two fields that pages cannot change: Sec-Fetch-Site on secure connections and to this
-    machine, and Origin with every POST. A client that sends neither is not a browser, so no page has caused the
-    request (Fetch Standard; Fetch Metadata).
-    """
-    site = request.get("sec-fetch-site")
-    if site is not None:  # "none": the visitor, and no page, has caused the request
-        return "" if site in ("same-origin", "none") else f"Sec-Fetch-Site is {site[:40]!r}"
-    origin = request.get("origin")
-    if origin is None:
-        return ""
-    host = origin.partition("://")[2]
-    if host and host.lower() == request.host.lower():
-        return ""
-    return f"Origin is {origin[:80]!r}, Host {request.host!r}"
-
-
-async def form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises HTTPError(413), BadValue."""
-    data = bytearray()
-    if request.length is not None and request.length > MAX_FORM_BYTES:
-        raise HTTPError(413, f"a form of {request.length} bytes: at most {MAX_FORM_BYTES}")
-    while piece := await request.body.receive():
-        data += piece
-        if len(data) > MAX_FORM_BYTES:
-            raise HTTPError(413, f"a form of more than {MAX_FORM_BYTES} bytes")
+def fields_of_form(data: bytes) -> dict[str, str]:
+    """Return the fields of a form. data: its body. Raises BadValue."""
     try:
         return fields_of(data.decode("ascii"))
     except UnicodeDecodeError:

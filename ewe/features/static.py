@@ -103,10 +103,10 @@ def close_unused_files(now: float) -> None:
 class File:
     """One representation of a file: the fields of its response, and its bytes if it is small.
 
-    about: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "". varies:
-    compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if it is
-    larger and in the cache. head: the encoded status and field lines of the response with the whole file; b"" until
-    they are needed.
+    file_status: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "".
+    varies: compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if
+    it is larger and in the cache. head: the encoded status and field lines of the response with the whole file; b""
+    until they are needed.
     """
 
     __slots__ = (
@@ -114,16 +114,16 @@ class File:
         "response", "size", "whole_fields",
     )  # fmt: skip
 
-    def __init__(self, path: str, about: os.stat_result, kind: str, coding: str, varies: bool) -> None:
+    def __init__(self, path: str, file_status: os.stat_result, kind: str, coding: str, varies: bool) -> None:
         self.path = path
-        self.size = about.st_size
-        self.file_version = file_version(about)
+        self.size = file_status.st_size
+        self.file_version = file_version(file_status)
         # Never later than now: RFC 9110 section 8.8.2.1
-        self.modified = float(min(about.st_mtime_ns // 10**9, int(time.time())))
+        self.modified = float(min(file_status.st_mtime_ns // 10**9, int(time.time())))
         self.kind = kind
         suffix = "-" + coding if coding else ""
         # ctime is used, because mtime can be set back after a change, and a strong tag must change (section 8.8.1).
-        self.etag = f'"{about.st_ctime_ns:x}-{about.st_size:x}-{about.st_ino:x}{suffix}"'
+        self.etag = f'"{file_status.st_ctime_ns:x}-{file_status.st_size:x}-{file_status.st_ino:x}{suffix}"'
         fields = [
             ("ETag", self.etag),
             ("Last-Modified", http_date(self.modified)),
@@ -151,9 +151,10 @@ class File:
         return FileResponse(200, self.whole_fields, body, head=self.head)
 
 
-def file_version(about: os.stat_result) -> tuple[int, ...]:
+def file_version(file_status: os.stat_result) -> tuple[int, ...]:
     """Return the attributes of a file of which at least one changes when its contents change."""
-    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
+    times = file_status.st_mtime_ns, file_status.st_ctime_ns
+    return *times, file_status.st_size, file_status.st_ino, file_status.st_dev
 
 
 class CacheEntry:
@@ -188,7 +189,7 @@ class LazyListing(Response):
         self.static = static
         self.path = path
         self.descriptor = descriptor
-        self.shown_root = "" if static.follows else static.root
+        self.shown_root = "" if static.follows_links else static.root
 
     async def listed(self, request: Request, io: Stream) -> Response:
         """Return the listing, and close the directory. Raises HTTPError, Disconnected."""
@@ -256,7 +257,9 @@ class Static:
         self.owner = owner
         self.index_names = config.defaultindex
         self.lists_directories = config.indexes
-        self.follows = config.symlinks == "follow"
+        self.follows_links = config.symlinks == "follow"
+        # The path of each file is that of its URL; an alias with variables has other URLs
+        self.has_urls = True
         self.room = config.cache  # bytes of the cache at most
         self.used_bytes = 0  # of the cache
         self.cache: dict[str, CacheEntry] = {}
@@ -392,15 +395,15 @@ class Static:
         response: Response | None
         owns_descriptor = False  # the response closes the descriptor
         try:
-            about = os.fstat(descriptor)
-            if stat.S_ISDIR(about.st_mode):
+            file_status = os.fstat(descriptor)
+            if stat.S_ISDIR(file_status.st_mode):
                 response = self.directory(request, path, descriptor)
                 # The response of an index file owns the file's descriptor, not the directory's.
                 owns_descriptor = type(response) is LazyListing
                 return response
-            if not stat.S_ISREG(about.st_mode):
+            if not stat.S_ISREG(file_status.st_mode):
                 raise HTTPError(404, "neither a file nor a directory")
-            response = self.file(request, path, descriptor, about)
+            response = self.file(request, path, descriptor, file_status)
             owns_descriptor = response.release is not None
             return response
         finally:
@@ -437,7 +440,7 @@ class Static:
         except OSError as reason:
             raise HTTPError(404, f"{name}: {reason.strerror}") from None
         inside = real == self.root or real.startswith(self.below)
-        if not inside and not self.follows:
+        if not inside and not self.follows_links:
             raise HTTPError(404, f"{name} leads out of the document root (symlinks = inside)")
         if not for_program and self.protected.protects(name, real, descriptor):
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -446,13 +449,12 @@ class Static:
         if not for_program and is_sql_page(name, real):
             raise HTTPError(404, f"{real} is a page from SQL, whose source is never sent (database)")
         if self.owner is not None:
-            about = os.fstat(descriptor)
+            file_status = os.fstat(descriptor)
+            uid, mode = file_status.st_uid, file_status.st_mode
             # A user can make a hard link to a file of root.
-            of_root = inside and about.st_uid == 0 and bool(about.st_mode & stat.S_IROTH)
-            if about.st_uid != self.owner and not of_root and not (inside and stat.S_ISDIR(about.st_mode)):
-                cause = (
-                    f"{real} belongs to uid {about.st_uid}: not to the user, nor is it root's for everybody"
-                )
+            of_root = inside and uid == 0 and bool(mode & stat.S_IROTH)
+            if uid != self.owner and not of_root and not (inside and stat.S_ISDIR(mode)):
+                cause = f"{real} belongs to uid {uid}: not to the user, nor is it root's for everybody"
                 raise HTTPError(403, cause)
 
     def directory(self, request: Request, path: str, descriptor: int) -> Response | None:
@@ -475,10 +477,10 @@ class Static:
 
     # File to response
 
-    def file(self, request: Request, path: str, descriptor: int, about: os.stat_result) -> Response:
+    def file(self, request: Request, path: str, descriptor: int, file_status: os.stat_result) -> Response:
         """Return the response with a regular file, or with the compressed variant that the client prefers.
 
-        descriptor, about: of the open file. A small file that has not changed for SETTLED_S is put into the cache.
+        descriptor, file_status: of the open file. A small file that has not changed for SETTLED_S is cached.
         """
         sidecars = self.sidecars(self.name(path))
         coding = ""
@@ -496,8 +498,8 @@ class Static:
                 return self.answer(
                     request, File(path, os.fstat(descriptor), kind, coding, varies=True), descriptor
                 )
-        file = File(path, about, kind, coding="", varies=bool(sidecars))
-        settled = time.time() - about.st_ctime > SETTLED_S
+        file = File(path, file_status, kind, coding="", varies=bool(sidecars))
+        settled = time.time() - file_status.st_ctime > SETTLED_S
         if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)
         if file.body is not None:
@@ -626,8 +628,10 @@ class Static:
 
     def forget_all(self) -> None:
         """Drop all entries."""
-        self.cache.clear()
+        # In this order: the entry that another thread adds in between is dropped, and its bytes stay counted for a
+        # while. In the other order it would stay uncounted, and the cache could exceed its room.
         self.used_bytes = 0
+        self.cache.clear()
 
     def revalidate(self, path: str, known: CacheEntry) -> bool:
         """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check.

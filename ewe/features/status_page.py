@@ -6,15 +6,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ewe.http.error_pages import html_escape
+from ewe.http.error_pages import html_document, html_escape
 from ewe.http.status import REASONS
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45 }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
-html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink) }
+STYLE = """html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink) }
 body { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 3rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 h1, h2 { font-weight: 650 } p, caption { color: var(--quiet) }
@@ -30,18 +25,10 @@ th { color: var(--quiet); font-weight: 400 }
 .down { color: #b3261e; font-weight: 600 } @media (prefers-color-scheme: dark) { .down { color: #ff9a90 } }
 a { color: var(--accent) } meter { width: 8rem; vertical-align: middle }
 """
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Status of {server}</title>
-<style>{style}</style>
-<main>
+BODY = """<main>
 <h1>{server}: {model}</h1>
 <p>Up {uptime}. The same as <a href="?json">JSON</a>, and for <a href="{metrics}">Prometheus</a>.
-<dl>
 {tiles}
-</dl>
 <h2>Requests by feature and status</h2>
 {features}
 {timeouts}
@@ -50,14 +37,12 @@ PAGE = """<!DOCTYPE html>
 {durations}
 <h2>Processes</h2>
 {processes}
-</main>
-</html>
-"""
+</main>"""
 
 
 def page(numbers: dict[str, Any], path: str) -> str:
     """Return the page. numbers: those of ewe.features.status. path: of the page itself."""
-    tiles = [
+    shown = [
         ("open connections", count(numbers["connections"])),
         ("wait for a request", count(numbers["states"]["waiting"])),
         ("send a request's head", count(numbers["states"]["reading"])),
@@ -74,19 +59,20 @@ def page(numbers: dict[str, Any], path: str) -> str:
         ("responses aborted", count(numbers["aborted"])),
         ("log lines lost", count(numbers["lost_log_lines"])),
     ]
-    return PAGE.format(
-        style=STYLE,
-        server=html_escape(numbers["server"]),
+    server = html_escape(numbers["server"])
+    body = BODY.format(
+        server=server,
         model=html_escape(numbers["model"]),
         uptime=interval(numbers["uptime"]),
         metrics=html_escape(f"{path}/metrics"),
-        tiles="\n".join(f"<div><dt>{name}<dd>{value}</div>" for name, value in tiles),
+        tiles=tiles(shown),
         features=features(numbers["by_feature"]),
         timeouts=timeouts(numbers["timeouts"]),
         process_sections=process_sections(numbers),
         durations=durations(numbers["duration"]),
         processes=processes(numbers["processes"], time.time()),
     )
+    return html_document(f"Status of {server}", STYLE, body)
 
 
 def features(by_feature: dict[str, dict[str, int]]) -> str:
@@ -128,44 +114,44 @@ def down(error: str) -> str:
 def of_xswitch(numbers: dict[str, Any]) -> str:
     """Return the numbers of X-Switch: tiles, and a row for each language."""
     shown = [
-        ("requests", numbers["requests"]),
-        ("wait for an engine", numbers["queue"]),
-        ("refused (503)", numbers["refused"]),
-        ("engines started", numbers["started"]),
-        ("timeouts in the queue", numbers["queue_timeouts"]),
-        ("timeouts of scripts", numbers["program_timeouts"]),
+        ("requests", count(numbers["requests"])),
+        ("wait for an engine", count(numbers["queue"])),
+        ("refused (503)", count(numbers["refused"])),
+        ("engines started", count(numbers["started"])),
+        ("timeouts in the queue", count(numbers["queue_timeouts"])),
+        ("timeouts of scripts", count(numbers["program_timeouts"])),
     ]
     rows = [
         (html_escape(language), *map(count, states.values()))
         for language, states in numbers["engines"].items()
     ]
     if not rows:
-        return tiles_of(shown) + "<p>No engine was started yet."
+        return tiles(shown) + "<p>No engine was started yet."
     ended = [
         f"{why.removesuffix('_ended')} {count(number)}" for why, number in numbers["ended"].items() if number
     ]
     ends = f"<p>Idle engines that were ended: {', '.join(ended)}." if ended else ""
-    return tiles_of(shown) + table(("engines", "busy", "idle"), rows) + ends
+    return tiles(shown) + table(("engines", "busy", "idle"), rows) + ends
 
 
 def of_database(numbers: dict[str, Any]) -> str:
     """Return the numbers of the database daemon: tiles, and a row for each database."""
     shown = [
-        ("statements", numbers["served"]),
-        ("connections in use", numbers["running"]),
-        ("wait for a connection", numbers["waiting"]),
-        ("connections of gateways", numbers["gateways"]),
-        ("refused", numbers["refused"]),
+        ("statements", count(numbers["served"])),
+        ("connections in use", count(numbers["running"])),
+        ("wait for a connection", count(numbers["waiting"])),
+        ("connections of gateways", count(numbers["gateways"])),
+        ("refused", count(numbers["refused"])),
     ]
     rows = [(html_escape(name), count(number)) for name, number in numbers["connections"].items()]
-    return tiles_of(shown) + (
+    return tiles(shown) + (
         table(("database", "open connections"), rows) if rows else "<p>No connection is open."
     )
 
 
-def tiles_of(shown: Iterable[tuple[str, int]]) -> str:
+def tiles(shown: Iterable[tuple[str, str]]) -> str:
     """Return a few numbers, each with its name."""
-    return "<dl>" + "\n".join(f"<div><dt>{name}<dd>{count(value)}</div>" for name, value in shown) + "</dl>"
+    return "<dl>\n" + "\n".join(f"<div><dt>{name}<dd>{number}</div>" for name, number in shown) + "\n</dl>"
 
 
 def titled(status: str) -> str:

@@ -53,7 +53,7 @@ MAX_HOMES = 1000  # users in memory
 HOME_CACHE_S = 60.0  # until a user's directory is examined again
 
 
-class Doubt(Exception):
+class NotServed(Exception):
     """A user's directory must not be served. The text is the reason, one line for the error log."""
 
 
@@ -150,8 +150,8 @@ class Users:
             account = pwd.getpwnam(name)
             root = os.path.join(account.pw_dir, self.directory)
             real = self.examine(account, root)
-        except Doubt as doubt:
-            logger.errors.info(f"/~{name}/ is 404: {doubt}")
+        except NotServed as reason:
+            logger.errors.info(f"/~{name}/ is 404: {reason}")
             return None  # the client gets the same answer as for an unknown account
         except (KeyError, ValueError):  # there is no such account, or no such directory
             return None
@@ -169,37 +169,37 @@ class Users:
         """Return the path of a user's directory, without symbolic links.
 
         The directory is opened once, and every check uses the open descriptor: between two checks by path, the user
-        could replace the directory by a link to "/". Raises Doubt if the directory must not be served; OSError or
-        ValueError if it does not exist.
+        could replace the directory by a link to "/". Raises NotServed if the directory must not be served; OSError
+        or ValueError if it does not exist.
         """
         mine = account.pw_uid
         if mine < self.min_uid:
             number = f"uid {mine} is below {self.min_uid} (min-uid)"
-            raise Doubt(f"user {account.pw_name} is the system's: {number}")
+            raise NotServed(f"user {account.pw_name} is the system's: {number}")
         try:
             descriptor = os.open(root, NAME_ONLY_FLAGS | os.O_DIRECTORY)
         except PermissionError:
-            raise Doubt(closed_directory_message(os.path.dirname(root))) from None
+            raise NotServed(closed_directory_message(os.path.dirname(root))) from None
         try:
-            about = os.fstat(descriptor)
+            file_status = os.fstat(descriptor)
             real = true_name(descriptor, root)
         finally:
             os.close(descriptor)
-        if not os.path.samestat(os.lstat(real), about):
-            raise Doubt(f"{root} was exchanged for something else while it was looked at")
-        owner = about.st_uid
+        if not os.path.samestat(os.lstat(real), file_status):
+            raise NotServed(f"{root} was exchanged for something else while it was looked at")
+        owner = file_status.st_uid
         link = os.lstat(root)
         if stat.S_ISLNK(link.st_mode) and link.st_uid not in (mine, 0):
-            raise Doubt(f"{root} is a link of uid {link.st_uid}")
+            raise NotServed(f"{root} is a link of uid {link.st_uid}")
         if owner not in (mine, 0):
-            raise Doubt(f"{root} belongs to uid {owner}: chown {account.pw_name} {root}")
+            raise NotServed(f"{root} belongs to uid {owner}: chown {account.pw_name} {root}")
         expected = os.path.normpath(os.path.join(os.path.realpath(account.pw_dir), self.directory))
         if owner != mine and real != expected:
-            raise Doubt(
+            raise NotServed(
                 f"{root} is a link, and the directory that it leads to is not {account.pw_name}'s own"
             )
         if not os.access(real, os.X_OK):
-            raise Doubt(closed_directory_message(root))
+            raise NotServed(closed_directory_message(root))
         return real
 
 

@@ -47,7 +47,7 @@ class WSGI:
         self.application: Application
         self.constants = constant_environ(self.path, threads, processes)
         self.spool = config.spool
-        self.timeout = config.program_timeout
+        self.timeout_s = config.program_timeout
         self.development = config.development
 
     def load(self) -> None:
@@ -82,7 +82,7 @@ class WSGI:
         name = f"{request.line!r} from {io.client[0]}"
         run = Invocation(self.application, environ, name, self.spool)
         try:
-            await io.call(run.begin, seconds=self.timeout, abandoned=run.finish)
+            await io.call(run.begin, seconds=self.timeout_s, abandoned=run.finish)
         except Timeout:
             raise self.silent() from None
         head = run.head
@@ -117,7 +117,7 @@ class WSGI:
     def silent(self) -> HTTPError:
         """Return the error for an application that takes too long, and count the timeout."""
         count_timeout("program")
-        return HTTPError(504, f"{self.name} was silent for {self.timeout:g} s (program-timeout)")
+        return HTTPError(504, f"{self.name} was silent for {self.timeout_s:g} s (program-timeout)")
 
 
 class Blocks(Source):
@@ -133,7 +133,7 @@ class Blocks(Source):
         """Have the application make its next block; return it. b"" at the end. Raises HTTPError(500, 504)."""
         run = self.run
         try:
-            block = await self.io.call(run.more, seconds=self.feature.timeout, abandoned=run.finish)
+            block = await self.io.call(run.more, seconds=self.feature.timeout_s, abandoned=run.finish)
         except Timeout:
             run.abandoned = True
             raise self.feature.silent() from None

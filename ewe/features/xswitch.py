@@ -117,21 +117,21 @@ class XSwitch:
             # begins with Status. Without the script's file, response() parses its head
             if is_nph(script) and (await source.read_start()).startswith(b"Status:"):
                 script = Script("", script.name, "")
-            answer_found = await response(request, script, source, self.limits)
-            if NO_ENGINE in answer_found.fields:
+            found = await response(request, script, source, self.limits)
+            if NO_ENGINE in found.fields:
                 source.end()
                 return None
-            if REFUSED in answer_found.fields:
-                retry = [field for field in answer_found.fields if field[0] == "Retry-After"]
+            if REFUSED in found.fields:
+                retry = [field for field in found.fields if field[0] == "Retry-After"]
                 raise HTTPError(
-                    answer_found.status,
-                    f"{script.name}: X-Switch answers {answer_found.status}, and its log says why",
+                    found.status,
+                    f"{script.name}: X-Switch answers {found.status}, and its log says why",
                     retry,
                 )
         except BaseException:
             source.end()
             raise
-        return answer_found
+        return found
 
     async def run(
         self,
@@ -148,12 +148,12 @@ class XSwitch:
         refuse_trace(request)
         body = EMPTY if request.body is NO_BODY else await spooled(request.body, self.config.spool)
         try:
-            answer_found = await self.answer(request, io, script, body, root, extra_variables)
+            found = await self.answer(request, io, script, body, root, extra_variables)
         finally:
             body.close()
-        if answer_found is None:
+        if found is None:
             raise HTTPError(500, f"{script.name}: X-Switch has no engine for it")
-        return answer_found
+        return found
 
 
 def settings_table(file: str | None) -> dict[str, Any]:

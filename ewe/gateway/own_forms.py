@@ -1,8 +1,9 @@
 """Forms of this server's own pages: a page of another site must not send one in a visitor's name (CSRF).
 
 A browser sends the password of a log-in, and a cookie, with each request to the server, also with a form of another
-site's page. Every browser says in one of two fields where a form comes from: Sec-Fetch-Site (Fetch Metadata), or
-Origin (RFC 6454). A program that sends neither is not a browser, and does not act with a visitor's rights.
+site's page. Every browser says in one of two fields where a form comes from, and no page can change them:
+Sec-Fetch-Site (Fetch Metadata), on secure connections and to this machine, or Origin (Fetch Standard). A program
+that sends neither is not a browser, and does not act with a visitor's rights.
 """
 
 from __future__ import annotations
@@ -14,28 +15,39 @@ from ewe.http.status import HTTPError
 if TYPE_CHECKING:
     from ewe.http.messages import Request
 
+FORM = "application/x-www-form-urlencoded"
 
-async def form_data(request: Request, most_bytes: int) -> bytes:
+
+async def form_data(request: Request, max_bytes: int) -> bytes:
     """Return the body of a form that a page of this site has sent. Raises HTTPError(403, 413, 415)."""
-    refuse_other_sites(request)
+    if reason := cross_site(request):
+        raise HTTPError(403, f"a form of another site: {reason}")
+    return await form_body(request, max_bytes)
+
+
+async def form_body(request: Request, max_bytes: int) -> bytes:
+    """Return the body of a form. Raises HTTPError(413, 415)."""
     kind = request.values.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
-        raise HTTPError(415, f"a form of the type {kind[:60]!r}")
+    if kind != FORM:
+        raise HTTPError(415, f"a form of the type {kind[:60]!r}: it must be {FORM}", (("Accept", FORM),))
+    too_large = HTTPError(413, f"a form of more than {max_bytes} bytes")
+    if request.length is not None and request.length > max_bytes:
+        raise too_large
     data = bytearray()
     while piece := await request.body.receive():
         data += piece
-        if len(data) > most_bytes:
-            raise HTTPError(413, f"a form of more than {most_bytes} bytes")
+        if len(data) > max_bytes:
+            raise too_large
     return bytes(data)
 
 
-def refuse_other_sites(request: Request) -> None:
-    """Raise HTTPError(403) for a form of another site."""
-    site = request.values.get("sec-fetch-site")
-    origin = request.values.get("origin")
-    if site is not None:
-        allowed = site in ("same-origin", "none")
-    else:
-        allowed = origin is None or origin.partition("://")[2] == request.host
-    if not allowed:
-        raise HTTPError(403, f"a form of another site: Sec-Fetch-Site {site}, Origin {origin}")
+def cross_site(request: Request) -> str:
+    """Return the reason why a form may come from another site; "" if it comes from this site."""
+    site, origin = request.values.get("sec-fetch-site"), request.values.get("origin")
+    if site is not None:  # "none": the visitor, and no page, has caused the request
+        return "" if site in ("same-origin", "none") else f"Sec-Fetch-Site is {site[:40]!r}"
+    # "null", the origin of a page without one, has no host.
+    host = "" if origin is None else origin.partition("://")[2]
+    if origin is None or (host and host.lower() == request.host.lower()):
+        return ""
+    return f"Origin is {origin[:80]!r}, Host {request.host!r}"

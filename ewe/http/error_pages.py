@@ -28,9 +28,16 @@ DOCUMENT = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{style}</style>
+<style>{palette}{style}</style>
 {body}
 </html>
+"""
+# The first rules of each html_document(): the colors of ewe's own pages, on a light and on a dark screen
+PALETTE = """
+:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
+  --line: #d3d8cb; --accent: #1d6b45 }
+@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
+  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8 } }
 """
 
 PAGE_FIELDS = (("Content-Type", "text/html; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
@@ -96,8 +103,8 @@ def link_page(title: str, text: str) -> bytes:
 
 
 def html_document(title: str, style: str, body: str, language: str = "en") -> str:
-    """Return a whole page. title, body: HTML. style: CSS."""
-    return DOCUMENT.format(title=title, style=style, body=body, language=language)
+    """Return a whole page. title, body: HTML. style: CSS, which follows the rules of PALETTE."""
+    return DOCUMENT.format(title=title, palette=PALETTE, style=style, body=body, language=language)
 
 
 def html_escape(text: str) -> str:

@@ -28,9 +28,10 @@ def make_site(config: Config, *, idle_occupies_worker: bool = False, **plan_argu
         site = several(config, **plan_arguments)
     else:
         site = alone(config, **plan_arguments)
-    site.idle = (
-        config.idle if config.idle is not None else IDLE_WORKER_S if idle_occupies_worker else IDLE_SOCKET_S
-    )
+    idle_s = config.idle
+    if idle_s is None:  # the setting is auto
+        idle_s = IDLE_WORKER_S if idle_occupies_worker else IDLE_SOCKET_S
+    site.idle = idle_s
     for setting, module in SERVER.items():
         if is_on(config, setting):
             middleware = feature(module).server(site)

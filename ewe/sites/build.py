@@ -32,7 +32,8 @@ class SiteBuilder:
         self.config = config
         self.tables: Sequence[LocationTable] = table.locations if table is not None else ()
         self.table = table
-        self.steps: dict[tuple[int, str], Middleware] = {}  # by the id() of the table, and the key
+        # By the id() of the table that has the key, and the key
+        self.steps: dict[tuple[int, str], Middleware] = {}
         self.plan = Plan(config, server)
         self.routes = SiteRoutes(has_table=table is not None)
         self.plan.locate = self.routes.find
@@ -62,17 +63,18 @@ class SiteBuilder:
     def location(self, table: LocationTable | None) -> Location:
         """Return the location of a table; for None, the last location, which covers every path."""
         config = self.config.with_values(table.own_settings) if table is not None else self.config
-        guards, decides = self.middlewares(GUARDS, table, config)
-        filters, finishes = self.middlewares(FILTERS, table, config)
+        guards, guard_keys = self.middlewares(GUARDS, table, config)
+        filters, filter_keys = self.middlewares(FILTERS, table, config)
         match: Match | None = None
         if table is None:
             inner = self.with_variables(self.feature_chain, config)
         else:
-            from ewe.sites.locations import location_of
+            from ewe.sites.locations import LocationBuilder
 
-            match, inner = location_of(self, table, config, is_guarded="auth" in decides)
+            builder = LocationBuilder(self, table, config, is_guarded="auth" in guard_keys)
+            match, inner = builder.match, builder.handler()
         location = Location(match, inner, guards, filters, self.unguarded_site)
-        location.decides, location.finishes = decides, finishes
+        location.guard_keys, location.filter_keys = guard_keys, filter_keys
         return location
 
     def with_variables(self, handler: Handler, config: Config) -> Handler:
@@ -102,10 +104,11 @@ class SiteBuilder:
             if owner is None or step.key not in owner.steps:
                 continue
             keys.append(step.key)
-            # Two tables may have the same place, since the lines of inline tables are not known.
-            made = (id(owner), step.key)
-            if made not in self.steps:
-                declared = feature(step.module).keys[step.key]
-                self.steps[made] = declared.middleware(owner.label_of(step.key), owner.steps[step.key])
-            found.append(self.steps[made])
+            # By id(): two tables may have the same label, since the lines of inline tables are not known.
+            owner_and_key = (id(owner), step.key)
+            if owner_and_key not in self.steps:
+                step_key = feature(step.module).keys[step.key]
+                made = step_key.middleware(owner.label_of(step.key), owner.steps[step.key])
+                self.steps[owner_and_key] = made
+            found.append(self.steps[owner_and_key])
         return found, keys

@@ -60,14 +60,6 @@ class SiteParts(Protocol):
         """Wrap a handler, so that its programs get the variables of a location's settings."""
 
 
-def location_of(
-    site: SiteParts, table: LocationTable, config: Config, *, is_guarded: bool
-) -> tuple[Match, Handler]:
-    """Return the paths that a location covers, and its handler. Raises ConfigError, ValueError."""
-    match = Match(table)
-    return match, LocationBuilder(site, match, table, config, is_guarded).handler()
-
-
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
     modules = {step.module for step in (*GUARDS, *FILTERS) if step.setting}
@@ -77,13 +69,12 @@ def settings_of_middlewares() -> set[str]:
 class LocationBuilder:
     """Makes the handlers of one location (ewe.features.plan.LocationPlan). Raises ConfigError, ValueError."""
 
-    def __init__(
-        self, site: SiteParts, match: Match, table: LocationTable, config: Config, is_guarded: bool
-    ) -> None:
+    def __init__(self, site: SiteParts, table: LocationTable, config: Config, *, is_guarded: bool) -> None:
         """config: includes the settings of the location. is_guarded: the location asks for a log-in."""
-        self.site, self.match, self.table = site, match, table
+        self.site, self.table = site, table
+        self.match = Match(table)  # the paths that the location covers
         self.plan = site.plan
-        self.prefix = match.prefix
+        self.prefix = self.match.prefix
         self.values = table.values
         self.is_guarded = is_guarded
         if "index" in self.values:
@@ -213,7 +204,9 @@ class LocationBuilder:
             self.plan.server.protected_on_all_sites,
         )
         prefix = "" if self.template is not None else self.prefix
-        return static_files(self.config, directory, prefix, protected)
+        static = static_files(self.config, directory, prefix, protected)
+        static.has_urls = self.template is None
+        return static
 
     def existing_path(self, path: str, label: str) -> tuple[str, bool]:
         """Return a path without symbolic links, and whether it is a directory.

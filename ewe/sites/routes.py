@@ -128,7 +128,10 @@ class Variables(Middleware):
         return await respond_with(self.joined(request, io.variables), self.inner, request, io)
 
     def joined(self, request: Request, before: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """Return the variables, merged with those of guards (`before`), which win. Many requests share one dict."""
+        """Return the variables of the settings, and those that guards have set (`before`), which win.
+
+        The caller may not change the dict: many requests share it.
+        """
         authorization = request.values.get("authorization") if self.passes_authorization else None
         if authorization is not None:
             passed = {b"HTTP_AUTHORIZATION": authorization.encode("latin-1", "replace")}
@@ -144,8 +147,8 @@ class Location:
     """One location of a site: the paths that it covers, and the handler for them.
 
     match: None for the last location, which covers every path. inner: the handler that answers. filters, guards:
-    the middlewares around it, with the innermost filter and the outermost guard first. decides, finishes: the keys
-    of the settings that ask for the guards and for the filters.
+    the middlewares around it, with the innermost filter and the outermost guard first. guard_keys, filter_keys: the
+    keys of the settings that ask for them.
     """
 
     def __init__(
@@ -161,8 +164,8 @@ class Location:
         self.inner = inner
         self.filters = filters
         self.site = site
-        self.decides: list[str] = []
-        self.finishes: list[str] = []
+        self.guard_keys: list[str] = []
+        self.filter_keys: list[str] = []
         handler = inner
         for guard in reversed(guards):
             handler = guard.around(handler, site)
@@ -227,18 +230,12 @@ class SiteRoutes:
                     reroute = other.with_traceback(None)
                 if bare and reroute.by_program:
                     raise HTTPError(500, "its answer is a local redirect")
-            last = reroute.request
-            what = f"local redirects, the last to {last.target!r}"
-            if not reroute.by_program:
-                what = f"rewrites, the last to {last.path!r}"
-            cause = f"more than {MAX_REDIRECTS} {what}"
+            failure = too_many_redirects(reroute)
             if bare:
-                raise HTTPError(500, cause)
+                raise failure
             # The filters of the last location see the failure, as they see the location's other responses.
-            failed = await location.filtered(FailingHandler(HTTPError(500, cause))).respond(
-                reroute.request, io
-            )
-            return failed or error_page(500, cause)
+            response = await location.filtered(FailingHandler(failure)).respond(reroute.request, io)
+            return response or error_page(500, failure.cause)
         finally:
             io.tried, io.variables = before
 
@@ -250,8 +247,8 @@ class SiteRoutes:
         for _ in range(MAX_REDIRECTS + 1):
             location = self.find(request.path)
             yield from self.lines_about_location(location, request.path)
-            if location.decides:
-                yield f"  decides   {', '.join(location.decides)}: may answer instead"
+            if location.guard_keys:
+                yield f"  decides   {', '.join(location.guard_keys)}: may answer instead"
             try:
                 answered = yield from explained(location.inner, request, io)
             except Reroute as other:
@@ -263,8 +260,8 @@ class SiteRoutes:
                 answered = True
             if not answered:
                 yield "  answer    404: nothing here answers"
-            if location.finishes:
-                yield f"  finishes  {', '.join(location.finishes)}: may change the answer"
+            if location.filter_keys:
+                yield f"  finishes  {', '.join(location.filter_keys)}: may change the answer"
             return True
         yield f"  answer    500: more than {MAX_REDIRECTS} rewrites"
         return True
@@ -286,6 +283,14 @@ class SiteRoutes:
         location = self.find(path)
         proxy = None if self.guarded else proxy_of(location.inner, path)
         return None if proxy is None else (location, proxy)
+
+
+def too_many_redirects(last: Reroute) -> HTTPError:
+    """Return the error of a request that was sent to other paths MAX_REDIRECTS times, and then by `last`."""
+    what = f"local redirects, the last to {last.request.target!r}"
+    if not last.by_program:
+        what = f"rewrites, the last to {last.request.path!r}"
+    return HTTPError(500, f"more than {MAX_REDIRECTS} {what}")
 
 
 class UnguardedSite:

@@ -258,8 +258,8 @@ class Programs:
         """Return the script for a path, None if there is none. Raises HTTPError(403, 404)."""
         if self.file:
             rest = self.location.rest(path)
-            return Script(self.file, path[: len(path) - len(rest)] if rest else path, rest)
-        if not self.needs_file:
+            return Script(self.file, path.removesuffix(rest), rest)
+        if not self.needs_file:  # the upstream handles the rest of the path
             return Script(self.static.name(self.prefix), self.prefix, path[len(self.prefix) :])
         if path.endswith("/"):
             path += next((name for name in self.static.index_names if self.is_program(path + name)), "")
@@ -280,15 +280,15 @@ class Programs:
 class Alias:
     """Answers with the files of another directory, or with one file."""
 
-    def __init__(self, location: Match, static: Static, name: Template | None, why: str) -> None:
-        """location: gives the variables for `name`. static: the other directory. why: the rule, for --explain.
+    def __init__(self, location: Match, static: Static, template: Template | None, why: str) -> None:
+        """location: gives the variables of the template. static: the other directory. why: the rule, for --explain.
 
-        name: the path below the directory, if the location has a pattern or names one file; None: the request's
+        template: the path below the directory, if the location has a pattern or names one file; None: the request's
         path.
         """
         self.location = location
         self.static = static
-        self.template = name
+        self.template = template
         self.why = why
 
     async def respond(self, request: Request, io: Stream) -> Response:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 VARIABLE = re.compile(r"\$(?:(\$)|([0-9]{1,2}|[a-z_]\w*)|\{(\w+)\})?", re.IGNORECASE)
 NAMES = ("path", "rest", "query", "host", "scheme")
+# The values of these are parts of a URL already, and are not encoded
+URL_PARTS = frozenset({"query", "host", "scheme"})
 
 
 class Template:
@@ -37,7 +39,10 @@ class Template:
         self.text = text
         self.parts: list[tuple[str, str]] = []  # (text, name of the variable after it or "")
         groups = {str(number) for number in range(1, (pattern.groups if pattern else 0) + 1)}
-        known = {*NAMES, *groups, *(pattern.groupindex if pattern else ())}
+        group_names = pattern.groupindex if pattern else {}
+        known = {*NAMES, *groups, *group_names}
+        # A group with the name of a variable takes its place. It is a part of a path, and is encoded.
+        self.url_parts = URL_PARTS.difference(group_names)
         position = 0
         before = ""
         for match in VARIABLE.finditer(text):
@@ -79,7 +84,8 @@ class Template:
                 made += values[name]
             elif name:
                 assert query is not None
-                query += values[name] if name == "query" else encoded(values[name])
+                is_query = name == "query" and name in self.url_parts
+                query += values[name] if is_query else encoded(values[name])
         made = re.sub("//+", "/", f"/{made}")
         if "/." in made and re.search(r"/\.\.?(?:/|\Z)", made):
             raise HTTPError(404, f"{self.text} became {made!r}, which leads out of its directory")
@@ -94,17 +100,16 @@ class Template:
         made = ""
         for text, name in self.parts:
             made += text
-            if name in ("host", "scheme", "query"):
+            if name in self.url_parts:
                 made += values[name]
             elif name and "?" in made:
                 made += encoded(values[name])
             elif name:
                 made += percent_encode(values[name])
         before, name = self.parts[0]
+        is_whole = before or name in self.url_parts - {"query"} or made.startswith("/")
         # "//host/" would lead to another server. Browsers take the backslash of a query for a slash.
-        if made.startswith(("//", "/\\")) or not (
-            before or name in ("host", "scheme") or made.startswith("/")
-        ):
+        if not is_whole or made.startswith(("//", "/\\")):
             made = "/" + made.lstrip("/\\")
         return made
 

@@ -512,7 +512,7 @@ def test_the_browsers_other_statements_run(browsed: DatabaseConnection) -> None:
         )
     assert rows_of(browsed, statements.facet_of(schema, goods, View(), "maker"))[1][0] == ["Ivy", 2]
     assert rows_of(browsed, statements.facet_of(schema, schema.tables['a;"b'], View(), "n"))[1] == []
-    assert rows_of(browsed, statements.row_of(schema, goods, [3]))[1][0][1] == "w_ol"
+    assert rows_of(browsed, statements.row_of(goods, [3]))[1][0][1] == "w_ol"
     labels = statements.statement_of_labels(schema, schema.tables["stock"].foreign[0], [1, 3])
     assert labels is not None and sorted(rows_of(browsed, labels)[1], key=str) == [[1, "wool"], [3, "w_ol"]]
     plan = rows_of(
@@ -575,7 +575,7 @@ def test_the_browsers_forms_change_rows(server: PostgreSQL, browsed: DatabaseCon
         ((key,),) = run(writes, "SELECT id FROM goods WHERE name = 'new'")
         run(writes, *statements.update_of(schema, goods, [str(key)], {"price": None, "tags": "[1]"}))
         assert run(writes, "SELECT price, tags FROM goods WHERE name = 'new'") == [(None, "[1]")]
-        run(writes, *statements.delete_of(schema, goods, [int(str(key))]))
+        run(writes, *statements.delete_of(goods, [int(str(key))]))
         assert run(writes, "SELECT id FROM goods WHERE name = 'new'") == []
     finally:
         writes.close()

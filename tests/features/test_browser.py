@@ -334,15 +334,13 @@ def test_a_search_uses_the_index_or_looks_for_parts(
 
 
 def test_a_row_is_found_by_its_key_and_has_a_name(database: DatabaseConnection, schema: Schema) -> None:
-    assert run(database, statements.row_of(schema, schema.tables["stock"], [1, "shop"]))[1] == [
-        [1, "shop", 1]
-    ]
+    assert run(database, statements.row_of(schema.tables["stock"], [1, "shop"]))[1] == [[1, "shop", 1]]
     for key in (2, "2"):  # a visitor may write the key without brackets
-        row = statements.row_of(schema, schema.tables["notes"], [key])
+        row = statements.row_of(schema.tables["notes"], [key])
         assert run(database, row)[1] == [[2, "a", "second"]]
     for mark, text in ((5, "a number"), ("5", "a text")):
         assert value_of_key(pages.key_text(mark)) == mark
-        row = statements.row_of(schema, schema.tables["marks"], [mark])
+        row = statements.row_of(schema.tables["marks"], [mark])
         assert run(database, row)[1] == [[mark, text]]
     (foreign,) = schema.tables["stock"].foreign
     labels = statements.statement_of_labels(schema, foreign, [1, 5])
@@ -398,7 +396,7 @@ def test_a_page_shows_names_and_values_as_text(database: DatabaseConnection, sch
     overview = pages.DatabaseOverview(EVIL, schema, {EVIL: 1})
     no_markup_of_others(pages.databases_page(place, [overview]))
     no_markup_of_others(pages.database_page(place, overview, {EVIL: EVIL}, True, EVIL))
-    statement = statements.row_of(schema, table, [1])
+    statement = statements.row_of(table, [1])
     row = dict(zip(rows.columns, rows.rows[0], strict=True))
     no_markup_of_others(
         pages.row_page(place, schema, table, row, [], {}, statement, editable=True, editor=True)

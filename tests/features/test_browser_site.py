@@ -91,6 +91,7 @@ def test_under_every_model(start: Start, daemon: Daemon, model: str) -> None:
         assert "&lt;b&gt;&quot;wool&quot; &amp; ü&lt;/b&gt;" in rows.text and "2 bytes" in rows.text
         again = client.get(url + "log/goods", headers={"If-None-Match": rows.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+        assert client.get(url + "log/goods", headers={"If-Match": '"another"'}).status_code == 412
         head = client.head(url + "log/goods")
         assert (head.headers["content-length"], head.content) == (rows.headers["content-length"], b"")
         filtered = client.get(url + "log/many?column=n&op=gt&value=99999&search=LINE")
@@ -305,6 +306,7 @@ def test_a_form_with_other_line_ends_changes_no_text(browsing: Server, daemon: D
         ({"Content-Type": "application/json"}, 415),
         ({}, 409),
         ({"Sec-Fetch-Site": "same-origin"}, 409),
+        ({"Host": "LocalHost:4000", "Origin": "http://localhost:4000"}, 409),
     ],
 )
 def test_a_form_of_another_site_changes_nothing(

@@ -396,10 +396,10 @@ def test_a_tag_is_translated_for_the_features() -> None:
 
 
 def test_a_body_that_ends_early_is_cut() -> None:
-    for program, early in (
-        (Program(b"x" * 5000, length=5001), True),
-        (Program(b"x" * 5000, length=5000), False),
-        (Program(b"x" * 5000, b"y", length=5000), False),
+    for program, early, cause in (
+        (Program(b"x" * 5000, length=5001), True, ""),
+        (Program(b"x" * 5000, length=5000), False, ""),
+        (Program(b"x" * 5000, b"y", length=5000), False, "more than the 5000 bytes of its Content-Length"),
     ):
         found = compressed(text(body=program), GZIP)
         assert isinstance(found.body, Encoded) and found.length is None
@@ -411,7 +411,7 @@ def test_a_body_that_ends_early_is_cut() -> None:
         except HTTPError as cut:
             assert early and cut.status == 502
         run(found.close())
-        assert program.closed == 1
+        assert program.closed == 1 and found.cause == cause
 
 
 class BrotliDecoder:

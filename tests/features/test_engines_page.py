@@ -130,7 +130,7 @@ def test_every_text_of_a_user_is_escaped() -> None:
     }  # fmt: skip
     for everybody, user in ((True, ""), (True, name), (False, "")):
         view = pages.EnginesView("/e/", evil, everybody, "token", user)
-        text = pages.engines_page(view, found, ("restart", 1, 2, 3)) + pages.log_page(
+        text = pages.engines_page(view, found, pages.ActionDone("restart", 1, 2, 3)) + pages.log_page(
             view, [[0.0, name, evil]]
         )
         assert not [each for each in ("<script", "\x1b", "\udc80") if each in text]

@@ -570,7 +570,7 @@ def test_a_file_that_is_too_long_is_read_once_for_many_requests(
     guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     Asked(monkeypatch)
-    file, by = tmp_path / "htpasswd", guard.by
+    file, by = tmp_path / "htpasswd", guard.checker
     assert isinstance(by, htpasswd.Htpasswd)
     load, loads = by.load, [0]
 
@@ -588,6 +588,27 @@ def test_a_file_that_is_too_long_is_read_once_for_many_requests(
     assert log_in(guard, "bob", "secret") == 500 and loads == [1]  # until the next check
     by.checked_at -= 7200
     assert log_in(guard, "bob", "secret") == log_in(guard, "bob", "secret") == 0 and loads == [2]
+
+
+def test_a_slow_thread_does_not_hide_a_newer_password_file(
+    guard: Auth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two threads load the file at once. The slower one has read it before its last change."""
+    Asked(monkeypatch)
+    file, read = tmp_path / "htpasswd", htpasswd.read
+
+    def slow_read(*arguments: Any) -> dict[bytes, htpasswd.PasswordEntry]:
+        monkeypatch.setattr(htpasswd, "read", read)
+        users = read(*arguments)
+        file.write_text("# bob has left\n")
+        assert log_in(guard, "bob", "secret") == 401  # in the other thread
+        return users
+
+    monkeypatch.setattr(htpasswd, "CHECK_EVERY_S", -1.0)
+    monkeypatch.setattr(htpasswd, "read", slow_read)
+    file.write_text(f"bob:{HASHES['sha1']}\n")
+    assert log_in(guard, "bob", "secret") == 0  # the file as this thread has read it
+    assert log_in(guard, "bob", "secret") == 401
 
 
 def test_what_goes_on(guard: Auth, monkeypatch: pytest.MonkeyPatch) -> None:

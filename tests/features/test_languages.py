@@ -95,7 +95,7 @@ def site_of(directory: Path, **settings: object) -> Site:
         "plain.html",
     ):
         file = directory / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"this is {name}\n" * 100)
     (directory / "page.html.de.gz").write_bytes(gzip.compress(b"this is page.html.de.gz"))
     (directory / ".secret.en.html").write_text("secret")
@@ -189,6 +189,22 @@ def test_a_variant_that_changes(tmp_path: Path) -> None:
     assert b"this is page.html.de" in ask(site, "GET /page.html").body
     (tmp_path / "page.html").write_text("none")
     assert ask(site, "GET /page.html", "Accept-Language: de").body == b"none"
+
+
+def test_a_file_without_a_url_of_its_own_names_none(tmp_path: Path) -> None:
+    """Of an alias with a variable, ewe knows the file of a URL, and not the URL of each file."""
+    site_of(tmp_path / "files")
+    (tmp_path / "ewe.toml").write_text(
+        f"documentroot = '{tmp_path}'\nlanguages = ['en', 'de']\n[[site]]\n[[site.location]]\n"
+        f"pattern = '^/of/(.*)$'\nalias = '{tmp_path}/files/$1'\n"
+        f"[[site.location]]\nprefix = '/in'\nalias = '{tmp_path}/files'\n"
+    )
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    for _ in range(2):  # the second time from the cache
+        for directory, url in (("of", None), ("in", "/in/page.en.html")):
+            answer = ask(site, f"GET /{directory}/page.html")
+            assert (answer.status, answer.fields["content-language"]) == (200, "en")
+            assert answer.fields.get("content-location") == url
 
 
 @pytest.mark.parametrize("model", WAYS_TO_WAIT[:3])

@@ -262,7 +262,7 @@ def test_a_library_that_faults_again_and_again_is_kept_out(start_libraries: Star
 
 def test_faults_of_an_old_library_do_not_count_for_the_new_one() -> None:
     """A call may still execute the old library, and fault, after the changed file was loaded."""
-    libraries, state = Libraries("/libcgi-bin", 1.0, follows=False), LibraryState()
+    libraries, state = Libraries("/libcgi-bin", 1.0, follows_links=False), LibraryState()
     for version in (1, 1, 2, 1, 2, 2):
         libraries.count_fault(state, (version,))
     assert state.kept_out_until == 0.0
@@ -418,8 +418,8 @@ def test_requests_for_a_link_out_of_the_directory_share_one_buffer(
     directory.mkdir()
     (tmp_path / "out.so").touch()
     (directory / "link.so").symlink_to("../out.so")
-    libraries = Libraries(str(directory), 1.0, follows=False)
-    monkeypatch.setattr(libraries, "slot", object)
+    libraries = Libraries(str(directory), 1.0, follows_links=False)
+    monkeypatch.setattr(libraries, "new_slot", object)
     for _ in range(3):
         with pytest.raises(HTTPError) as refused:
             libraries.call(str(directory / "link.so"), b"\0", b"\0")

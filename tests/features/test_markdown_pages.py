@@ -19,7 +19,7 @@ from ewe.features.markdown import convert, pages
 from ewe.features.markdown.book import MAX_FILE_BYTES
 from ewe.features.markdown.convert import EXTENSIONS, HEADING, LIBRARY, TAG, TooSlow, bounded
 from ewe.features.markdown.layout import PRINT_STYLE, STYLE
-from ewe.features.markdown.pages import MarkdownPages
+from ewe.features.markdown.pages import MarkdownPages, OpenedPage
 from ewe.features.static import Static
 
 HOSTILE = ["[", "![", "<a@", "<![CDATA[", "\\", "# a\n", "*_", "`a", "a  \n", "[a](<b", "a\n=\n", "[TOC]\n\n"]
@@ -51,7 +51,7 @@ def test_the_cached_pages_are_bounded_by_their_sizes(tmp_path: Path, monkeypatch
     for name in "abc":
         file = tmp_path / f"{name}.md"
         file.write_text("x" * 1500)
-        handler.convert_file(f"/{name}.md", file.stat(), file.read_bytes())
+        handler.convert_file(f"/{name}.md", OpenedPage(file.stat(), None, file.read_bytes()))
         kept.append(len(handler.cached_pages))
     assert kept == [1, 2, 1]
 

@@ -34,7 +34,7 @@ from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
 from ewe.features import languages, static
 from ewe.features.files import static_files
-from ewe.features.static import COPIED_BYTES, MAX_CACHED_BYTES, Static, hidden
+from ewe.features.static import COPIED_BYTES, MAX_CACHED_BYTES, CacheEntry, Static, hidden
 from ewe.http.dates import http_date, parse_date
 from ewe.http.limits import RequestLimits
 from ewe.http.messages import Region, Request, Response
@@ -883,6 +883,28 @@ def test_the_cache_is_bounded(public: Path) -> None:
     off = Static(Config(documentroot=str(public), cache="0"))
     response = respond(off, "/1.txt")
     assert response is not None and response.body == b"x" * 1000 and not off.cache
+
+
+class SharedCache(dict[str, CacheEntry]):
+    """A cache to which another thread adds an entry while this one has dropped all, and counts them no longer."""
+
+    add: Callable[[], object]
+
+    def clear(self) -> None:
+        super().clear()
+        self.add()
+
+
+def test_an_entry_that_comes_while_all_are_dropped_is_counted(public: Path) -> None:
+    for name in ("one", "two"):
+        (public / f"{name}.txt").write_text(name)
+    settle()
+    files = Static(Config(documentroot=str(public)))
+    respond(files, "/one.txt")
+    cache = files.cache = SharedCache(files.cache)
+    cache.add = lambda: respond(files, "/two.txt")
+    files.forget_all()
+    assert list(cache) == ["/two.txt"] and files.used_bytes >= cache["/two.txt"].cost
 
 
 def settle() -> None:

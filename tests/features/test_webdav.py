@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support import web
+from support.memory import MemoryStream
 from support.proc import open_files
 from support.server import MODELS, Server, Start, wait_until
 
@@ -26,6 +27,7 @@ from ewe.features.webdav.tree import Tree, refusal
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.messages import Request, Source
 from ewe.http.status import HTTPError
+from ewe.sites import make_site
 from ewe.streams.base import Disconnected, Stream
 from ewe.streams.blocking import run
 from ewe.streams.descriptors import EXHAUSTED
@@ -702,6 +704,24 @@ def test_a_directory_with_too_many_names_is_not_read(tmp_path: Path, monkeypatch
             run(webdav.respond(Request(method, "/a", (1, 1), (("depth", depth),), path="/a"), io))
         assert refused.value.status == status, method
     assert len(os.listdir(tmp_path / "a")) == 3 and len(open_files(os.getpid())) == before
+
+
+def test_a_member_whose_path_is_too_long_for_a_pattern_is_not_listed(tmp_path: Path) -> None:
+    """No client can request it, and one such file must not end the listing of its directory."""
+    prefix = "/" + "p" * 150
+    (tmp_path / "dav" / "d").mkdir(parents=True)
+    for name in ("n" * 250, "short"):
+        (tmp_path / "dav" / "d" / name).touch()
+    (tmp_path / "ewe.toml").write_text(
+        f"documentroot = '{tmp_path}'\n[[site]]\n[[site.location]]\npattern = '^/(.*)/(.*)/(.*)[.]php$'\n"
+        f"status = 404\n[[site.location]]\nprefix = '{prefix}'\nalias = '{tmp_path}/dav'\nwebdav = true\n"
+    )
+    site = make_site(Config.load(environ={}, file=str(tmp_path / "ewe.toml")))
+    request = Request("PROPFIND", f"{prefix}/d/", (1, 1), (("depth", "1"),), path=f"{prefix}/d/")
+    response = run(site.respond(request, MemoryStream([])))
+    assert response.status == 207 and isinstance(response.body, Source)
+    assert b"short" in (piece := run(response.body.receive())) and b"nnn" not in piece
+    run(response.close())
 
 
 def test_a_member_with_control_characters_is_out_of_reach(tmp_path: Path) -> None:

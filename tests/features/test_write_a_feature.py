@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 from support import web
 from support.exercises import of_the_docs
+from support.memory import MemoryStream
 from support.server import ROOT, Start, run_command
 
 from ewe.config.feature_table import FEATURES, feature
 from ewe.config.settings import Config
 from ewe.features.declaration import Feature, UnknownFeature, make
-from ewe.http.messages import Response
+from ewe.http.messages import Request, Response
 from ewe.server.preflight import notes_of_features
 from ewe.sites import make_site
 from ewe.sites.explain import explain
+from ewe.streams.blocking import run
 
 
 @pytest.mark.parametrize("model", ["fork", "thread", "pool", "asyncio"])
@@ -462,6 +464,28 @@ def test_a_site_asks_its_features_in_the_order_of_the_table(tmp_path: Path) -> N
     assert without == {"trace", "status", "mount", "databases", "content-cache", "homes", "far-scripts"}
 
 
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_slash_at_the_end_of_a_mount_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
+) -> None:
+    """An application mounted at /wiki/ answers for the same paths as one mounted at /wiki."""
+    (tmp_path / "slashed.py").write_text(
+        "from ewe.http.messages import Response\n\n\nclass Hello:\n    def __init__(self, config, path): ...\n"
+        "    async def respond(self, request, io):\n        return Response(200, (), b'hello')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config(
+        documentroot=str(tmp_path), database=["log=access.db"], browser=f"/rows{slash}",
+        mount=[f"/hello{slash}=slashed:Hello"], wsgi=[f"/wiki{slash}=wsgiref.simple_server:demo_app"],
+    )  # fmt: skip
+    site = make_site(config)
+    paths = ("/hello", "/hello/there", "/hellos", "/wiki", "/wiki/", "/wikis", "/rows", "/rowss")
+    found = [
+        run(site.respond(Request("GET", path, (1, 1), path=path), MemoryStream([]))).status for path in paths
+    ]
+    assert found == [200, 200, 404, 200, 200, 404, 308, 404]
+
+
 def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path) -> None:
     demo = "wsgiref.simple_server:demo_app"
     config = Config(
@@ -478,6 +502,7 @@ def test_an_application_at_the_root_leaves_the_others_their_paths(tmp_path: Path
     [
         ("class Broken(\n", "cannot be loaded: SyntaxError: "),
         ("1 / 0\n", "cannot be loaded: ZeroDivisionError: division by zero, in {} line 1"),
+        ("TABLE = {}\nTABLE['key']\n", "cannot be loaded: KeyError: 'key', in {} line 2"),
         ("import sys\nsys.exit('done')\n", "cannot be loaded: ImportError: SystemExit: done, in {} line 2"),
         (
             "class Broken:\n    def __init__(self, *_): self.a = {}['b']\n    async def respond(self): ...\n",

@@ -184,7 +184,8 @@ def test_a_request_that_ewe_answers_itself(
 
 
 @pytest.mark.parametrize(
-    ("value", "left"), [("12", 12), ("0", 0), ("00", 0), ("\xb2", None), ("-1", None), ("1, 1", None)]
+    ("value", "left"),
+    [("12", 12), ("0", 0), ("00", 0), ("0" * 9 + "12", 12), ("\xb2", None), ("-1", None), ("1, 1", None)],
 )
 def test_max_forwards_is_a_number(value: str, left: int | None) -> None:
     assert forwards_left(Request("OPTIONS", "/", (1, 1), (("max-forwards", value),))) == left

@@ -60,6 +60,24 @@ def test_an_answer_holds_for_a_time(clock: list[float]) -> None:
     assert asked == ["flock", "flock"]
 
 
+def test_a_name_that_does_not_exist_is_looked_up_each_time(clock: list[float]) -> None:
+    asked: list[str] = []
+    flock = {"ewe": 1}
+
+    def find_uncached(name: str) -> int | None:
+        asked.append(name)
+        return flock.get(name)
+
+    cache: TimedCache[str, int] = TimedCache(10, 1.0)
+    found = [cache.find_existing(name, find_uncached) for name in ("ewe", "ram", "ewe", "ram")]
+    assert found == [1, None, 1, None]
+    assert asked == ["ewe", "ram", "ram"]
+    flock["ram"] = 2
+    clock[0] += 1.1
+    assert [cache.find_existing(name, find_uncached) for name in ("ram", "ewe")] == [2, 1]
+    assert asked == ["ewe", "ram", "ram", "ram", "ewe"]
+
+
 def test_an_answer_is_as_old_as_its_question(clock: list[float]) -> None:
     """The result of a slow look-up may have changed during the look-up."""
 

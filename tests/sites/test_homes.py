@@ -7,6 +7,7 @@ import os
 import pwd
 import stat
 import tempfile
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ewe.bounded import SETTLED_S
 from ewe.config.settings import Config
 from ewe.features import homes
 from ewe.features.guards import htpasswd
@@ -100,6 +102,21 @@ def test_a_page_of_an_error_is_no_local_redirect(root: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Users, "respond", respond)
     assert (ask("none").status, ask("none").cause) == (404, "there is no such file")
+
+
+@pytest.mark.parametrize("size", [2_000, 200_000])
+def test_files_with_fields_of_a_user_are_compressed(root: Path, size: int) -> None:
+    """`compress = "files"` compresses files alone, and is around the settings of a user."""
+    (root / "a.txt").write_text("s" * size)
+    (root / ".ewe.toml").write_text('headers = { set = { X-Mine = "yes" } }\n')
+    time.sleep(SETTLED_S * 1.5)
+    site = make_site(Config(userdir=root.name, min_uid=0, userdir_settings=True, compress="files"))
+    head = f"GET /~{pwd.getpwuid(os.geteuid()).pw_name}/a.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n"
+    for _ in range(2):
+        response = run(site.respond(parse_request(head.encode(), RequestLimits()), Io()))  # type: ignore[arg-type]
+        assert response is not None
+        run(response.close())
+        assert (response.get("x-mine"), response.get("content-encoding")) == ("yes", "gzip")
 
 
 def test_the_content_cache_does_not_hide_the_settings(root: Path) -> None:

@@ -375,6 +375,9 @@ def test_a_dollar_sign_in_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         # A browser takes a backslash for a slash, and would go to the server b.
         ('path = "/go"', "/$query", "/go?\\b", "/b?\\b"),
         ('path = "/go"', "$query", "/go?\\b", "/b?\\b"),
+        # A group of any name is a part of the path.
+        ('pattern = "^/go/(?P<query>.*)$"', "/find?q=$query", "/go/a&admin=1", "/find?q=a%26admin%3D1"),
+        ('pattern = "^/go/(?P<host>.*)$"', "$host/a", "/go/b.example%20", "/b.example%20/a"),
     ],
 )
 def test_a_redirect_leads_to_a_whole_path(

@@ -38,7 +38,8 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     if path is not None:
         from ewe.features.browser.feature import Browser
 
-        yield Mount(path, Browser(plan.config, plan.provided("databases")))
+        # Without a slash at its end, the path itself reaches the browser, too, which redirects it.
+        yield Mount(path.rstrip("/"), Browser(plan.config, plan.provided("databases")))
 
 
 FEATURE = Feature(

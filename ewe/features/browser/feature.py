@@ -15,6 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ewe.config.setting_types import parse_saved_query, parse_table
@@ -30,6 +31,7 @@ from ewe.gateway.connections import RETRY
 from ewe.gateway.own_forms import form_data
 from ewe.gateway.own_names import misdirected_response
 from ewe.http.conditional import status_by_conditions
+from ewe.http.error_pages import error_page
 from ewe.http.messages import Request, Response
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_encode
@@ -167,7 +169,7 @@ class Browser:
         return name
 
     def reply(self, request: Request, text: str, status: int = 200, cause: str = "") -> Response:
-        """Return a page, or a 304 if the client has the same page already.
+        """Return a page; a 304 if the client has the same page already; a 412 if it wants another one (If-Match).
 
         text: the page. cause: the reason of another status than 200, for the error log; "" writes no line.
         """
@@ -176,9 +178,10 @@ class Browser:
             return Response(status, FIELDS, body, cause=cause)
         etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         fields = (*FIELDS, ("ETag", etag))
-        if request.conditional and status_by_conditions(request, etag, None) == 304:
-            return Response(304, fields)
-        return Response(200, fields, body)
+        condition = status_by_conditions(request, etag, None) if request.conditional else None
+        if condition == 412:
+            return error_page(412, "the page has changed: it has another entity tag")
+        return Response(304, fields) if condition == 304 else Response(200, fields, body)
 
     def problem(
         self, trail: PageTrail, status: int, title: str, text: str, cause: str = "", detail: str = ""
@@ -363,16 +366,16 @@ class Browser:
                 if error.kind == "STATEMENT" and is_visitors:
                     return self.problem(trail, 400, "The database refuses this statement", str(error))
                 raise
-        answer, status, cause = StatementResult(), 200, ""
+        result = StatementResult()
         if sql:
             explain = is_visitors and fields.get("explain") == "1"
-            answer, status, cause = await self.answer_to(
+            result = await self.result_of(
                 trail, sql, parameters, io, explain=explain, is_visitors=is_visitors
             )
-        page = pages.sql_page(trail, sql, given, answer, title=query_name, editor=is_visitors)
-        return self.reply(request, page, status, cause)
+        page = pages.sql_page(trail, sql, given, result, title=query_name, editor=is_visitors)
+        return self.reply(request, page, result.status, result.cause)
 
-    async def answer_to(
+    async def result_of(
         self,
         trail: PageTrail,
         sql: str,
@@ -381,12 +384,11 @@ class Browser:
         *,
         explain: bool,
         is_visitors: bool,
-    ) -> tuple[StatementResult, int, str]:
-        """Run a statement; return its StatementResult, the status, and the cause of a failure for the log.
+    ) -> StatementResult:
+        """Run a statement; return its result, or the failure that it has caused.
 
-        The cause is "" without a failure. explain: run the statement that asks for the plan. is_visitors: a visitor
-        has written the statement, and may read the database's message about it. Raises DatabaseError for a failure
-        that the statement has not caused.
+        explain: run the statement that asks for the plan. is_visitors: a visitor has written the statement, and may
+        read the database's message about it. Raises DatabaseError for a failure that the statement has not caused.
         """
         schema = await self.asking.schema(trail.database, io)
         began = time.perf_counter()
@@ -396,17 +398,14 @@ class Browser:
         except DatabaseError as error:
             cause = f"{error.kind}: {error}"
             if error.kind == "TIMEOUT":
-                return (
-                    StatementResult(error=f"This took longer than {SQL_TIMEOUT_S:g} s, and was cancelled."),
-                    504,
-                    cause,
-                )
+                words = f"This took longer than {SQL_TIMEOUT_S:g} s, and was cancelled."
+                return StatementResult(error=words, status=504, cause=cause)
             if error.kind == "STATEMENT":
                 words = str(error) if is_visitors or self.development else "The database refuses this query."
-                return StatementResult(error=words), 400, cause
+                return StatementResult(error=words, status=400, cause=cause)
             raise
         took_ms = (time.perf_counter() - began) * 1000
-        return StatementResult(rows, "", explain, took_ms), 200, ""
+        return StatementResult(rows, explained=explain, took_ms=took_ms)
 
     # -----------------------------------------------------------------------------------------------------
     # One row
@@ -427,7 +426,7 @@ class Browser:
         if action == "insert":
             return await self.insert(request, trail, schema, table, io)
         key = key_in_query(table, request.query)
-        statement = statements.row_of(schema, table, key)
+        statement = statements.row_of(table, key)
         try:
             if suffix:
                 return await self.export(trail, statement, name, suffix, io, ROWS_TIMEOUT_S)
@@ -493,11 +492,8 @@ class Browser:
             if text is not None and (text or (column.not_null and not column.filled_by and not column.key)):
                 values[column.name] = text
         statement = statements.insert_of(schema, table, values)
-
-        def form_with_problem(words: str) -> str:
-            return pages.edit_page(trail, table, None, words, sent)
-
-        return await self.change(trail, statement, trail.of_table(), form_with_problem, io)
+        form_again = partial(pages.edit_page, trail, table, None, given=sent)
+        return await self.change(trail, statement, trail.of_table(), form_again, io)
 
     async def edit(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -506,15 +502,15 @@ class Browser:
         """Show the form to change a row, or change the columns whose values differ from before."""
         if request.method != "POST":
             return self.reply(request, pages.edit_page(trail, table, row))
-        given = await form_of(request)
+        sent = await form_of(request)
         changed: dict[str, str | None] = {}
         for name, column in table.columns.items():
-            text = given.get("v." + name)
+            text = sent.get("v." + name)
             before = row.get(name)
             if text is None or column.filled_by == "computed" or isinstance(before, bytes):
                 continue
             # The box NULL is checked from the start if the value was NULL: then a text counts.
-            value = None if f"null.{name}" in given and not (before is None and text) else text
+            value = None if f"null.{name}" in sent and not (before is None and text) else text
             if value is None:
                 if before is not None:
                     changed[name] = None
@@ -527,11 +523,8 @@ class Browser:
             for name, value in zip(table.key, key, strict=True)
         ]
         statement = statements.update_of(schema, table, key, changed)
-
-        def form_with_problem(words: str) -> str:
-            return pages.edit_page(trail, table, row, words, given)
-
-        return await self.change(trail, statement, trail.of_row(table.name, after), form_with_problem, io)
+        form_again = partial(pages.edit_page, trail, table, row, given=sent)
+        return await self.change(trail, statement, trail.of_row(table.name, after), form_again, io)
 
     async def delete(
         self, request: Request, trail: PageTrail, schema: Schema, table: Table, key: list[Value],
@@ -541,13 +534,9 @@ class Browser:
         if request.method != "POST":
             return self.reply(request, pages.delete_page(trail, table, row))
         await form_of(request)
-
-        def page_with_problem(words: str) -> str:
-            return pages.delete_page(trail, table, row, words)
-
-        return await self.change(
-            trail, statements.delete_of(schema, table, key), trail.of_table(), page_with_problem, io
-        )
+        page_again = partial(pages.delete_page, trail, table, row)
+        statement = statements.delete_of(table, key)
+        return await self.change(trail, statement, trail.of_table(), page_again, io)
 
     async def change(
         self,

@@ -210,6 +210,16 @@ class Facet(NamedTuple):
     values: list[tuple[Value, int]] | None
 
 
+class RowLinks(NamedTuple):
+    """The links to the pages of rows. at: the index of the column with the link. url_of: returns the URL for a row.
+
+    The URL is "" if a part of the row's key is NULL, as SQLite allows: other rows may have the same key.
+    """
+
+    at: int
+    url_of: Callable[[Sequence[Value]], str]
+
+
 class TableListing(NamedTuple):
     """The data for the page of a table.
 
@@ -247,7 +257,7 @@ def table_page(trail: PageTrail, listing: TableListing) -> str:
         body.append(
             '<p class="problem">These rows are large, so the page ends early. The next page goes on.</p>'
         )
-    body += [exports(url, view, listing), sql_details(trail, listing.statement, listing.editor)]
+    body += [exports(url, listing), sql_details(trail, listing.statement, listing.editor)]
     body.append(columns_details(trail, table))
     return page(trail, f"{table.name}: {trail.database}", body)
 
@@ -387,17 +397,16 @@ def rows_table(trail: PageTrail, listing: TableListing) -> str:
     formatters = [formatter(trail, listing, name) for name in columns]
     classes = [class_attribute(is_number(table, name), rows, index) for index, name in enumerate(columns)]
     lines = []
-    row_link = link_to_rows(trail, table, columns)
+    row_links = links_to_rows(trail, table, columns)
     for row in rows:
         cells = [
             f"<td{attribute}>{format_(value)}"
             for value, format_, attribute in zip(row, formatters, classes, strict=True)
         ]
-        if row_link is not None:
-            index, link = row_link
-            if url_of_row := link(row):
-                text = cell(row[index]) or "<i>empty</i>"
-                cells[index] = f'<td{classes[index]}><a href="{url_of_row}">{text}</a>'
+        if row_links is not None and (url_of_row := row_links.url_of(row)):
+            at = row_links.at
+            text = cell(row[at]) or "<i>empty</i>"
+            cells[at] = f'<td{classes[at]}><a href="{url_of_row}">{text}</a>'
         lines.append(f"<tr>{''.join(cells)}\n")
     return (
         f'<div class="scroll" tabindex="0"><table>\n<thead><tr>{heads}</thead>\n<tbody>\n{"".join(lines)}'
@@ -410,35 +419,26 @@ def is_number(table: Table, name: str) -> bool:
     return name not in table.columns or table.columns[name].is_number
 
 
-def class_attribute(is_number: bool, rows: Sequence[Sequence[Value]], index: int) -> str:
+def class_attribute(has_numbers: bool, rows: Sequence[Sequence[Value]], index: int) -> str:
     """Return the attribute `class` of a column's cells: n for numbers, w if a text is long enough to be wrapped.
 
     index: of the column in each row. Return "" for other columns.
     """
-    if is_number:
+    if has_numbers:
         return ' class="n"'
     values = (row[index] for row in rows)
-    return (
-        ' class="w"'
-        if any(isinstance(value, str) and len(value) > ONE_LINE_CHARS for value in values)
-        else ""
-    )
+    is_long = any(isinstance(value, str) and len(value) > ONE_LINE_CHARS for value in values)
+    return ' class="w"' if is_long else ""
 
 
-def link_to_rows(
-    trail: PageTrail, table: Table, columns: Sequence[str]
-) -> tuple[int, Callable[[Sequence[Value]], str]] | None:
-    """Return the index of the column with the link to the row, and the function that makes a row's link.
-
-    The link is "" if a part of the row's key is NULL, as SQLite allows: other rows may have the same key. None if
-    the table has no key.
-    """
+def links_to_rows(trail: PageTrail, table: Table, columns: Sequence[str]) -> RowLinks | None:
+    """Return the links to the rows of a table; None if it has no key. columns: of the rows."""
     if not table.key:
         return None
     key_indexes = [columns.index(name) for name in table.key]
     path = html_escape(trail.of_table())
 
-    def link(row: Sequence[Value]) -> str:
+    def url_of(row: Sequence[Value]) -> str:
         if len(key_indexes) == 1 and type(key := row[key_indexes[0]]) is int:  # the usual case
             return f"{path}/row?key=%5B{key}%5D"
         values = [row[index] for index in key_indexes]
@@ -446,7 +446,7 @@ def link_to_rows(
             return ""
         return path + "/row" + html_escape(query_of(("key", key_text(value)) for value in values))
 
-    return key_indexes[0], link
+    return RowLinks(key_indexes[0], url_of)
 
 
 def head(url: str, table: Table, view: View, name: str) -> str:
@@ -491,9 +491,9 @@ def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Seq
     return trail.of_table(other.name) + view.query()
 
 
-def exports(url: str, view: View, listing: TableListing) -> str:
-    """Return the links to all rows of the view as files, and to the form for a new row."""
-    query = html_escape(replace(view.first(), facets=(), size=View.size).query())
+def exports(url: str, listing: TableListing) -> str:
+    """Return the links to all rows of the view as files, and to the form for a new row. url: path of the page."""
+    query = html_escape(replace(listing.view.first(), facets=(), size=View.size).query())
     links = [f'<a href="{url}.csv{query}">CSV</a>', f'<a href="{url}.json{query}">JSON</a>']
     if listing.editable:
         links.append(f'<a href="{url}/insert">Insert a row</a>')
@@ -521,7 +521,7 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
             url = html_escape(trail.of_table(key.other))
             keys.append(f'→ <a href="{url}">{shown(key.other)}</a>.{shown(other_column)}')
     cells = (shown(column.name), shown(column.type), shown(", ".join(facts)), "<br>".join(keys))
-    return "<tr>" + "".join(f"<td>{cell}" for cell in cells) + "\n"
+    return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -554,10 +554,7 @@ def editor_form(trail: PageTrail, sql: str, parameters: dict[str, str]) -> str:
     """Return the form for a statement. parameters: a field for each."""
     url = html_escape(trail.of_database() + "-sql")
     lines = min(max(sql.count("\n") + 2, 5), 25)
-    fields = "".join(
-        f'<label>:{shown(name)} <input name=":{html_escape(name)}" value="{shown(value)}"></label>'
-        for name, value in parameters.items()
-    )
+    fields = parameter_fields(parameters)
     return (
         f'<form action="{url}"><textarea name="sql" rows="{lines}" aria-label="SQL" spellcheck="false"'
         f' autocapitalize="off">\n{shown(sql)}</textarea>'
@@ -566,35 +563,49 @@ def editor_form(trail: PageTrail, sql: str, parameters: dict[str, str]) -> str:
     )
 
 
+def parameter_fields(parameters: dict[str, str]) -> str:
+    """Return a field for each parameter of a statement, with its value."""
+    return "".join(
+        f'<label>:{shown(name)} <input name=":{html_escape(name)}" value="{shown(value)}"></label>'
+        for name, value in parameters.items()
+    )
+
+
 class StatementResult(NamedTuple):
-    """The result of a statement: rows, or the text of an error. explained: the rows are the query plan."""
+    """The result of a statement: rows, or the text of an error. explained: the rows are the query plan.
+
+    status: of the response with the page. cause: of an error, for the error log; "" without one.
+    """
 
     rows: Rows | None = None
     error: str = ""
     explained: bool = False
     took_ms: float = 0.0
+    status: int = 200
+    cause: str = ""
 
 
 def sql_page(
     trail: PageTrail,
     sql: str,
     parameters: dict[str, str],
-    answer: StatementResult,
+    result: StatementResult,
     *,
     title: str = "",
     editor: bool = True,
 ) -> str:
-    """Return the page of a statement and its result. title: of a saved query; "" for a visitor's own. editor: it
-    may be edited.
+    """Return the page of a statement and its result.
+
+    title: of a saved query; "" for a visitor's own statement. editor: the visitor may edit the statement.
     """
     body = [f"<h1>{shown(title or 'SQL')}</h1>"]
     body.append(editor_form(trail, sql, parameters) if editor else saved_form(trail, title, sql, parameters))
-    if answer.error:
-        body.append(f'<div class="problem" role="alert">{shown(answer.error)}</div>')
-    rows = answer.rows
+    if result.error:
+        body.append(f'<div class="problem" role="alert">{shown(result.error)}</div>')
+    rows = result.rows
     if rows is not None:
-        body.append(f'<p class="quiet">{result_words(rows, answer)}</p>')
-        if answer.explained:
+        body.append(f'<p class="quiet">{result_words(rows, result)}</p>')
+        if result.explained:
             body.append(plan(rows))
         elif rows.rows:
             body.append(plain_table(rows))
@@ -611,18 +622,15 @@ def sql_page(
 def saved_form(trail: PageTrail, name: str, sql: str, parameters: dict[str, str]) -> str:
     """Return the form of a saved query: its parameters; the statement is only shown."""
     url = html_escape(f"{trail.of_database()}-saved/{encode_name(name)}")
-    fields = "".join(
-        f'<label>:{shown(each)} <input name=":{html_escape(each)}" value="{shown(value)}"></label>'
-        for each, value in parameters.items()
-    )
+    fields = parameter_fields(parameters)
     form = f'<form action="{url}"><p class="links">{fields}<button>Run</button></p></form>' if fields else ""
     return f"<pre>{shown(sql)}</pre>{form}"
 
 
-def result_words(rows: Rows, answer: StatementResult) -> str:
-    """Return how much of a result there is, and how long it took."""
-    took = f" in {answer.took_ms:,.1f} ms"
-    if answer.explained:
+def result_words(rows: Rows, result: StatementResult) -> str:
+    """Return a sentence: how many rows a result has, and how long it took."""
+    took = f" in {result.took_ms:,.1f} ms"
+    if result.explained:
         return f"The plan of the database,{took}."
     if rows.large:
         return f"The first {number(len(rows.rows))}{took}; the rows are large, and the page ends here."

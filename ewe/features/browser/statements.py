@@ -64,9 +64,8 @@ def count_of(schema: Schema, table: Table, view: View) -> BoundStatement:
     """Return the statement that counts the rows of a view."""
     parameters: dict[str, Value] = {}
     conditions = conditions_of(schema, table, view, parameters)
-    return BoundStatement(
-        "\n".join(["SELECT COUNT(*)", f"FROM {quote(table.name)}", *where(conditions)]), parameters
-    )
+    lines = ["SELECT COUNT(*)", f"FROM {quote(table.name)}", *where(conditions)]
+    return BoundStatement("\n".join(lines), parameters)
 
 
 def counts_of(tables: Iterable[Table]) -> BoundStatement:
@@ -86,13 +85,11 @@ def facet_of(schema: Schema, table: Table, view: View, column: str) -> BoundStat
     return BoundStatement("\n".join(lines), parameters)
 
 
-def row_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
+def row_of(table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement for the row with this key."""
-    conditions, parameters = key_is(table, key)
-    columns = columns_of(table)
-    return BoundStatement(
-        "\n".join([f"SELECT {columns}", f"FROM {quote(table.name)}", *where(conditions)]), parameters
-    )
+    conditions, parameters = conditions_of_key(table, key)
+    lines = [f"SELECT {columns_of(table)}", f"FROM {quote(table.name)}", *where(conditions)]
+    return BoundStatement("\n".join(lines), parameters)
 
 
 def statement_of_labels(schema: Schema, key: ForeignKey, values: Sequence[Value]) -> BoundStatement | None:
@@ -129,7 +126,7 @@ def update_of(
     """Return the statement that changes the row with this key. Raises BadRequest if there is nothing to change."""
     if not values:
         raise BadRequest("The form changes no column.")
-    conditions, parameters = key_is(table, key)
+    conditions, parameters = conditions_of_key(table, key)
     changes = []
     for number, (name, value) in enumerate(values.items()):
         parameters[f"p{number}"] = bound(schema, table, name, value)
@@ -138,17 +135,17 @@ def update_of(
     return BoundStatement("\n".join(lines), parameters)
 
 
-def delete_of(schema: Schema, table: Table, key: Sequence[Value]) -> BoundStatement:
+def delete_of(table: Table, key: Sequence[Value]) -> BoundStatement:
     """Return the statement that deletes the row with this key."""
-    conditions, parameters = key_is(table, key)
+    conditions, parameters = conditions_of_key(table, key)
     return BoundStatement("\n".join([f"DELETE FROM {quote(table.name)}", *where(conditions)]), parameters)
 
 
-def key_is(table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
+def conditions_of_key(table: Table, key: Sequence[Value]) -> tuple[list[str], dict[str, Value]]:
     """Return the conditions that only the row with this key fulfils, one for each column, and their parameters.
 
-    The parameters are k0, k1, ... No value is NULL. A value keeps its type, since pages.key_text() has written the
-    type: in a column of SQLite without a type, 5 and '5' are the keys of two rows.
+    The parameters are k0, k1, ... No value is NULL. Each value is bound as it is, and not as bound() would: the URL
+    of the row says its type (pages.key_text()), and in a column of SQLite without a type, 5 and '5' are two keys.
     """
     conditions = [f"{quote(name)} = :k{number}" for number, name in enumerate(table.key)]
     return conditions, {f"k{number}": value for number, value in enumerate(key)}

@@ -1,10 +1,7 @@
 """The style sheet of the browser, which is in each page: light and dark, for a wide screen, a phone and paper."""
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45; --bar: #cfe3d3; --warn: #9a3412; --field: #fff }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8; --bar: #2b4a39; --warn: #fdba74; --field: #101412 } }
+STYLE = """:root { --bar: #cfe3d3; --warn: #9a3412; --field: #fff }
+@media (prefers-color-scheme: dark) { :root { --bar: #2b4a39; --warn: #fdba74; --field: #101412 } }
 * { box-sizing: border-box }
 html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink);
   -webkit-text-size-adjust: 100%; text-size-adjust: 100% }

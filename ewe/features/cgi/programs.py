@@ -45,8 +45,8 @@ class CGI:
         """switch: X-Switch, which runs every script for which it has an engine; None: no X-Switch."""
         import_before_fork()
         self.directory = os.path.realpath(config[CGI_PATH])
-        self.follows = config.symlinks == "follow"
-        self.timeout = config.program_timeout
+        self.follows_links = config.symlinks == "follow"
+        self.timeout_s = config.program_timeout
         self.spool = config.spool
         self.document_root = static.root
         self.limits = limits
@@ -88,7 +88,7 @@ class CGI:
             command: list[str | bytes] = [script.file, *arguments(request)]
             directory = os.path.dirname(script.file)
             try:
-                program = start(io, command, environment, directory, body.descriptor, script, self.timeout)
+                program = start(io, command, environment, directory, body.descriptor, script, self.timeout_s)
             except (OSError, ValueError) as reason:
                 if isinstance(reason, OSError) and reason.errno in EXHAUSTED:
                     raise
@@ -131,4 +131,4 @@ class CGI:
 
     def is_inside(self, file: str) -> bool:
         """Return whether the real path of a file is below the directory, or symbolic links are followed."""
-        return self.follows or os.path.realpath(file).startswith(self.directory.rstrip("/") + "/")
+        return self.follows_links or os.path.realpath(file).startswith(self.directory.rstrip("/") + "/")

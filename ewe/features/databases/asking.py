@@ -298,8 +298,11 @@ class DatabaseNumbers:
 
 
 def from_json(encoded: dict[str, str]) -> Value:
-    """Return a value that JSON cannot represent, from its form in the layout ROWS."""
-    ((kind, text),) = encoded.items()
+    """Return a value that JSON cannot represent, from its form in the layout ROWS: an object with one entry.
+
+    Raises ValueError, TypeError, AttributeError for another form.
+    """
+    [(kind, text)] = encoded.items()
     return b64decode(text) if kind == "base64" else float(text)
 
 

@@ -206,15 +206,11 @@ def fields_of(text: str) -> dict[str, str]:
         raise HTTPError(400, f"engines: more than {MAX_FIELDS} fields, or one that is not UTF-8") from None
 
 
-def action_done(query: dict[str, str]) -> tuple[str, int, int, int] | None:
-    """Return the action that has just been done, and how many engines have ended, are ending, and are unknown.
-
-    None if the query of the page tells of no action.
-    """
+def action_done(query: dict[str, str]) -> pages.ActionDone | None:
+    """Return the action that the query of the page tells: it has just been done. None if it tells no action."""
     counts = [query.get(key, "") for key in ("ended", "ending", "unknown")]
     if query.get("did") not in ACTIONS or not all(
         text.isascii() and text.isdigit() and len(text) < 5 for text in counts
     ):
         return None
-    ended, ending, unknown = map(int, counts)
-    return query["did"], ended, ending, unknown
+    return pages.ActionDone(query["did"], *map(int, counts))

@@ -12,14 +12,11 @@ from base64 import b64encode
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ewe.http.error_pages import html_document, html_escape
+from ewe.http.error_pages import PALETTE, html_document, html_escape
 from ewe.logger import UNPRINTABLE_IN_MESSAGE, escaped
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45; --warn: #9a3412; --field: #fff }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8; --warn: #fdba74; --field: #101412 } }
+STYLE = """:root { --warn: #9a3412; --field: #fff }
+@media (prefers-color-scheme: dark) { :root { --warn: #fdba74; --field: #101412 } }
 * { box-sizing: border-box }
 html { font: 1rem/1.5 system-ui, sans-serif; background: var(--paper); color: var(--ink);
   -webkit-text-size-adjust: 100%; text-size-adjust: 100% }
@@ -55,7 +52,7 @@ time { color: var(--quiet); margin-right: .6rem } li b { font-weight: 650; margi
 }
 @media (forced-colors: active) { button, .said { border-color: ButtonText } }
 """
-STYLE_HASH = "sha256-" + b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+STYLE_HASH = "sha256-" + b64encode(hashlib.sha256((PALETTE + STYLE).encode()).digest()).decode()
 # The headings of the columns of a table
 COLUMNS = ("language", "process", "script", "state", "requests", "age", "memory")
 # The limits of a user, by their names in the settings, in the words of the page
@@ -91,8 +88,17 @@ class EnginesView(NamedTuple):
         return self.sees_all and not self.user
 
 
-def engines_page(view: EnginesView, found: dict[str, Any], done: tuple[str, int, int, int] | None) -> str:
-    """Return the page of engines. found: the answer of X-Switch to `list`. done: see feature.action_done()."""
+class ActionDone(NamedTuple):
+    """The action of the last form, and how many engines have ended, end after their request, and are unknown."""
+
+    action: str
+    ended: int
+    ending: int
+    unknown: int
+
+
+def engines_page(view: EnginesView, found: dict[str, Any], done: ActionDone | None) -> str:
+    """Return the page of engines. found: the answer of X-Switch to `list`. done: None if no form was sent."""
     by_user: dict[str, list[dict[str, Any]]] = {user: [] for user in found["limits"]}
     for engine in found["engines"]:
         by_user.setdefault(engine["user"], []).append(engine)
@@ -141,15 +147,18 @@ def heading(view: EnginesView, title: str) -> str:
     )
 
 
-def message_of(done: tuple[str, int, int, int] | None) -> str:
-    """Return the message about the last form, "" without one. done: see feature.action_done()."""
+def message_of(done: ActionDone | None) -> str:
+    """Return the message about the last form, "" without one."""
     if done is None:
         return ""
-    name, ended, ending, unknown = done
-    words = [f"{number_of(ended, 'engine')} {DONE[name]}."] if ended or not ending else []
-    if ending:
-        words.append(f"{number_of(ending, 'engine')} will be {DONE[name]} after the running request.")
-    if unknown:
+    words = []
+    if done.ended or not done.ending:
+        words.append(f"{number_of(done.ended, 'engine')} {DONE[done.action]}.")
+    if done.ending:
+        words.append(
+            f"{number_of(done.ending, 'engine')} will be {DONE[done.action]} after the running request."
+        )
+    if done.unknown:
         words.append("An engine of the form does not run any more, or is not yours.")
     return f'<p class="said" role="status">{" ".join(words)}'
 

@@ -104,19 +104,19 @@ class Auth(Middleware):
     def __init__(
         self,
         realm: str,
-        by: Htpasswd | PasswordCommand,
-        remember: float = REMEMBERED_S,
+        checker: Htpasswd | PasswordCommand,
+        remember_s: float = REMEMBERED_S,
         shared: SharedTable | None = None,
     ) -> None:
-        """by: checks passwords. remember: seconds for which a right password is not checked again.
+        """checker: checks passwords. remember_s: for how long a right password is not checked again.
 
         shared: stores the counters and the digests; None: a new table. Raises OSError if the system gives no shared
         memory.
         """
         quoted_realm = realm.replace("\\", "\\\\").replace('"', '\\"')
         self.fields = (("WWW-Authenticate", f'Basic realm="{quoted_realm}", charset="UTF-8"'),)
-        self.by = by
-        self.remember = remember
+        self.checker = checker
+        self.remember_s = remember_s
         self.table = shared or SharedTable()
         self.client_failures = Rate(1 / CLIENT_INTERVAL_S, CLIENT_BURST, self.table)
         self.user_failures = Rate(1 / USER_INTERVAL_S, USER_BURST, self.table)
@@ -132,18 +132,18 @@ class Auth(Middleware):
         """
         if ("file" in table) == ("command" in table):
             raise ValueError(f"give either file or command: {AUTH.expected}")
-        by: Htpasswd | PasswordCommand
+        checker: Htpasswd | PasswordCommand
         if "file" in table:
             from ewe.features.guards.htpasswd import ANY, Htpasswd
 
             if "timeout" in table:
                 raise ValueError("timeout is for a command")
-            by = Htpasswd(table["file"], bounds or ANY)
+            checker = Htpasswd(table["file"], bounds or ANY)
         else:
             from ewe.features.guards.auth_command import PasswordCommand
 
-            by = PasswordCommand(table["command"], table.get("timeout", TIMEOUT_S))
-        return cls(table["realm"], by, table.get("remember", REMEMBERED_S), shared)
+            checker = PasswordCommand(table["command"], table.get("timeout", TIMEOUT_S))
+        return cls(table["realm"], checker, table.get("remember", REMEMBERED_S), shared)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response if the password is right, else a 401.
@@ -170,11 +170,11 @@ class Auth(Middleware):
         self, request: Request, io: Stream, client: bytes, name: bytes, password: bytes
     ) -> bool:
         """Return whether the password is right. Raises HTTPError, as respond()."""
-        from ewe.features.guards.htpasswd import MAX_PASSWORD_BYTES, Htpasswd, check
+        from ewe.features.guards.htpasswd import Htpasswd
 
-        stored, known = "", True
-        if isinstance(self.by, Htpasswd):
-            stored, known = self.by.hash_of(name)
+        stored, known = "", True  # a command knows no hash, and tells unknown users only by its answer
+        if isinstance(self.checker, Htpasswd):
+            stored, known = self.checker.hash_of(name)
         right_key = self.table.digest(b"right", client, name, password, stored.encode("latin-1"))
         now = time.monotonic()
         if known and self.table.get(right_key) > now:
@@ -189,12 +189,8 @@ class Auth(Middleware):
                 wait, f"too many failed log-ins of {name.decode('utf-8', 'replace')[:64]!r} (auth)"
             )
         try:
-            if not isinstance(self.by, Htpasswd):
-                right = await self.by.check(request, io, name, password)
-            elif stored and len(password) <= MAX_PASSWORD_BYTES:
-                right = await io.call(check, stored, password) and known
-            else:
-                right = False
+            # An unknown user's password is checked, too: the time must not tell which names exist.
+            right = await self.check(request, io, name, password, stored) and known
         except Disconnected:
             # The check has taken its time: a client that always leaves must not have any number of checks.
             self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
@@ -205,13 +201,26 @@ class Auth(Middleware):
             is_counted = self.table.get(wrong_key) > now
             if right:
                 self.table.put(owner_key, now + LOGGED_IN_S)
-                self.table.put(right_key, now + self.remember)
+                self.table.put(right_key, now + self.remember_s)
             else:
-                self.table.put(wrong_key, now + min(self.remember, WRONG_PASSWORD_S))
+                self.table.put(wrong_key, now + min(self.remember_s, WRONG_PASSWORD_S))
         if not right and not is_counted:
             self.client_failures.charge(b"client" + client, MAX_CLIENT_WAIT_S)
             self.user_failures.charge(b"user" + name, MAX_USER_WAIT_S)
         return right
+
+    async def check(self, request: Request, io: Stream, name: bytes, password: bytes, stored: str) -> bool:
+        """Have the command decide, or compare the password with a hash of the file. Takes up to seconds.
+
+        stored: the hash; "" if the file has no user. Raises HTTPError, as respond().
+        """
+        from ewe.features.guards.htpasswd import MAX_PASSWORD_BYTES, Htpasswd, check
+
+        if not isinstance(self.checker, Htpasswd):
+            return await self.checker.check(request, io, name, password)
+        if not stored or len(password) > MAX_PASSWORD_BYTES:
+            return False
+        return await io.call(check, stored, password)
 
 
 def parse_basic(value: str) -> tuple[bytes, bytes] | None:

@@ -37,10 +37,10 @@ RIGHT, WRONG = 0, 1  # exit statuses
 class PasswordCommand:
     """Asks a program whether a password is right."""
 
-    def __init__(self, command: tuple[str, ...], timeout: float) -> None:
-        """command: an absolute path, and arguments. timeout: seconds that the program may take."""
+    def __init__(self, command: tuple[str, ...], timeout_s: float) -> None:
+        """command: an absolute path, and arguments. timeout_s: how long the program may take."""
         self.command = command
-        self.timeout = timeout
+        self.timeout_s = timeout_s
         programs.import_before_fork()
 
     async def check(self, request: Request, io: Stream, name: bytes, password: bytes) -> bool:
@@ -59,16 +59,16 @@ class PasswordCommand:
         try:
             write(stdin, b"%b\n%b\n" % (name, password))
             os.lseek(stdin, 0, os.SEEK_SET)
-            program = programs.start(io, self.command, environment, "/", stdin, script, self.timeout)
+            program = programs.start(io, self.command, environment, "/", stdin, script, self.timeout_s)
         except OSError as reason:
             if reason.errno in EXHAUSTED:
                 raise
             raise HTTPError(500, f"{label}: {reason.strerror}") from None
         finally:
             os.close(stdin)
-        program.exit_timeout_s = self.timeout
-        late = HTTPError(504, f"{label}: took longer than {self.timeout:g} s (timeout)")
-        deadline = time.monotonic() + self.timeout
+        program.exit_timeout_s = self.timeout_s
+        late = HTTPError(504, f"{label}: took longer than {self.timeout_s:g} s (timeout)")
+        deadline = time.monotonic() + self.timeout_s
         try:
             while await program.receive():  # its output is dropped
                 if time.monotonic() > deadline:

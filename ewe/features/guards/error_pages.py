@@ -84,9 +84,8 @@ class ErrorPages(Middleware):
         except HTTPError as error:
             logger.errors.warning(f"page {path} of {response.status}: {error.cause} (error-pages)")
             return response
-        except (
-            BaseException
-        ):  # such as Disconnected, if the client has left: nothing else closes the response
+        except BaseException:
+            # Such as Disconnected, if the client has left: nothing else closes the response.
             await response.close()
             raise
         if (fault := fault_of(page)) is not None:

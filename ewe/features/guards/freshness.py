@@ -63,7 +63,7 @@ LIFETIMES = TableKind(
 
 
 def _directives(raw: object) -> str:
-    """Return the text of Cache-Control. Raises ValueError."""
+    """Return the text of Cache-Control, a value of a field that is not empty. Raises ValueError."""
     if not (text := VALUE.read(raw)):
         raise ValueError(raw)
     return text

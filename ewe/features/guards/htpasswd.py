@@ -35,6 +35,7 @@ from hashlib import sha1
 from typing import NamedTuple
 
 from ewe import logger
+from ewe.features.static import file_version
 from ewe.http.status import HTTPError
 from ewe.streams.descriptors import EXHAUSTED
 
@@ -63,6 +64,17 @@ class PasswordEntry(NamedTuple):
     hash: str
     cost: float
     line: int
+
+
+class LoadedFile(NamedTuple):
+    """One version of the file. version: its file_version().
+
+    decoy: the most expensive hash, for the check of an unknown name; "" if there is no user.
+    """
+
+    version: tuple[int, ...]
+    users: dict[bytes, PasswordEntry]
+    decoy: str
 
 
 class Bounds(NamedTuple):
@@ -176,12 +188,12 @@ class Htpasswd:
             raise ValueError(f"{path} line {number}: {reason}")
 
         try:
-            self.file_version, data = self.load()
+            version, data = self.load()
         except OSError as reason:
             if reason.errno in EXHAUSTED:
                 raise
             raise ValueError(f"cannot read {path}: {reason.strerror}") from None
-        self.use(read(data, refuse, bounds.cost))
+        self.use(version, read(data, refuse, bounds.cost))
         self.checked_at = time.monotonic()
         self.fault = ""  # the reason why the last check could not read the file
 
@@ -191,20 +203,22 @@ class Htpasswd:
         with open(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
             # The version is taken before the bytes are read: a change in between causes one more load(), and is
             # never missed.
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
+            file_status = os.fstat(file.fileno())
+            if not stat.S_ISREG(file_status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             # Not read(): on macOS a path of /dev/fd shares the position of the file that it names. One byte more
             # than the limit shows that the file is too long.
             data = os.pread(file.fileno(), self.bounds.size + 1, 0)
         if len(data) > self.bounds.size:
             raise OSError(errno.EFBIG, f"longer than {self.bounds.size} bytes")
-        return file_version(about), data
+        return file_version(file_status), data
 
-    def use(self, users: dict[bytes, PasswordEntry]) -> None:
-        """Use these users from now on."""
-        self.users = users
-        self.decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
+    def use(self, version: tuple[int, ...], users: dict[bytes, PasswordEntry]) -> None:
+        """Use the users of this version of the file from now on."""
+        decoy = max(users.values(), key=lambda user: user.cost).hash if users else ""
+        # One assignment: two threads may load the file at once. If the users of an older version got the version of
+        # a newer one, no later check would notice the change.
+        self.loaded = LoadedFile(version, users, decoy)
 
     def reload_if_changed(self) -> None:
         """Read the file again if it has changed; check that at most once in CHECK_EVERY_S.
@@ -215,10 +229,10 @@ class Htpasswd:
         if now - self.checked_at >= CHECK_EVERY_S:
             fault = ""
             try:
-                if file_version(os.stat(self.path)) != self.file_version:
-                    self.file_version, data = self.load()
+                if file_version(os.stat(self.path)) != self.loaded.version:
+                    version, data = self.load()
                     self.bad_lines = 0
-                    self.use(read(data, self.log_bad_line, self.bounds.cost))
+                    self.use(version, read(data, self.log_bad_line, self.bounds.cost))
             except OSError as reason:
                 # The file is not at fault: the client gets a 503, and the next request checks again.
                 if reason.errno in EXHAUSTED:
@@ -242,10 +256,6 @@ class Htpasswd:
         there is no user at all.
         """
         self.reload_if_changed()
-        user = self.users.get(name)
-        return (user.hash, True) if user is not None else (self.decoy, False)
-
-
-def file_version(about: os.stat_result) -> tuple[int, ...]:
-    """Return the attributes of a file of which at least one changes when its contents change."""
-    return (about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev)
+        loaded = self.loaded
+        user = loaded.users.get(name)
+        return (user.hash, True) if user is not None else (loaded.decoy, False)

@@ -85,7 +85,7 @@ class Paced(Source):
         self.client_s = 0.0  # seconds that the client took for its pieces
         self.handed_at = 0.0  # when the last piece was handed out; 0.0: none was
         timeouts = io.timeouts
-        self.timeout = timeouts.write_timeout
+        self.write_timeout_s = timeouts.write_timeout
         # Bytes a second; 0: no minimum. Half the rate at most: a client that keeps up with the rate is not too
         # slow.
         self.min_client_rate = min(timeouts.min_rate, rate / 2)
@@ -96,7 +96,7 @@ class Paced(Source):
         if self.handed_at:
             self.client_s += now - self.handed_at
             slowest = self.min_client_rate
-            if slowest and self.client_s > self.timeout + self.sent_bytes / slowest:
+            if slowest and self.client_s > self.write_timeout_s + self.sent_bytes / slowest:
                 count_timeout("write")
                 raise HTTPError(408, "the client reads too slowly (write-timeout, min-rate)")
         if not self.ahead:

@@ -45,19 +45,19 @@ class Methods(Middleware):
     """Refuses all methods except those of a list."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        with_head = dict.fromkeys(
-            each for name in names for each in ((name, "HEAD") if name == "GET" else (name,))
-        )
-        self.names = frozenset(with_head)
-        self.allow = ("Allow", ", ".join(with_head))
+        """names: the methods in the setting. GET allows HEAD, too."""
+        with_head = (each for name in names for each in ((name, "HEAD") if name == "GET" else (name,)))
+        self.allowed = tuple(dict.fromkeys(with_head))  # each only once
+        self.allowed_text = ", ".join(self.allowed)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the inner handler's response. Raises HTTPError: 405, or 501 for a method that no RFC defines."""
-        if request.method in self.names:
+        if request.method in self.allowed:
             return await self.inner.respond(request, io)
         if request.method not in METHODS:
             raise HTTPError(501, f"method {request.method!r} (methods)")
-        raise HTTPError(405, f"{request.method} is not among {self.allow[1]} (methods)", (self.allow,))
+        cause = f"{request.method} is not among {self.allowed_text} (methods)"
+        raise HTTPError(405, cause, (("Allow", self.allowed_text),))
 
 
 MEANING = "the methods that are allowed; others are 405"

@@ -69,9 +69,9 @@ class RequestRate(Middleware):
         return await self.inner.respond(request, io)
 
 
-def too_many(wait: float, cause: str) -> HTTPError:
-    """Return the 429 for a client that may come again in so many seconds."""
-    return HTTPError(429, cause, (("Retry-After", str(max(ceil(wait), 1))),))
+def too_many(wait_s: float, cause: str) -> HTTPError:
+    """Return the 429 for a client that may come again after `wait_s`."""
+    return HTTPError(429, cause, (("Retry-After", str(max(ceil(wait_s), 1))),))
 
 
 MEANING = "how many requests a second one client may make; above it 429"

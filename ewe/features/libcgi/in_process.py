@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe.config.defaults import LIBCGI_PREFIX, LIBCGI_SUFFIX
 from ewe.config.linux import needs_linux
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 
-NOT_PREPARED: tuple[None, bytes] = (None, b"")
+class Loaded(NamedTuple):
+    """The objects that LibCGI.load() makes: one calls the libraries, the other makes responses of their outputs."""
+
+    libraries: Libraries
+    answers: Answers
 
 
 class LibCGI:
@@ -61,20 +65,20 @@ class LibCGI:
         self.spool = config.spool
         self.timeout_s = config[settings.LIBCGI_TIMEOUT]
         self.max_output_bytes = config[settings.LIBCGI_MAX_OUTPUT]
-        self.may_follow_links = config.symlinks == "follow"
+        self.follows_links = config.symlinks == "follow"
         self.limits = limits
-        # The one pair that load() has made, as the first element; empty before
-        self.loaded: list[tuple[Libraries, Answers]] = []
-        # request without a body -> (its PreparedCall, the block of its variables)
-        self.prepared_calls: RequestCache[tuple[PreparedCall | None, bytes]] = RequestCache()
+        # Only the first element is used; empty before load(). Threads may append at once, since append() is atomic.
+        self.loaded: list[Loaded] = []
+        # Of requests without a body
+        self.prepared_calls: RequestCache[PreparedCall] = RequestCache()
         if holds_libraries(self.directory):
             # Forked children inherit the shim, ewe's C library (shim.py), and need not load it for each connection
             self.load()
 
     def load(self) -> None:
-        """Load the modules that call libraries, and the shim; append a pair of Libraries and Answers to `loaded`.
+        """Load the modules that call libraries, and the shim; append a Loaded to `loaded`.
 
-        If several threads do this at once, the first pair is used. Another thread may use it before this one has
+        If several threads do this at once, all use the first one. Another thread may use it before this one has
         loaded the shim: Libraries.start() makes it wait for that.
         """
         from ewe.features.libcgi.libraries import Libraries
@@ -82,13 +86,14 @@ class LibCGI:
         from ewe.features.libcgi.shim import NotBuilt
 
         libraries = Libraries(
-            self.directory, self.timeout_s, follows=self.may_follow_links, max_output=self.max_output_bytes
+            self.directory,
+            self.timeout_s,
+            follows_links=self.follows_links,
+            max_output_bytes=self.max_output_bytes,
         )
-        self.loaded.append((libraries, Answers(self.limits)))
-        # Not the pair of this thread, if another thread has been faster
-        libraries, _ = self.loaded[0]
+        self.loaded.append(Loaded(libraries, Answers(self.limits)))
         try:
-            libraries.start()
+            self.loaded[0].libraries.start()  # not those of this thread, if another thread has been faster
         except NotBuilt:
             pass  # each request gets a 503 with the reason
 
@@ -108,7 +113,7 @@ class LibCGI:
         The variables of a call are two blocks: `request_block` depends on the request, variables_of() on the
         connection.
         """
-        prepared, request_block = self.prepared_calls.get(request, NOT_PREPARED)
+        prepared = self.prepared_calls.get(request)
         if (
             prepared is None
             or prepared.server is not io.server
@@ -123,22 +128,24 @@ class LibCGI:
                 await io.call(self.load)
             prepared = PreparedCall(self, script, io, request.method)
             if request.body is NO_BODY:
-                request_block = block(request_variables(request, io, script, 0, self.document_root))
-                self.prepared_calls[request] = (prepared, request_block)
+                variables = request_variables(request, io, script, 0, self.document_root)
+                prepared.request_block = block(variables)
+                self.prepared_calls[request] = prepared
         elif prepared.may_cache:
             # The usual case needs few steps: a call takes a microsecond, and each step here a tenth of that.
-            output = await io.call(prepared.call, prepared.file, request_block, io.block or variables_of(io))
+            output = await io.call(
+                prepared.call, prepared.file, prepared.request_block, io.block or variables_of(io)
+            )
             if type(output) is bytes and (cached_response := prepared.responses.get(output)) is not None:
                 return cached_response
             return await self.answer(request, prepared, output, io)
-        libraries, _ = self.loaded[0]
         script = prepared.script
         if request.body is NO_BODY:
-            output = await io.call(libraries.call, script.file, request_block, variables_of(io))
+            output = await io.call(prepared.call, script.file, prepared.request_block, variables_of(io))
         else:
             body = await spooled(request.body, self.spool)
             request_block = block(request_variables(request, io, script, body.length, self.document_root))
-            call = libraries.call_with
+            call = self.loaded[0].libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map
             # its descriptor later, when the number belongs to another body.
             try:
@@ -191,11 +198,14 @@ class PreparedCall:
 
     call: the function that calls a library (Libraries.call). responses: the cached responses of all libraries, each
     by its short output. server, scheme, variables: the connection's facts from which the block of variables was
-    made. may_cache: the response may be a cached one. No response of an nph- library and none for HEAD is cached: a
-    library can print less for HEAD, and Content-Length would be wrong.
+    made. request_block: the variables of a request without a body, as a block. may_cache: the response may be a
+    cached one. No response of an nph- library and none for HEAD is cached: a library can print less for HEAD, and
+    Content-Length would be wrong.
     """
 
-    __slots__ = ("call", "file", "may_cache", "responses", "scheme", "script", "server", "variables")
+    __slots__ = (
+        "call", "file", "may_cache", "request_block", "responses", "scheme", "script", "server", "variables"
+    )  # fmt: skip
 
     def __init__(self, feature: LibCGI, script: Script, io: Stream, method: str) -> None:
         """script: the library's file. io: the stream of the client's connection. method: of the request."""
@@ -208,6 +218,7 @@ class PreparedCall:
         self.server = io.server
         self.scheme = io.scheme
         self.variables = io.variables
+        self.request_block = b""
 
 
 def variables_of(io: Stream) -> bytes:

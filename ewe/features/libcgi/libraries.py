@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from ewe.features.libcgi.output import MAX_CACHED_BYTES, AnyOutput, CallOutput
 from ewe.features.libcgi.shim import BUSY, DONE, GONE, Info, LibcgiCall, NotBuilt, Shim, Slot
+from ewe.features.static import file_version
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:
@@ -83,11 +84,6 @@ class Library:
         return info
 
 
-def file_version(file_status: os.stat_result) -> tuple[int, ...]:
-    """Return the attributes of a file of which at least one changes when the file changes."""
-    return (file_status.st_mtime_ns, file_status.st_ctime_ns, file_status.st_size, file_status.st_ino)
-
-
 def take_output_file(call: LibcgiCall) -> int:
     """Return the descriptor of the temporary file to which the shim has spooled output, -1 if there is none.
 
@@ -127,18 +123,21 @@ class LibraryState:
 class Libraries:
     """The libraries of a process. The methods may block, and any thread may call them."""
 
-    def __init__(self, directory: str, timeout: float, *, follows: bool, max_output: int = 0) -> None:
-        """directory: the directory of the libraries, without links. timeout: the time limit of one call in seconds.
+    def __init__(
+        self, directory: str, timeout_s: float, *, follows_links: bool, max_output_bytes: int = 0
+    ) -> None:
+        """directory: the directory of the libraries, without links. timeout_s: the time limit of one call.
 
-        follows: symbolic links may lead out of the directory. max_output: bytes that a call may write; 0: no limit.
+        follows_links: symbolic links may lead out of the directory. max_output_bytes: of one call; 0: no limit.
         """
         # A library's path must begin with this, once symbolic links are resolved
-        self.required_prefix = "" if follows else directory.rstrip("/") + "/"
-        self.limit_ms = max(1, min(int(timeout * 1000), MAX_LIMIT_MS))
-        self.max_output = max_output
+        self.required_prefix = "" if follows_links else directory.rstrip("/") + "/"
+        self.limit_ms = max(1, min(int(timeout_s * 1000), MAX_LIMIT_MS))
+        self.max_output_bytes = max_output_bytes
         self.states_by_file: dict[str, LibraryState] = {}  # by the library's path
         self.slots: list[Slot] = []  # those that no call uses
         self.shim: Shim | None = None
+        # The shim's function that makes a call; start() sets it
         self.quick: Callable[..., int] = NotImplemented
         self.lock = allocate_lock()
 
@@ -174,7 +173,7 @@ class Libraries:
         try:
             slot = self.slots.pop()
         except IndexError:  # all slots are in use
-            slot = self.slot()
+            slot = self.new_slot()
         try:
             if library is None or monotonic() > library.fresh_until:
                 library = self.find_or_load(file)
@@ -202,10 +201,10 @@ class Libraries:
             self.slots.append(slot)
         raise HTTPError(503, f"{os.path.basename(file)}: unloaded again and again", (("Retry-After", "1"),))
 
-    def slot(self) -> Slot:
-        """Return a slot that no call uses. Raises HTTPError(503)."""
+    def new_slot(self) -> Slot:
+        """Return a new slot, whose long output the shim spools. Raises HTTPError(503) if LibCGI is not built."""
         try:
-            return Slot(self.start().spool, self.max_output)
+            return Slot(self.start().spool, self.max_output_bytes)
         except NotBuilt as reason:
             raise HTTPError(503, str(reason)) from None
 
@@ -236,9 +235,9 @@ class Libraries:
     def with_body(
         self, library: Library, slot: Slot, request_block: bytes, connection_block: bytes, body: Spooled
     ) -> int:
-        """Make a call with the request's body mapped into memory; return the result of quick().
+        """Make a call with the request's body mapped into memory; return the result of quick(): see call().
 
-        slot, request_block, connection_block: as in call().
+        slot, request_block, connection_block: as in call(). Raises HTTPError(503) if the body cannot be mapped.
         """
         shim = self.start()
         address = shim.map_input(body.descriptor, body.length)
@@ -321,7 +320,7 @@ class Libraries:
         except NotBuilt as reason:
             raise HTTPError(503, str(reason)) from None
         failure = ctypes.create_string_buffer(REASON_BYTES)
-        call = LibcgiCall()
+        call = LibcgiCall()  # for the call of initfunc(); `failure` has its reason in words
         handle = shim.load(
             os.fsencode(file), os.fsencode(name), self.limit_ms, failure, len(failure), ctypes.addressof(call)
         )

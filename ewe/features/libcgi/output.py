@@ -10,7 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ewe.bounded import BoundedDict
-from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head, response
+from ewe.gateway import cgi
+from ewe.gateway.cgi import HEAD_END, GatewaySource, is_nph, parse_head
 from ewe.http.messages import Request, Response
 from ewe.http.status import BODILESS_STATUSES
 
@@ -109,7 +110,7 @@ class Answers:
             output = CallOutput(output if isinstance(output, bytes) else b"\n".join(output))
         source = LibrarySource(script.name, output)
         try:
-            answer = await response(request, script, source, self.limits)
+            answer = await cgi.response(request, script, source, self.limits)
         except BaseException:
             output.close()
             raise

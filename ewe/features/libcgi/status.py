@@ -42,8 +42,8 @@ class LibCGIStatus:
         if (refused := foreign_host_response(request, self.hosts)) is not None:
             return refused
         states: dict[str, LibraryState] = {}
-        for libraries, _ in self.feature.loaded[:1]:  # empty before the first call
-            states = libraries.states_by_file.copy()
+        if self.feature.loaded:  # empty before the first call
+            states = self.feature.loaded[0].libraries.states_by_file.copy()
         rows = [describe(file, states[file]) for file in sorted(states)]
         if "json" in (request.query or ""):
             kind, text = "application/json", json.dumps({"pid": os.getpid(), "libraries": rows}) + "\n"

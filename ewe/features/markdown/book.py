@@ -52,7 +52,10 @@ CONTENTS = ("README.md", "index.md")
 
 
 class Chapter(NamedTuple):
-    """A page of a book. path: of its URL. title: not escaped. headings: of all levels, the title among them."""
+    """A page of a book. path: of its URL. title: not escaped. headings: of all levels, the title among them.
+
+    modified: the time of its last change, in seconds since 1970.
+    """
 
     path: str
     file_version: tuple[int, ...]
@@ -150,15 +153,29 @@ class Books:
         return book
 
 
+class MarkdownNames(NamedTuple):
+    """The Markdown files of a directory, by name. modified: when a name in the directory last changed.
+
+    is_cut: the directory has more names than ewe reads.
+    """
+
+    names: list[str]
+    modified: int
+    is_cut: bool
+
+
 class BookReader:
-    """Reads the files of a directory. before: the book at the last reading; its unchanged pages are used again."""
+    """Reads the files of a directory."""
 
     def __init__(self, books: Books, directory: str, zone: object, before: Book | None) -> None:
+        """directory: the path of its URL. zone: that of the pages to read (Books.zone): pages of another zone are
+        left out. before: the book at the last reading; its unchanged pages are used again.
+        """
         self.static = books.static
         self.zone_of = books.zone
         self.directory = directory
         self.zone = zone
-        self.before = before.pages if before is not None else {}
+        self.known_pages = before.pages if before is not None else {}
         self.text_bytes = 0  # of the book's pages so far
         self.opened = 0  # files that were opened for pages, also those that the server may not send
 
@@ -176,9 +193,9 @@ class BookReader:
         order = list(pages)
         if len(order) == 1:
             return None
-        names, modified, cut = self.names()
-        is_cut = self.add(pages, (self.directory + name for name in names)) or is_cut or cut
-        return Book(self.directory, order, pages, modified, is_cut)
+        found = self.names()
+        is_cut = self.add(pages, (self.directory + name for name in found.names)) or is_cut or found.is_cut
+        return Book(self.directory, order, pages, found.modified, is_cut)
 
     def add(self, pages: dict[str, Chapter], paths: Iterable[str]) -> bool:
         """Add the pages at these paths; return whether the limits of a book leave some of them out.
@@ -195,23 +212,24 @@ class BookReader:
                 pages[path] = page
         return False
 
-    def names(self) -> tuple[list[str], int, bool]:
-        """Return the Markdown files of the directory, its time of change, and whether it has too many names."""
+    def names(self) -> MarkdownNames:
+        """Return the names of the Markdown files in the directory; none if the server may not read it."""
         try:
             descriptor = self.static.open(self.static.name(self.directory))
         except (HTTPError, OSError):
             descriptor = None
         if descriptor is None:
-            return [], 0, False
+            return MarkdownNames([], 0, False)
         try:
             with os.scandir(descriptor) as items:
                 names = [item.name for item in islice(items, MAX_NAMES + 1)]
             modified = os.fstat(descriptor).st_mtime_ns // 10**9
         except OSError:
-            return [], 0, False
+            return MarkdownNames([], 0, False)
         finally:
             os.close(descriptor)
-        return sorted(name for name in names if name.endswith(".md")), modified, len(names) > MAX_NAMES
+        markdown = sorted(name for name in names if name.endswith(".md"))
+        return MarkdownNames(markdown, modified, is_cut=len(names) > MAX_NAMES)
 
     def page(self, path: str) -> Chapter | None:
         """Return the page at a path; None if the server would not send it, or if it is in another zone."""
@@ -224,12 +242,13 @@ class BookReader:
         if descriptor is None:
             return None
         try:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+            file_status = os.fstat(descriptor)
+            if not stat.S_ISREG(file_status.st_mode):
                 return None
             # A larger file has no page, only a title. Its text is not read, and counts as empty.
-            size = about.st_size if about.st_size <= MAX_FILE_BYTES else 0
-            if (known := self.before.get(path)) is not None and known.file_version == file_version(about):
+            size = file_status.st_size if file_status.st_size <= MAX_FILE_BYTES else 0
+            version = file_version(file_status)
+            if (known := self.known_pages.get(path)) is not None and known.file_version == version:
                 self.text_bytes += size
                 return known
             source = os.read(descriptor, size)
@@ -241,7 +260,8 @@ class BookReader:
         found = outline(source.decode("utf-8", "replace"))
         title = found.title or as_unicode(path.rpartition("/")[2])
         links = found.links if path.endswith(CONTENTS) else []
-        return Chapter(path, file_version(about), about.st_mtime_ns // 10**9, title, found.headings, links)
+        modified = file_status.st_mtime_ns // 10**9
+        return Chapter(path, version, modified, title, found.headings, links)
 
 
 def inside(top: str, directory: str, link: str) -> str:

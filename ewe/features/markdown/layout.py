@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 MIN_HEADINGS = 3  # a page with fewer headings needs no list of them
 MAX_HEADINGS = 300  # in the list beside a page
 MAX_QUERY_CHARS = 200  # of the words in the form of the search
-STYLE = """
-:root { color-scheme: light dark; --paper: #fbfaf5; --panel: #f1f2e9; --ink: #1f2a24; --quiet: #55605a;
-  --line: #d3d8cb; --accent: #1d6b45; --shade: rgb(0 0 0 / .28) }
-@media (prefers-color-scheme: dark) { :root { --paper: #151a18; --panel: #1f2623; --ink: #e5e9e4;
-  --quiet: #a5b0a9; --line: #3a443f; --accent: #86d3a8; --shade: rgb(255 255 255 / .3) } }
+STYLE = """:root { --shade: rgb(0 0 0 / .28) }
+@media (prefers-color-scheme: dark) { :root { --shade: rgb(255 255 255 / .3) } }
 html { background: var(--paper); color: var(--ink); scroll-padding-top: 1rem; -webkit-text-size-adjust: 100% }
 body { max-width: 42rem; margin: 2rem auto; padding: 0 1rem; font: 1.05rem/1.55 system-ui, sans-serif }
 main, header, footer { overflow-wrap: anywhere }

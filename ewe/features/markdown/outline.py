@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_HEADINGS = 500  # of one page
@@ -55,7 +56,7 @@ class Anchors:
         self.seen: dict[str, int] = {}
 
     def __call__(self, text: str, separator: str = "-") -> str:
-        """Return the anchor of the next heading of the page."""
+        """Return the anchor of the next heading of the page, which has this text."""
         first = anchor = NOT_IN_ANCHOR.sub("", text.strip().lower()).replace(" ", separator) or "section"
         while anchor in self.seen:
             self.seen[first] += 1
@@ -69,29 +70,42 @@ def outline(text: str) -> Outline:
     headings: list[Heading] = []
     links: list[str] = []
     anchors = Anchors()
-    # fence: the characters that began the block of code around the line. before: the line before. paragraph: how
-    # many lines of its paragraph are before the line; an underline must be the second line.
-    fence, before, paragraph = "", "", 0
-    for line in text.replace("\r\n", "\n").split("\n"):
-        opening = FENCE.match(line)
-        if opening is not None and (not fence or line.rstrip() == fence):
-            fence, before, paragraph = "" if fence else opening[1], "", 0
-            continue
-        if fence:
-            continue
-        paragraph = paragraph + 1 if before else 0
-        level, words = 0, ""
-        if line.startswith("#"):
-            words = line.lstrip("#")
-            level, words = len(line) - len(words), words.strip().rstrip("#")
-        elif paragraph == 1 and line[:1] in ("=", "-") and UNDERLINE.match(line) is not None:
-            level, words = (1 if line[0] == "=" else 2), before
-        if 1 <= level <= 6 and len(headings) < MAX_HEADINGS and (words := plain(words)):
+    before = ""  # the line before, if the paragraph may go on
+    lines_before = 0  # lines of the paragraph before this line
+    for line in lines_outside_code(text):
+        lines_before = lines_before + 1 if before else 0
+        level, marked = heading_at(line, before if lines_before == 1 else "")
+        if 1 <= level <= 6 and len(headings) < MAX_HEADINGS and (words := plain(marked)):
             headings.append(Heading(level, words, anchors(words)))
         if "]" in line and len(links) < MAX_LINKS:
             links += targets(line)
         before = "" if level else line.strip()  # a heading is no part of a paragraph
     return Outline(headings[0].text if headings else "", headings, links)
+
+
+def lines_outside_code(text: str) -> Iterator[str]:
+    """Yield the lines of a text outside of its blocks of code. A fence becomes "", since it ends a paragraph."""
+    fence = ""  # the characters that began the block of code around the line
+    for line in text.replace("\r\n", "\n").split("\n"):
+        opening = FENCE.match(line)
+        if opening is not None and (not fence or line.rstrip() == fence):
+            fence = "" if fence else opening[1]
+            yield ""
+        elif not fence:
+            yield line
+
+
+def heading_at(line: str, title: str) -> tuple[int, str]:
+    """Return the level of a heading, 7 or more if it has too many "#", and its text with markup; 0 for other lines.
+
+    title: the line before, if it is the first one of its paragraph: this line may be its underline.
+    """
+    if line.startswith("#"):
+        text = line.lstrip("#")
+        return len(line) - len(text), text.strip().rstrip("#")
+    if title and line[:1] in ("=", "-") and UNDERLINE.match(line) is not None:
+        return (1 if line[0] == "=" else 2), title
+    return 0, ""
 
 
 def plain(text: str) -> str:

@@ -19,7 +19,7 @@ import stat
 import time
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe.bounded import BoundedDict, TimedCache
 from ewe.features.indexes import as_unicode
@@ -56,22 +56,30 @@ KIND = "text/html; charset=utf-8"
 class CachedPage:
     """A page in the cache. body: the HTML of the text, in bytes; None if the file is sent as it is.
 
-    about: the title and the headings of the text. response: with the whole page, None before assemble(). etag,
+    converted: the title and the headings of the text. response: with the whole page, None before assemble(). etag,
     modified: its validators. book_version: of the book of its navigation, 0 without a book; None before assemble().
     check_at: the monotonic() at which the book is checked.
     """
 
-    __slots__ = ("about", "body", "book_version", "check_at", "etag", "file", "modified", "response")
+    __slots__ = ("body", "book_version", "check_at", "converted", "etag", "file", "modified", "response")
 
     def __init__(self, file: File, converted: Converted | None) -> None:
         self.file = file
         self.body = converted.body.encode("utf-8", "replace") if converted is not None else None
         # The body is kept once, as bytes.
-        self.about = converted._replace(body="") if converted is not None else None
+        self.converted = converted._replace(body="") if converted is not None else None
         self.check_at = 0.0
         self.book_version: int | None = None
         self.etag, self.modified = "", file.modified
         self.response: Response | None = None
+
+
+class OpenedPage(NamedTuple):
+    """The file of a page when it was opened. page: the one in the cache. source: without one, the file's bytes."""
+
+    file_status: os.stat_result
+    page: CachedPage | None
+    source: bytes
 
 
 class MarkdownPages:
@@ -104,12 +112,12 @@ class MarkdownPages:
             return None
         if hidden(path) or (opened := self.open(path)) is None:
             return None
-        about, page, source = opened
+        page = opened.page
         if query is not None and (made := await io.call(self.search_or_print_page, path, query)) is not None:
             etag = f'"{zlib.crc32(made):x}-{len(made):x}"'
             return answer(request, response_with(made, etag), etag, None)
         if page is None or page.check_at <= time.monotonic():
-            page = await io.call(self.renewed, path, about, page, source)
+            page = await io.call(self.renewed, path, opened)
         return answer(request, page.response, page.etag, page.modified) if page.response is not None else None
 
     def explain(self, request: Request, io: Stream) -> Explanation:
@@ -120,32 +128,29 @@ class MarkdownPages:
             yield f"  answer    the page of {self.static.name(path)}   (markdown)"
         return is_page
 
-    def open(self, path: str) -> tuple[os.stat_result, CachedPage | None, bytes] | None:
-        """Return the status of a file, and its page in the cache, or else its bytes. None: no page can be made.
-
-        Raises HTTPError(403, 404).
-        """
+    def open(self, path: str) -> OpenedPage | None:
+        """Open the file of a page, and close it again; None: no page can be made. Raises HTTPError(403, 404)."""
         if (descriptor := self.static.open(self.static.name(path))) is None:
             return None
         try:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
+            file_status = os.fstat(descriptor)
+            if not stat.S_ISREG(file_status.st_mode) or file_status.st_size > MAX_FILE_BYTES:
                 return None
-            page = self.cached_pages.get((path, file_version(about)))
-            return about, page, os.read(descriptor, MAX_FILE_BYTES) if page is None else b""
+            page = self.cached_pages.get((path, file_version(file_status)))
+            source = os.read(descriptor, MAX_FILE_BYTES) if page is None else b""
+            return OpenedPage(file_status, page, source)
         finally:
             os.close(descriptor)
 
-    def renewed(self, path: str, about: os.stat_result, page: CachedPage | None, source: bytes) -> CachedPage:
-        """Return the page of a file, assembled again if the book of its navigation has changed. May take seconds.
+    def renewed(self, path: str, opened: OpenedPage) -> CachedPage:
+        """Return the page of a file, assembled again if the book of its navigation has changed.
 
-        page: the one in the cache. source: the bytes of the file, if the cache has none.
+        May take seconds.
         """
-        if page is None:
-            page = self.convert_file(path, about, source)
+        page = opened.page or self.convert_file(path, opened)
         if page.response is not None:  # a new page has none yet: other requests for it come here, too
             page.check_at = time.monotonic() + CHECK_S  # other requests get the page as it was
-        if page.about is not None and page.body is not None:
+        if page.converted is not None and page.body is not None:
             book = self.books.book_of(path)
             version = book.version if book is not None else 0
             if version != page.book_version:
@@ -154,30 +159,30 @@ class MarkdownPages:
         page.check_at = time.monotonic() + CHECK_S
         return page
 
-    def convert_file(self, path: str, about: os.stat_result, source: bytes) -> CachedPage:
+    def convert_file(self, path: str, opened: OpenedPage) -> CachedPage:
         """Convert the text of a file; return its page, which is not put together yet.
 
         Many clients may ask for a new page at once: one thread converts it, and the others get it from the cache.
         """
-        name, key = os.path.basename(path), (path, file_version(about))
+        name, key = os.path.basename(path), (path, file_version(opened.file_status))
         with PAGE_TURNS.one_at_a_time():
             if (page := self.cached_pages.get(key)) is None:
-                text = source.decode("utf-8", "replace")
+                text = opened.source.decode("utf-8", "replace")
                 made = convert(self.library, text, path[self.static.prefix_length :], as_unicode(name))
                 if sum(len(each.body or b"") for each in list(self.cached_pages.values())) > MAX_CACHED_BYTES:
                     self.cached_pages.clear()
                 page = self.cached_pages[key] = CachedPage(
-                    File(path, about, KIND, coding="", varies=False), made
+                    File(path, opened.file_status, KIND, coding="", varies=False), made
                 )
         return page
 
     def assemble(self, page: CachedPage, path: str, book: Book | None, *, is_new: bool) -> None:
         """Make the whole page from its parts. is_new: for the first time."""
-        assert page.about is not None and page.body is not None
+        assert page.converted is not None and page.body is not None
         name = os.path.basename(path)
-        title = page.about.title or html_escape(as_unicode(name))
+        title = page.converted.title or html_escape(as_unicode(name))
         whole = layout.page(
-            page.body.decode(), title, self.language_of(name), page.about.headings, path, book
+            page.body.decode(), title, self.language_of(name), page.converted.headings, path, book
         ).encode("utf-8", "replace")
         now = int(time.time())
         if not is_new:
@@ -219,32 +224,33 @@ class MarkdownPages:
         key = (path, book.version)
         with DOCUMENT_TURNS.one_at_a_time():
             if (made := self.documents.get(key)) is None:
-                ends = time.thread_time() + DOCUMENT_S
-                made = printed(book, self.language_of(path), self.bodies(ends)).encode("utf-8", "replace")
+                deadline = time.thread_time() + DOCUMENT_S
+
+                def body_of(path: str) -> bytes | None:
+                    return self.body_of(path, deadline)
+
+                made = printed(book, self.language_of(path), body_of).encode("utf-8", "replace")
                 # A document that lacks pages is not cached: the next request goes on with those.
-                if time.thread_time() < ends:
+                if time.thread_time() < deadline:
                     self.documents[key] = made
         return made
 
-    def bodies(self, ends: float) -> Callable[[str], bytes | None]:
-        """Return a function for the HTML of the page at a path.
+    def body_of(self, path: str, deadline: float) -> bytes | None:
+        """Return the HTML of the page at a path; None if it has none.
 
-        ends: the time.thread_time() from which the function returns only pages in the cache, and else None.
+        deadline: the time.thread_time() from which no file is converted any more. A page that is not in the cache
+        is then None, too.
         """
-
-        def body_of(path: str) -> bytes | None:
-            try:
-                opened = self.open(path)
-            except (HTTPError, OSError):
-                opened = None
-            if opened is None:
-                return None
-            about, page, source = opened
-            if page is None and time.thread_time() < ends:
-                page = self.convert_file(path, about, source)
-            return page.body if page is not None else None
-
-        return body_of
+        try:
+            opened = self.open(path)
+        except (HTTPError, OSError):
+            opened = None
+        if opened is None:
+            return None
+        page = opened.page
+        if page is None and time.thread_time() < deadline:
+            page = self.convert_file(path, opened)
+        return page.body if page is not None else None
 
 
 class Contents:

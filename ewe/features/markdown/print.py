@@ -41,8 +41,8 @@ def printed(book: Book, language: str, body_of: Callable[[str], bytes | None]) -
             left_out.append(f'<li><a href="{relative(path, book.contents)}">{html_escape(page.title)}</a>\n')
             continue
         size += len(body)
-        text = Rebased(book, path).text(body.decode())
-        articles.append(f'<article id="{name_of(book, path)}">\n{text}\n</article>')
+        text = PageInDocument(book, path).text(body.decode())
+        articles.append(f'<article id="{anchor_of(book, path)}">\n{text}\n</article>')
     title = html_escape(book.pages[book.contents].title)
     if left_out:
         articles.append(
@@ -52,21 +52,22 @@ def printed(book: Book, language: str, body_of: Callable[[str], bytes | None]) -
     return bare("\n".join(articles), title, "", language)
 
 
-def name_of(book: Book, path: str) -> str:
+def anchor_of(book: Book, path: str) -> str:
     """Return the anchor of a page in the document."""
     return percent_encode(path[len(book.directory) :])
 
 
-class Rebased:
+class PageInDocument:
     """Changes the anchors, links and pictures of one page for the document."""
 
     def __init__(self, book: Book, path: str) -> None:
+        """path: of the page."""
         self.book = book
-        self.name = name_of(book, path)
+        self.anchor = anchor_of(book, path)
         self.directory = above(path)
-        # The document has the URL of the contents, perhaps in another directory than the page. `up` leads from that
-        # directory to the page's. It comes in front of each relative link and picture of the page.
-        self.up = relative(self.directory, book.contents)
+        # The document has the URL of the contents, perhaps in another directory than the page. This prefix leads
+        # from there to the page's directory. It comes in front of each relative link and picture of the page.
+        self.link_prefix = relative(self.directory, book.contents)
 
     def text(self, body: str) -> str:
         """Return the HTML of a page, changed."""
@@ -76,14 +77,14 @@ class Rebased:
         """Return an attribute, changed. match: of ATTRIBUTE: ` href="` and the value, without the last quote."""
         begin, value = match[1], match[2]
         if begin.endswith(('id="', 'name="')):
-            return f"{begin}{self.name}:{value}"
+            return f"{begin}{self.anchor}:{value}"
         if value.startswith("#"):
-            return f"{begin}#{self.name}:{value[1:]}"
+            return f"{begin}#{self.anchor}:{value[1:]}"
         if not value or ABSOLUTE.match(value) is not None:
             return match[0]
         if begin.endswith('href="'):
             file, mark, fragment = value.partition("#")
             path = inside(self.book.directory, self.directory, file) if "?" not in file else ""
             if path in self.book.positions:
-                return f"{begin}#{name_of(self.book, path)}" + (f":{fragment}" if mark else "")
-        return f"{begin}{self.up}{value}"
+                return f"{begin}#{anchor_of(self.book, path)}" + (f":{fragment}" if mark else "")
+        return f"{begin}{self.link_prefix}{value}"

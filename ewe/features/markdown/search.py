@@ -7,7 +7,7 @@ milliseconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe.features.indexes import CONTROLS, as_unicode, parameters
 from ewe.features.markdown.book import relative
@@ -24,6 +24,17 @@ MAX_RESULTS = 50  # pages
 MAX_SHOWN = 12  # headings of one page
 
 
+class PageMatch(NamedTuple):
+    """A page that a search finds. headings: those with all words of the query that the title lacks.
+
+    in_title: the title has all words. The headings are then those that have all words, too.
+    """
+
+    page: Chapter
+    in_title: bool
+    headings: list[Heading]
+
+
 def query_of(query: str) -> str | None:
     """Return the words that a form has sent; None if the query of the URL has no `q`."""
     value = parameters(query).get("q")
@@ -35,13 +46,11 @@ def query_of(query: str) -> str | None:
 
 
 def results(book: Book, query: str, here: str) -> str:
-    """Return the page of results. here: the path of the page that is asked."""
+    """Return the page of results. here: the path of the page whose form has sent the query."""
     words = query.casefold().split()[:MAX_WORDS]
-    found = [
-        match for match in (match_in_page(page, words) for page in book.pages.values()) if match is not None
-    ]
-    found.sort(key=lambda match: not match[1])  # pages whose title has all words come first
-    items = "".join(result_item(page, headings, here) for page, _, headings in found[:MAX_RESULTS])
+    found = list(filter(None, (match_in_page(page, words) for page in book.pages.values())))
+    found.sort(key=lambda match: not match.in_title)
+    items = "".join(result_item(match, here) for match in found[:MAX_RESULTS])
     count = f"{len(found) or 'No'} page{'' if len(found) == 1 else 's'}"
     summary = f"<p>{count} with <b>{html_escape(query)}</b> in the title or a heading."
     if len(found) > MAX_RESULTS:
@@ -52,11 +61,8 @@ def results(book: Book, query: str, here: str) -> str:
     return bare(body, f"Search: {html_escape(query)}", header_of(book, here, query))
 
 
-def match_in_page(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[Heading]] | None:
-    """Return a page, whether its title has all words, and the headings with the words that the title lacks.
-
-    If the title has all words, return the headings that have all words, too. None: the page does not match.
-    """
+def match_in_page(page: Chapter, words: list[str]) -> PageMatch | None:
+    """Return how a page matches the words of a query; None if it does not match."""
     title = page.title.casefold()
     missing = [word for word in words if word not in title]
     headings = []
@@ -64,16 +70,17 @@ def match_in_page(page: Chapter, words: list[str]) -> tuple[Chapter, bool, list[
         text = heading.text.casefold()
         if all(word in text for word in missing or words) and heading.text != page.title:
             headings.append(heading)
-    return (page, not missing, headings) if words and (headings or not missing) else None
+    return PageMatch(page, not missing, headings) if words and (headings or not missing) else None
 
 
-def result_item(page: Chapter, headings: list[Heading], here: str) -> str:
-    """Return one result."""
-    link = relative(page.path, here)
+def result_item(match: PageMatch, here: str) -> str:
+    """Return one result. here: as in results()."""
+    headings = match.headings
+    link = relative(match.page.path, here)
     shown = "".join(
         f'<li><a href="{link}#{percent_encode(each.anchor)}">{html_escape(each.text)}</a>\n'
         for each in headings[:MAX_SHOWN]
     )
     rest = f"<li>and {len(headings) - MAX_SHOWN} more\n" if len(headings) > MAX_SHOWN else ""
     inner = f"<ul>\n{shown}{rest}</ul>" if headings else ""
-    return f'<li><a href="{link}">{html_escape(page.title)}</a>{inner}\n'
+    return f'<li><a href="{link}">{html_escape(match.page.title)}</a>{inner}\n'

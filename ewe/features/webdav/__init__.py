@@ -31,17 +31,18 @@ def answer(location: LocationPlan) -> Handler:
         raise ConfigError(f"{location.label_of('alias')} {quoted(values['alias'])}: webdav needs a directory")
     # A file may be sent for a path of another location, in a language or as an index file that only that one names.
     locations = [(location.config, ()), *location.settings_of_locations()]
+    static = location.static
     return WebDAV(
         location.config,
-        location.static.root,
-        location.static.prefix,
-        location.static.protected,
-        location.covers,
-        location.prefix,
-        values["webdav"],
-        {language.lower() for config, _ in locations for language in config.languages},
-        {name for config, index in locations for name in (*config.defaultindex, *index)},
-        location.is_guarded,
+        static.root,
+        static.prefix,
+        static.protected,
+        covers=location.covers,
+        top=location.prefix,
+        options=values["webdav"],
+        languages={language.lower() for config, _ in locations for language in config.languages},
+        index={name for config, index in locations for name in (*config.defaultindex, *index)},
+        has_log_in=location.is_guarded,
     )
 
 

@@ -22,7 +22,7 @@ from ewe.streams.descriptors import COPY_BYTES, NO_SENDFILE
 
 MAX_DEPTH = 64  # directories one in the other; each holds a descriptor while they are walked
 MAX_MEMBERS = 100_000  # of one request: a server must not copy or delete for hours
-MAX_ROUNDS = 20  # attempts to empty a directory that other clients fill meanwhile
+MAX_ATTEMPTS = 20  # attempts to empty a directory that other clients fill meanwhile
 KERNEL_COPY_BYTES = 16 * 1024 * 1024  # bytes that one system call copies
 
 
@@ -45,16 +45,16 @@ class Budget:
 class Member:
     """A member of a directory. relative_path: below the directory where the walk began.
 
-    about: the os.stat_result of the member itself; for a link, not that of its target.
+    file_status: the os.stat_result of the member itself; for a link, not that of its target.
     """
 
-    def __init__(self, directory: int, name: str, relative_path: str, about: os.stat_result) -> None:
+    def __init__(self, directory: int, name: str, relative_path: str, file_status: os.stat_result) -> None:
         self.directory = directory
         self.name = name
         self.relative_path = relative_path
-        self.about = about
-        self.is_directory = stat.S_ISDIR(about.st_mode)
-        self.is_file = stat.S_ISREG(about.st_mode)
+        self.file_status = file_status
+        self.is_directory = stat.S_ISDIR(file_status.st_mode)
+        self.is_file = stat.S_ISREG(file_status.st_mode)
 
 
 def walk(
@@ -68,8 +68,8 @@ def walk(
     budget = budget or Budget()
     for name in names_in(directory, real, 507):
         budget.count(depth, real)
-        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        member = Member(directory, name, below + name, about)
+        file_status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        member = Member(directory, name, below + name, file_status)
         yield member
         if member.is_directory:
             child = os.open(name, DIRECTORY_FLAGS, dir_fd=directory)
@@ -128,7 +128,7 @@ def delete_tree(parent: int, name: str, depth: int = 0) -> None:
         raise HTTPError(507, f"webdav: {name!r} is too deep")
     directory = os.open(name, DIRECTORY_FLAGS, dir_fd=parent)
     try:
-        for rounds_left in reversed(range(MAX_ROUNDS)):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             for each in os.listdir(directory):
                 try:
                     if stat.S_ISDIR(os.stat(each, dir_fd=directory, follow_symlinks=False).st_mode):
@@ -141,7 +141,7 @@ def delete_tree(parent: int, name: str, depth: int = 0) -> None:
                 os.rmdir(name, dir_fd=parent)
                 break
             except OSError as reason:
-                if reason.errno != errno.ENOTEMPTY or not rounds_left:
+                if reason.errno != errno.ENOTEMPTY or attempt == MAX_ATTEMPTS:
                     raise
     finally:
         os.close(directory)
@@ -189,7 +189,7 @@ def transfer(
     ):
         raise HTTPError(403, "webdav: source and destination are the same, or one holds the other")
     with tree.resource(source_path) as source, tree.resource(target, missing=409) as destination:
-        if source.about is None:
+        if source.file_status is None:
             raise HTTPError(404, f"webdav: there is no {source.real}")
         check_conditions(request, source)
         if request.path.endswith("/") and not source.is_directory:
@@ -198,33 +198,50 @@ def transfer(
             raise HTTPError(403, "webdav: source or destination is the whole location")
         tree.check_resource(source)
         check_target(tree, source, destination)
-        if source.is_directory and moves:
-            check_members(tree, source, destination.path, destination.real)
-        temporary = "" if moves else copy_beside(tree, source, destination, deep=deep)
-        aside, parent = "", destination.parent
-        try:
-            with destination.locked():
-                tree.check_parent(destination)
-                before = destination.restat()
-                if before is not None:
-                    if not overwrites:
-                        raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
-                    tree.check_resource(destination)
-                    if source.is_directory or destination.is_directory:
-                        aside = set_aside(tree, destination)
-                name, directory = (source.name, source.parent) if moves else (temporary, parent)
-                try:
-                    os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
-                    temporary = ""
-                except OSError:
-                    if aside:
-                        back, aside = aside, ""
-                        os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
-                    raise
-        finally:
-            for name in filter(None, (temporary, aside)):
-                discard(parent, name)
-    return Response(204 if before is not None else 201)
+        if moves:
+            if source.is_directory:
+                check_members(tree, source, destination.path, destination.real)
+            replaced = publish(tree, source, source.parent, source.name, destination, overwrites)
+        else:
+            temporary = copy_beside(tree, source, destination, deep=deep)
+            try:
+                replaced = publish(tree, source, destination.parent, temporary, destination, overwrites)
+            except BaseException:
+                discard(destination.parent, temporary)
+                raise
+    return Response(204 if replaced else 201)
+
+
+def publish(
+    tree: Tree, source: DavPath, directory: int, name: str, destination: DavPath, overwrites: bool
+) -> bool:
+    """Give a source, or its copy, the name of the destination; return whether it has replaced the target there.
+
+    directory: the descriptor of the directory where the source or its copy is. name: its name there. overwrites: it
+    may replace a target. After a failure the target is as before. Raises HTTPError: 412 if it may not; OSError.
+    """
+    aside, parent = "", destination.parent
+    try:
+        with destination.locked():
+            tree.check_parent(destination)
+            replaced = destination.restat() is not None
+            if replaced:
+                if not overwrites:
+                    raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
+                tree.check_resource(destination)
+                if source.is_directory or destination.is_directory:
+                    aside = set_aside(tree, destination)
+            try:
+                os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
+            except OSError:
+                if aside:
+                    back, aside = aside, ""
+                    os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
+                raise
+    finally:
+        if aside:
+            discard(parent, aside)
+    return replaced
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:

@@ -97,7 +97,7 @@ class WebDAV:
             if method == "PROPFIND":
                 return await self.propfind(request, io)
             if method == "PROPPATCH":
-                return await self.proppatch(request, io)
+                return await self.proppatch(request)
             return await self.change(request, io)
         except OSError as reason:
             raise refusal(reason, request.path) from None
@@ -147,7 +147,7 @@ class WebDAV:
             raise HTTPError(403, "webdav: Destination is outside this location")
         return other.path
 
-    async def proppatch(self, request: Request, io: Stream) -> Response:
+    async def proppatch(self, request: Request) -> Response:
         """Refuse to change properties."""
         names = properties.parse_proppatch(await body_of(request))
         with self.tree.resource(request.path) as resource:
@@ -162,12 +162,12 @@ class WebDAV:
             raise HTTPError(400, f"webdav: PROPFIND with Depth: {depth[:20]}")
         wanted = properties.parse_propfind(await body_of(request))
         with self.tree.resource(request.path) as resource:
-            about = self.checked_status(resource)
+            file_status = self.checked_status(resource)
             if depth == "infinity" and resource.is_directory:
                 return Response(403, (properties.CONTENT_TYPE,), properties.FINITE.encode(),
                                 cause="webdav: PROPFIND with Depth: infinity")  # fmt: skip
             path = href(resource)
-            first = properties.response_of(path, path.rstrip("/").rpartition("/")[2], about, wanted)
+            first = properties.response_of(path, path.rstrip("/").rpartition("/")[2], file_status, wanted)
             if depth == "0" or not resource.is_directory:
                 return answer(properties.HEAD + first + properties.END)
             directory = resource.open(os.O_RDONLY | os.O_DIRECTORY)
@@ -198,10 +198,10 @@ class WebDAV:
         Raises HTTPError: 404 if it does not exist; 403 if it belongs to a program or to another location
         (Tree.check_resource()).
         """
-        if resource.about is None:
+        if resource.file_status is None:
             raise HTTPError(404, f"webdav: there is no {resource.real}")
         self.tree.check_resource(resource)
-        return resource.about
+        return resource.file_status
 
 
 class Members(Source):
@@ -268,15 +268,15 @@ class Members(Source):
                 raise
             return ""  # the member was deleted meanwhile, or the server may not search the directory
         try:
-            about = os.fstat(descriptor)
-            if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+            file_status = os.fstat(descriptor)
+            if not (stat.S_ISREG(file_status.st_mode) or stat.S_ISDIR(file_status.st_mode)):
                 return ""
             if not self.tree.shows(path, real, name, descriptor):
                 return ""
         finally:
             os.close(descriptor)
-        slash = "/" if stat.S_ISDIR(about.st_mode) else ""
-        return properties.response_of(path + slash, name, about, self.wanted)
+        slash = "/" if stat.S_ISDIR(file_status.st_mode) else ""
+        return properties.response_of(path + slash, name, file_status, self.wanted)
 
     async def close(self) -> None:
         """Close the directory, unless the stream closes it."""

@@ -87,7 +87,7 @@ class Document:
         """Note the end of an element."""
         self.depth -= 1
 
-    def refuse(self, *about: object) -> None:
+    def refuse(self, *declaration: object) -> None:
         """Refuse a document type."""
         raise HTTPError(400, "webdav: the body's XML has a document type, which ewe does not read")
 
@@ -124,24 +124,24 @@ def bounded(names: list[Name]) -> list[Name]:
     return list(dict.fromkeys(names))
 
 
-def values_of(name: str, about: os.stat_result) -> dict[str, str]:
+def values_of(name: str, file_status: os.stat_result) -> dict[str, str]:
     """Return the live properties of a file or directory, as XML. name: the last part of its path."""
-    changed = int(about.st_mtime)
+    changed = int(file_status.st_mtime)
     # stat(2) has no time of creation. ctime is the time of the last change of any attribute, so it may be later
     # than mtime. The earlier of the two never shows a file as created after its last change.
     found = {
-        "creationdate": iso_date(min(int(about.st_ctime), changed)),
+        "creationdate": iso_date(min(int(file_status.st_ctime), changed)),
         "displayname": text(name),
         "getlastmodified": http_date(changed),
         "supportedlock": "",
     }
-    if stat.S_ISDIR(about.st_mode):
+    if stat.S_ISDIR(file_status.st_mode):
         found["resourcetype"] = "<D:collection/>"
     else:
         found |= {
-            "getcontentlength": str(about.st_size),
+            "getcontentlength": str(file_status.st_size),
             "getcontenttype": text(content_type(name)),
-            "getetag": text(etag_of(about)),
+            "getetag": text(etag_of(file_status)),
             "resourcetype": "",
         }
     return found
@@ -159,9 +159,9 @@ def iso_date(seconds: int) -> str:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
-def response_of(path: str, name: str, about: os.stat_result, wanted: Wanted) -> str:
+def response_of(path: str, name: str, file_status: os.stat_result, wanted: Wanted) -> str:
     """Return the element `response` of one file or directory. path: the decoded path of its URL."""
-    values = values_of(name, about)
+    values = values_of(name, file_status)
     if wanted.names is None:
         found = [(f"<D:{key}/>" if wanted.only_names or not value else f"<D:{key}>{value}</D:{key}>")
                  for key, value in values.items()]  # fmt: skip

@@ -76,7 +76,7 @@ class DavPath:
     """A name in an open directory.
 
     parent: the directory's descriptor. name: "" for the root itself. path: the path of the URL, without a slash at
-    its end. real: the full path of the file. about: the os.stat_result of the file; None if it does not exist.
+    its end. real: the full path of the file. file_status: its os.stat_result; None if the file does not exist.
     """
 
     def __init__(self, parent: int, name: str, path: str, real: str) -> None:
@@ -84,25 +84,25 @@ class DavPath:
         self.name = name
         self.path = path
         self.real = real
-        self.about = self.restat()
+        self.file_status = self.restat()
 
     def restat(self) -> os.stat_result | None:
-        """Update and return `about`. Raises HTTPError(403) if the name is neither a file nor a directory."""
+        """Update and return `file_status`. Raises HTTPError(403) if the name is neither a file nor a directory."""
         try:
-            self.about = os.stat(self.name or ".", dir_fd=self.parent, follow_symlinks=False)
+            self.file_status = os.stat(self.name or ".", dir_fd=self.parent, follow_symlinks=False)
         except OSError as reason:
-            self.about = None
+            self.file_status = None
             if reason.errno != errno.ENOENT:
                 raise refusal(reason, self.real) from None
             return None
-        if not (stat.S_ISREG(self.about.st_mode) or stat.S_ISDIR(self.about.st_mode)):
+        if not (stat.S_ISREG(self.file_status.st_mode) or stat.S_ISDIR(self.file_status.st_mode)):
             raise HTTPError(403, f"webdav: {self.real} is neither a file nor a directory")
-        return self.about
+        return self.file_status
 
     @property
     def is_directory(self) -> bool:
         """Whether the name is a directory."""
-        return self.about is not None and stat.S_ISDIR(self.about.st_mode)
+        return self.file_status is not None and stat.S_ISDIR(self.file_status.st_mode)
 
     def open(self, flags: int = os.O_RDONLY) -> int:
         """Open the file or directory, without following a link or waiting for a device. Raises OSError."""
@@ -236,7 +236,8 @@ class Tree:
         If it does not exist, it is checked as a new file: its path has no slash at its end.
         """
         self.check_path(resource.path, is_directory=resource.is_directory)
-        descriptor = resource.open(NAME_ONLY_FLAGS) if resource.about is not None else os.dup(resource.parent)
+        exists = resource.file_status is not None  # a new file has no mode yet: its directory stands for it
+        descriptor = resource.open(NAME_ONLY_FLAGS) if exists else os.dup(resource.parent)
         try:
             self.refuse_program(resource.real, descriptor)
         finally:
@@ -249,7 +250,11 @@ class Tree:
         """
         if hidden("/" + name) or CONTROL.search(name):
             return False
-        as_file, as_directory = self.is_ours(path), self.covers(path + "/")
+        try:
+            as_file, as_directory = self.is_ours(path), self.covers(path + "/")
+        except HTTPError:
+            # 414: the path is too long for the pattern of a location, so no client can request it.
+            return False
         if as_file != as_directory:  # a location with `path` or `pattern` covers one of the two
             is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
             as_file = as_directory if is_directory else as_file

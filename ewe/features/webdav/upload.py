@@ -85,8 +85,8 @@ class NewFile:
 
         The new file gets the mode of the old one, without execute bits.
         """
-        if resource.about is not None:
-            os.fchmod(self.descriptor, stat.S_IMODE(resource.about.st_mode) & 0o666)
+        if resource.file_status is not None:
+            os.fchmod(self.descriptor, stat.S_IMODE(resource.file_status.st_mode) & 0o666)
         os.rename(self.ensure_name(), resource.name, src_dir_fd=self.directory, dst_dir_fd=resource.parent)
         self.name = ""
 
@@ -187,9 +187,9 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
     return Response(204 if before is not None else 201, (("ETag", etag),))
 
 
-def etag_of(about: os.stat_result) -> str:
+def etag_of(file_status: os.stat_result) -> str:
     """Return the entity tag that the response to a GET of the file has."""
-    return File("", about, kind="", coding="", varies=False).etag
+    return File("", file_status, kind="", coding="", varies=False).etag
 
 
 def check_conditions(request: Request, resource: DavPath) -> None:
@@ -201,17 +201,17 @@ def check_conditions(request: Request, resource: DavPath) -> None:
         raise HTTPError(412, "webdav: the field If asks for a lock, and ewe has none")
     if not request.conditional:
         return
-    get, about = request.values.get, resource.about
-    etag = etag_of(about) if about is not None and not resource.is_directory else None
+    get, file_status = request.values.get, resource.file_status
+    etag = etag_of(file_status) if file_status is not None and not resource.is_directory else None
     if (value := get("if-match")) is not None:
         matching = conditional.entity_tags(value)
-        if about is None or (matching != ["*"] and etag not in matching):
+        if file_status is None or (matching != ["*"] and etag not in matching):
             raise HTTPError(412, f"webdav: If-Match does not hold for {resource.real}")
     else:
         since = parse_date(get("if-unmodified-since") or "")
-        if since is not None and about is not None and int(about.st_mtime) > since:
+        if since is not None and file_status is not None and int(file_status.st_mtime) > since:
             raise HTTPError(412, f"webdav: {resource.real} was modified since")
-    if (value := get("if-none-match")) is not None and about is not None:
+    if (value := get("if-none-match")) is not None and file_status is not None:
         differing = conditional.entity_tags(value)
         weak = [tag.removeprefix("W/") for tag in differing]
         if differing == ["*"] or etag in weak:
