@@ -536,41 +536,66 @@ class Barrier(Primitive):
         run = self.point("comes to")
         if run is None:
             return 0
+        self.wait_for_action(run)
         this_round = self.round  # a lane that wakes up late must not look at the next round
         if this_round.broken:
             raise threading.BrokenBarrierError
         arrival_index = this_round.count
         this_round.count += 1
         if this_round.count == self.parties:
-            try:
-                if self.action is not None:
-                    seen(self.action, *self.line_of_creation)()
-            except BaseException:
-                self.break_round()
-                raise
+            self.call_action()
             this_round.full = True
             self.round = Round()
             self.recompute_runnable_lanes()
             return arrival_index
         seconds = self.timeout if timeout is None else timeout
         if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):
-            self.break_round()
+            self.wait_for_action(run)
+            if not this_round.full:
+                self.break_round(this_round)
         if not this_round.full:
             raise threading.BrokenBarrierError
         return arrival_index
 
+    def call_action(self) -> None:
+        """Call the action of a full round, if there is one; break the round if it fails."""
+        try:
+            if self.action is not None:
+                seen(self.action, *self.line_of_creation)()
+        except BaseException:
+            self.break_round(self.round)
+            raise
+
+    def wait_for_action(self, run: Run) -> None:
+        """Wait while the last lane of a round calls the action: it holds the barrier's lock in threading.Barrier.
+
+        Without this wait a lane could come to the full round, or replace it.
+        """
+
+        def is_free() -> bool:
+            return self.round.count < self.parties or self.round.broken
+
+        while not is_free():
+            super().wait(run, "waits for the action of", is_free, None)
+
     def reset(self) -> None:
-        if not self.run_is_over():
-            self.point("resets")
-            self.break_round()
+        """Break the round, and begin another one. After a run, do nothing."""
+        if self.end_round("resets"):
             self.round = Round()
 
     def abort(self) -> None:
         """Break the barrier: the lanes that wait at it get BrokenBarrierError. After a run, do nothing."""
-        if not self.run_is_over():
-            self.point("aborts")
-            self.break_round()
+        self.end_round("aborts")
 
-    def break_round(self) -> None:
-        self.round.broken = True
+    def end_round(self, verb: str) -> bool:
+        """Break the round, once no lane calls its action; return False after a run. verb: of the step."""
+        run = None if self.run_is_over() else self.point(verb)
+        if run is None:
+            return False
+        self.wait_for_action(run)
+        self.break_round(self.round)
+        return True
+
+    def break_round(self, broken: Round) -> None:
+        broken.broken = True
         self.recompute_runnable_lanes()

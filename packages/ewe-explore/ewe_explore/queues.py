@@ -72,7 +72,8 @@ class Queue(Primitive):
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked. Raises Full."""
-        if block and timeout is not None and timeout < 0:
+        # A queue without a limit ignores the timeout, as in the standard library
+        if block and self.maxsize > 0 and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("puts into")
         if run is not None and not self.has_room():

@@ -307,6 +307,8 @@ def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> st
 def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     """Describe how many threads a barrier still needs, and where the others are."""
     barrier = wait.target
+    if wait.verb.startswith("waits for the action"):
+        return f"{wait_clause(run, wait)}, and this action does not end. {others_of(run, wait)}".rstrip()
     came = barrier.round.count
     here = (
         {each.lane for each in run.problem.waits if each.target is barrier}
@@ -332,7 +334,7 @@ def silent_socket(run: Run, wait: BlockedLane) -> str:
         text += ": the bytes that it has sent fill the buffer, and no thread reads them any more."
     else:
         text += ": no bytes come, and no thread closes the other end."
-    other_end = target.partner
+    other_end = target.other_end
     if other_end is not None and other_end.is_in_backlog:
         return f"{text} No thread has accepted this connection. {others_of(run, wait)}".rstrip()
     uses = steps_on(run, other_end)
