@@ -39,7 +39,14 @@ from types import (
 from typing import Any
 
 from ewe_explore import points
-from ewe_explore.points import SOURCE_POINTS, SourcePoint, UsedParts, attribute_access, record
+from ewe_explore.points import (
+    SOURCE_POINTS,
+    FoundAccess,
+    SourcePoint,
+    access_to_parts,
+    attribute_access,
+    record,
+)
 from ewe_explore.reach import (
     AT_NAME,
     CONTAINERS,
@@ -50,7 +57,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, base_name
+from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, Run, base_name
 
 CALL_NAME = "_ewe_call"
 # Builtin functions that use no object which can change, or only call methods of the program
@@ -124,7 +131,7 @@ def callee(number: int, function: Any) -> Any:
     if isinstance(function, MethodType) and is_stand_in(function.__self__):
         name = function.__name__
         if name in METHODS_OF_SOCKETS and function.__module__ == f"{__package__}.network":
-            record(run, point, lambda: UsedParts(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
+            record(run, point, lambda: FoundAccess(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
         return function
     if isinstance(function, BuiltinFunctionType | type) and function in PURE_BUILTINS:
         return function
@@ -257,20 +264,17 @@ def note_call(
 
 def call_access(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, values: list[Any]
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return what a call uses: all within its arguments and the object of the method. values: these objects."""
     is_cache = isinstance(function, functools._lru_cache_wrapper)
     found = reached(values, run, with_attributes=True)
-    parts = [(function, "[]", True)] if is_cache else found.parts
+    parts = [PartUse(function, "[]", writes=True)] if is_cache else found.parts
     text = f"{point.name}()"
     if found.is_cut:
         run.note_unseen(f"all that {text} uses", point.file, point.line)
     if not parts:
         return None
-    changes = changes_arguments(function, name, owner)
-    (first, attribute, is_changed), *others = parts
-    access = UsedParts(first, attribute, writes=changes or is_changed)
-    access.more = [(each, part, changes or is_changed) for each, part, is_changed in others]
+    access = access_to_parts(parts, changes_arguments(function, name, owner))
     if is_cache or has_inner_steps(function, owner, values, run):
         access.unseen = f"the steps within {text}"
     elif found.calls_program:
@@ -306,7 +310,7 @@ def receiver(function: Any, args: tuple[Any, ...]) -> Any:
 
 def attribute_call(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, args: tuple[Any, ...]
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return the access of setattr(), getattr() and the like; None for other calls, and with wrong arguments."""
     by_method = {"__setattr__": True, "__delattr__": True, "__getattribute__": False}
     by_function: dict[Any, bool] = {setattr: True, delattr: True, getattr: False, hasattr: False}

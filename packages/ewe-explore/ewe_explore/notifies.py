@@ -10,7 +10,7 @@ Read next: waits.py, which asks for these reasons.
 from __future__ import annotations
 
 from ewe_explore.primitives import LOST_NOTIFY, Condition
-from ewe_explore.scheduler import BlockedLane, Run, Step
+from ewe_explore.scheduler import BlockedLane, PartKey, Run, Step
 from ewe_explore.wording import at_line, phrase
 
 
@@ -116,7 +116,7 @@ def silent_change(run: Run, wait: BlockedLane, began: int) -> Step | None:
     return max(found, key=lambda step: step.execution_index, default=None)
 
 
-def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, str | None], str]:
+def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[PartKey, str]:
     """Return what a lane has read under the lock before it began to wait: part of an object -> its value."""
     locked = time_of_lock(run, wait.lane, wait.target, began)
     steps = sorted(
@@ -129,7 +129,7 @@ def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, st
         ),
         key=lambda step: step.execution_index,
     )
-    values: dict[tuple[int, str | None], str] = {}
+    values: dict[PartKey, str] = {}
     for step in steps:
         if step.writes:  # a read before a write, as in `self.idle += 1`, was no test
             values.pop(step.key(), None)

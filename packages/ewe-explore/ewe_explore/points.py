@@ -44,7 +44,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step, base_name
+from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, Run, Step, base_name
 
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
@@ -58,7 +58,6 @@ FUNCTION_TYPES = (
     FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, staticmethod, classmethod, type,
 )  # fmt: skip
 HEAP_TYPE = 1 << 9  # in the flags of a class: attributes can be added to it
-More = list[tuple[Any, str | None, bool]]  # Step.more
 
 
 class Variable:
@@ -115,15 +114,15 @@ class ClassFacts(NamedTuple):
 
 
 @dataclass
-class UsedParts:
-    """The parts that an access uses.
+class FoundAccess:
+    """What an access uses now.
 
-    attribute: None for the whole object. writes: None if the SourcePoint says whether it changes the object.
+    target, attribute: as in PartUse. writes: None if the SourcePoint says whether it changes the object.
     """
 
     target: Any
     attribute: str | None
-    more: More = field(default_factory=list)
+    other_uses: list[PartUse] = field(default_factory=list)
     unseen: str = ""
     writes: bool | None = None
 
@@ -161,11 +160,11 @@ def at(number: int, value: Any = None) -> Any:
     if source_point.in_comparison:
         note_comparison(run, sys._getframe(1))
 
-    def find_access() -> UsedParts | None:
+    def find_access() -> FoundAccess | None:
         """Return what the access uses now."""
         access = access_of(run, source_point, target)
         if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
-            access.more += [(each, part, True) for each, part, _ in reached([inner], run).parts]
+            access.other_uses += [part._replace(writes=True) for part in reached([inner], run).parts]
         return access
 
     if record(run, source_point, find_access) and source_point.stores_object:
@@ -174,7 +173,7 @@ def at(number: int, value: Any = None) -> Any:
     return value
 
 
-def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedParts | None]) -> bool:
+def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundAccess | None]) -> bool:
     """Record an access as the next step; return whether it is one. Other lanes may run before it.
 
     find_access: returns what the access uses, None if it is no step. It is called again if other lanes have run,
@@ -196,7 +195,7 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedPa
         writes=writes,
         file=source_point.file,
         line=source_point.line,
-        more=tuple(access.more),
+        other_uses=tuple(access.other_uses),
         unseen=f"{unseen} {where}" if unseen else "",
     )
     note_aliases(run, step)
@@ -205,7 +204,8 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedPa
         return False
     run.point(step)
     if step.index < len(run.steps) - 1 and (access := find_access()) is not None:
-        step.more = (*step.more, (access.target, access.attribute, writes), *access.more)
+        first = PartUse(access.target, access.attribute, writes)
+        step.other_uses = (*step.other_uses, first, *access.other_uses)
         note_aliases(run, step)
     return True
 
@@ -213,7 +213,7 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedPa
 def note_aliases(run: Run, step: Step) -> None:
     """Note that a step uses an object that stands for parts of others (Run.aliases)."""
     if run.aliases:
-        for each in (step.target, *(each for each, _, _ in step.more)):
+        for each in (step.target, *(use.target for use in step.other_uses)):
             if id(each) in run.aliases:
                 run.note_unseen(run.aliases[id(each)][1], step.file, step.line)
 
@@ -234,10 +234,10 @@ def note_comparison(run: Run, frame: FrameType) -> None:
         )
 
 
-def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
+def access_of(run: Run, point: SourcePoint, target: Any) -> FoundAccess | None:
     """Return what an access uses; None if it is no step, because no other lane can observe it."""
     if point.kind == "name":
-        return UsedParts(point.variable, point.name)
+        return FoundAccess(point.variable, point.name)
     if point.kind == "late":
         run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
         return None
@@ -252,7 +252,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
     if point.kind == "item":  # any object may have items: __getitem__()
         is_plain = isinstance(target, CONTAINERS) or is_own_class(type(target), run)
         if isinstance(target, IMMUTABLE_TYPES) or is_plain:
-            return None if isinstance(target, IMMUTABLE_TYPES) else UsedParts(target, "[]")
+            return None if isinstance(target, IMMUTABLE_TYPES) else FoundAccess(target, "[]")
         return contents(run, point, target, deep=True)  # a view has the items of another object
     if point.kind == "call":
         return contents(run, point, target, deep=point.name in COMPARING_METHODS)
@@ -266,7 +266,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
 
 def contents(
     run: Run, point: SourcePoint, target: Any, deep: bool, with_attributes: bool = False
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return the access to the contents of an object; None if they cannot change.
 
     deep: the access also reads the contents of its elements.
@@ -279,14 +279,12 @@ def contents(
     elif point.kind != "display" and (
         not deep or all(type(each) in PLAIN_TYPES for each in elements(target))
     ):
-        return UsedParts(target, "[]")
+        return FoundAccess(target, "[]")
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
-    parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
+    parts = [each for each in found.parts if point.kind != "display" or each.target is not target]
     if not parts:
         return None
-    (first, attribute, changes), *others = parts
-    access = UsedParts(first, attribute, writes=point.writes or changes)
-    access.more = [(each, part, point.writes or changes) for each, part, changes in others]
+    access = access_to_parts(parts, point.writes)
     if found.is_cut:
         run.note_unseen(f"all that {point.text} contains", point.file, point.line)
     if found.calls_program and not isinstance(target, GeneratorType):
@@ -294,7 +292,15 @@ def contents(
     return access
 
 
-def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
+def access_to_parts(parts: list[PartUse], writes: bool) -> FoundAccess:
+    """Return the access that uses these parts, at least one. writes: it may change each of them."""
+    first, *others = [part._replace(writes=True) for part in parts] if writes else parts
+    return FoundAccess(first.target, first.attribute, others, writes=first.writes)
+
+
+def attribute_access(
+    run: Run, point: SourcePoint, target: Any, name: str, writes: bool
+) -> FoundAccess | None:
     """Return what an access to an attribute uses; None if no other lane can observe it."""
     if isinstance(target, IMMUTABLE_TYPES) or is_stand_in(target):
         if not is_attribute_of_program(target, name, run):
@@ -307,10 +313,12 @@ def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, write
         run.note_unseen(f"the use of {point.text} by other threads", point.file, point.line)
     facts = facts_of(type(target), run)
     own_classes = facts_of(target, run).classes if isinstance(target, type) else ()
-    more: More = [(each, name, False) for each in (*own_classes, *facts.classes) if each is not target]
-    access = UsedParts(target, name, more, writes=writes)
+    of_classes = [
+        PartUse(each, name, writes=False) for each in (*own_classes, *facts.classes) if each is not target
+    ]
+    access = FoundAccess(target, name, of_classes, writes=writes)
     if not isinstance(target, type) and facts.has_library_part:
-        access.more.append((target, "[]", writes))  # its methods without points use it
+        access.other_uses.append(PartUse(target, "[]", writes))  # its methods without points use it
     if not writes and name in facts.cached_properties:
         access.writes = True
         access.unseen = f"that {point.text} stores its value"
@@ -361,7 +369,7 @@ def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
         run.aliases[id(found)] = found, text
 
 
-def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
+def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> FoundAccess | None:
     """Return the access to an attribute that is not of the program: of a stand-in, or of another module."""
     if isinstance(target, IMMUTABLE_TYPES):
         if writes and isinstance(target, ModuleType):
@@ -378,20 +386,20 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
     value = attributes(target)[name]
     if isinstance(value, CONTAINERS):
         run.aliases[id(value)] = value, f"the accesses through {point.text}"
-    return None if callable(value) else UsedParts(target, None, writes=writes)
+    return None if callable(value) else FoundAccess(target, None, writes=writes)
 
 
-def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> UsedParts:
+def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> FoundAccess:
     """Return the access to a variable of a module of the student, as `module.name`."""
     names = MODULE_NAMES.get(str(vars(target).get("__file__")))
     if names is not None and name in names.variables:
-        return UsedParts(names.variables[name], name, writes=writes)
+        return FoundAccess(names.variables[name], name, writes=writes)
     if writes and ((names is not None and name in names.read_inside) or replaces_method(target, name)):
         run.note_unseen(f"the use of {point.text} within its module", point.file, point.line)
-    return UsedParts(target, name, writes=writes)
+    return FoundAccess(target, name, writes=writes)
 
 
-def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
+def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | None:
     """Return the read of an attribute that is called, as `self.callback()`; None for a method of its class.
 
     A method of a class is no step: replaces_method() notes a change of it.

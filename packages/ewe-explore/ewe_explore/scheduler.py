@@ -50,7 +50,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ewe.config.messages import Failure
 from ewe_explore.names import source
@@ -68,6 +68,7 @@ MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
 Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
+PartKey = tuple[int, str | None]  # a part of an object: its id(), and the part as in PartUse.attribute
 
 
 class Abandoned(BaseException):
@@ -90,12 +91,23 @@ class Named(Protocol):
     explorer_label: str
 
 
+class PartUse(NamedTuple):
+    """The use of one part of an object.
+
+    attribute: the name of an attribute or a variable, "[]" for the contents, None for the whole object.
+    """
+
+    target: Any
+    attribute: str | None
+    writes: bool
+
+
 @dataclass(slots=True)
 class Step:
     """One action that a lane did, or was about to do when the run ended.
 
     kind: read, write, call (an access to an object), sync (a primitive), life (a thread starts or ends), print.
-    target, attribute: the object and a part of it; None means the whole object. before: the old value of the part.
+    target, attribute: as in PartUse. before, after: the old and the new value of this part, as text.
     """
 
     lane: int
@@ -115,23 +127,20 @@ class Step:
     hidden: bool = False  # the next step shows the same action
     failed: bool = False  # a try without a wait, such as get_nowait(), that found the object not ready
     execution_index: int = -1  # its position in the order of execution; -1: the run ended before
-    # Other objects that the same action uses, such as the lists within a list: object, part, and whether it changes
-    more: tuple[tuple[Any, str | None, bool], ...] = ()
+    other_uses: tuple[PartUse, ...] = ()  # what else the same action uses, such as the lists within a list
     # What the explorer cannot see of the action. It matters if lanes share one of the objects; "": it sees all
     unseen: str = ""
 
-    def key(self) -> tuple[int, str | None]:
+    def key(self) -> PartKey:
         """Return an identifier of the object and its part, unique within one run."""
         return id(self.target), self.attribute
 
-    def uses(self) -> list[tuple[tuple[int, str | None], bool]]:
-        """Return the identifiers of all objects that the action uses, each with whether it changes the object."""
-        first = (self.key(), self.writes)
-        return (
-            [first, *(((id(each), part), writes) for each, part, writes in self.more)]
-            if self.more
-            else [first]
-        )
+    def uses(self) -> list[tuple[PartKey, bool]]:
+        """Return the identifiers of all parts that the action uses, each with whether it changes the part."""
+        found = [(self.key(), self.writes)]
+        if self.other_uses:
+            found += [((id(use.target), use.attribute), use.writes) for use in self.other_uses]
+        return found
 
 
 @dataclass(slots=True)
@@ -278,7 +287,7 @@ class Run:
         self.ends_decide = False
         self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
         # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
-        self.under_lock: dict[tuple[tuple[int, str | None], int, bool], Step] = {}
+        self.under_lock: dict[tuple[PartKey, int, bool], Step] = {}
         # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
         self.aliases: dict[int, tuple[Any, str]] = {}
         self.own_modules: set[str] = set()  # names of the modules that have points

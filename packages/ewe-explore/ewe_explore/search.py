@@ -39,10 +39,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step, base_name
+from ewe_explore.scheduler import Lane, Options, PartKey, Problem, Run, Schedule, Step, base_name
 
 Start = Callable[[Run], None]  # executes the program in a run
-Key = tuple[int, str | None]  # an object, or a part of it (Step.key())
 Line = tuple[str, int, str, str]  # a place in the source: file, line, verb, and the text of the access
 SharedLines = set[Line]  # lines at which a switch can matter
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
@@ -328,27 +327,27 @@ def line_of(step: Step) -> Line:
     return step.file, step.line, step.verb, step.name if step.kind in ("read", "write") else ""
 
 
-def matters(step: Step, shared: set[Key]) -> bool:
+def matters(step: Step, shared: set[PartKey]) -> bool:
     """Return whether a switch before a step can change the result. The end of a lane may end the run."""
     if step.target is None:
         return False
     return step.kind == "life" or any(key in shared for key, _ in step.uses())
 
 
-def shared_keys(run: Run) -> set[Key]:
+def shared_keys(run: Run) -> set[PartKey]:
     """Return the objects, or their parts, that several lanes use and one lane changes.
 
     A change counts only if another user of the object had started before: an object that a thread prepares before
     it starts another thread is not shared.
     """
-    users: dict[Key, int] = {}  # -> a set of lanes, as an integer with a bit for each
+    users: dict[PartKey, int] = {}  # -> a set of lanes, as an integer with a bit for each
     for step in run.steps:
         if step.target is not None:
             for key, _ in step.uses():
                 users[key] = users.get(key, 0) | 1 << step.lane
     several = {key for key, lanes in users.items() if lanes & (lanes - 1)}  # more than one bit is set
     start_indexes = [lane.start_index for lane in run.lanes]
-    found: set[Key] = set()
+    found: set[PartKey] = set()
     for step in run.steps:
         if step.target is None:
             continue
@@ -369,7 +368,7 @@ def unseen_under_locks(run: Run) -> Iterator[str]:
     """
     if not run.under_lock:
         return
-    lanes: dict[Key, set[tuple[int, bool]]] = {}
+    lanes: dict[PartKey, set[tuple[int, bool]]] = {}
     for step in run.steps:
         if step.target is not None:
             for key, writes in step.uses():

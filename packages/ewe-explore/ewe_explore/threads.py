@@ -14,7 +14,7 @@ from typing import Any
 
 from ewe_explore.calls import seen
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, line_of_program, synchronization_step
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, PartUse, Run, line_of_program, synchronization_step
 
 
 def lane_name(run: Run, target: Any) -> str:
@@ -110,7 +110,7 @@ class Thread(Primitive):
             # The thread is that of the step "starts"
             target = self if self.explored_lane is None else self.explored_lane
             step = synchronization_step(ACTIVE_RUNS[-1], "looks at", target, self.explorer_label)
-            step.writes, step.more = False, ((self, None, False),)
+            step.writes, step.other_uses = False, (PartUse(self, None, writes=False),)
             ACTIVE_RUNS[-1].point(step)
         return self.explored_lane is not None and not self.explored_lane.done
 
