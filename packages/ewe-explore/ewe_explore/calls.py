@@ -144,15 +144,19 @@ def callee(number: int, function: Any) -> Any:
         return function
     if not callable(function):  # the call fails
         return function
-    return SeenCall(point, function, is_recorded)
+    return CallWithStep(point, function, is_recorded)
 
 
-def seen(function: Any, file: str, line: int, text: str = "") -> Any:
-    """Return a function that the explorer calls for the program, with a step around it: the target of a thread."""
+def with_step(function: Any, file: str, line: int) -> Any:
+    """Return a function that the explorer calls for the program, such as the target of a thread.
+
+    It gets a step around it if its own steps are not seen. file, line: of the program, for this step.
+    """
     if not ACTIVE_RUNS or is_seen(function, ACTIVE_RUNS[-1]):
         return function
-    name = text or str(getattr(function, "__name__", "a function"))
-    return SeenCall(SourcePoint(file, line, "function", f"{name}(…)", name, True, "calls"), function)
+    name = str(getattr(function, "__name__", "a function"))
+    point = SourcePoint(file, line, kind="function", text=f"{name}(…)", name=name, writes=True, verb="calls")
+    return CallWithStep(point, function)
 
 
 def is_seen(function: Any, run: Run) -> bool:
@@ -209,7 +213,7 @@ def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
     return program_vars
 
 
-class SeenCall:
+class CallWithStep:
     """A function without points, with a step around its call. Its other attributes are those of the function."""
 
     def __init__(self, point: SourcePoint, function: Any, is_recorded: bool = False) -> None:
@@ -220,13 +224,23 @@ class SeenCall:
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
-        if run is None or run.inside_invariant:
-            return self.function(*args, **named)
-        point, module = self.point, module_of(self.function)
-        is_python = isinstance(self.function, FunctionType | MethodType)
-        if is_python or is_on_replacements(module):
-            args = tuple(self.as_seen(each) for each in args)
-            named = {key: self.as_seen(each) for key, each in named.items()}
+        if run is not None and not run.inside_invariant:
+            module = module_of(self.function)
+            is_python = isinstance(self.function, FunctionType | MethodType)
+            if is_python or is_on_replacements(module):  # it may call an argument later
+                args = tuple(self.callback(each) for each in args)
+                named = {key: self.callback(each) for key, each in named.items()}
+            self.record_call(run, module, args, named)
+        return self.function(*args, **named)
+
+    def callback(self, argument: Any) -> Any:
+        """Return an argument, with a step around it if it is the method of a container, such as items.append."""
+        is_method = isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, CONTAINERS)
+        return with_step(argument, self.point.file, self.point.line) if is_method else argument
+
+    def record_call(self, run: Run, module: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Record the step of the call, or note what the explorer does not see of it. module: of the function."""
+        point = self.point
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
         if self.is_recorded:
@@ -235,12 +249,6 @@ class SeenCall:
             note_call(run, point, self.function, args, named)
         elif self.function is getattr and args[1:2] == ("__dict__",):
             points.note_dict(run, point, args[0])
-        return self.function(*args, **named)
-
-    def as_seen(self, argument: Any) -> Any:
-        """Return an argument of a library that calls it later, such as pool.submit(items.append, 1)."""
-        is_method = isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, CONTAINERS)
-        return seen(argument, self.point.file, self.point.line) if is_method else argument
 
 
 def note_call(
@@ -330,8 +338,11 @@ def attribute_call(
 
 
 def note_items(run: Run, method: Any, arguments: list[Any]) -> None:
-    """Note a method such as extend() if its argument runs code of the program, between two of its items."""
-    last = run.current.last
+    """Note a method such as extend() if its argument runs code of the program, between two of its items.
+
+    method: of a container. A point has recorded the call as the last step of the lane.
+    """
+    last = run.current.last_step
     if last is None or last.target is not method.__self__ or last.unseen:
         return
     if reached(arguments, run).calls_program:

@@ -44,7 +44,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, Run, Step, base_name
+from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, PendingAccess, Run, Step, base_name
 
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
@@ -146,9 +146,9 @@ def at(number: int, value: Any = None) -> Any:
     inner: Any = None
     if source_point.is_second:  # the first point has put the object on the stack `pending`
         pending = run.current.pending
-        if all(second != number for second, _, _ in pending):
+        if all(each.second_point != number for each in pending):
             return value  # the first point stored no object; the others on the stack belong to other accesses
-        while pending[-1][0] != number:
+        while pending[-1].second_point != number:
             pending.pop()  # of an access that an exception has ended before its second point
         _, target, inner = pending.pop()
     elif source_point.kind == "call":
@@ -169,7 +169,7 @@ def at(number: int, value: Any = None) -> Any:
 
     if record(run, source_point, find_access) and source_point.stores_object:
         changed = target if source_point.kind == "item" else stored_value(target, source_point.name)
-        run.current.pending.append((number + 1, target, changed))
+        run.current.pending.append(PendingAccess(number + 1, target, changed))
     return value
 
 
@@ -200,7 +200,7 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundA
     )
     note_aliases(run, step)
     if not run.current.has_points:
-        run.under_lock.setdefault((step.key(), step.lane, step.writes), step)
+        run.accesses_in_queues.setdefault((step.key(), step.lane, step.writes), step)
         return False
     run.point(step)
     if step.index < len(run.steps) - 1 and (access := find_access()) is not None:
@@ -223,8 +223,8 @@ def note_comparison(run: Run, frame: FrameType) -> None:
 
     The container is used again after these steps, without a point. frame: of the method.
     """
-    last, caller = run.current.last, frame.f_back
-    if caller is not None and caller.f_code.co_qualname == "SeenCall.__call__":
+    last, caller = run.current.last_step, frame.f_back
+    if caller is not None and caller.f_code.co_qualname == "CallWithStep.__call__":
         caller = caller.f_back
     if last is None or caller is None or last.attribute != "[]" or last.unseen:
         return
@@ -482,7 +482,7 @@ def hold(number: int, value: Any) -> Any:
     run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
     # Elsewhere at() makes no point, so it would not take the object from the stack again
     if run is not None and not run.inside_invariant:
-        run.current.pending.append((number + 1, value, None))
+        run.current.pending.append(PendingAccess(number + 1, value, changed=None))
         run.current.receiver = value
     return value
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ewe_explore.calls import seen
+from ewe_explore.calls import with_step
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
     ACTIVE_RUNS,
@@ -63,9 +63,9 @@ class Primitive:
         name = name_of(*self.line_of_creation) or type(self).__name__.lower()
         return f"{name} {self.creation_number}" if several else name
 
-    def step(self, run: Run, verb: str, note: str = "") -> Step:
-        """Return a step of the current lane on this primitive."""
-        return synchronization_step(run, verb, self, note=note)
+    def step(self, run: Run, verb: str, note: str = "", writes: bool = True) -> Step:
+        """Return a step of the current lane on this primitive. writes: it may change the primitive."""
+        return synchronization_step(run, verb, self, note=note, writes=writes)
 
     def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
         """Record a step, and let the scheduler decide which lane runs next. Return the run.
@@ -86,12 +86,11 @@ class Primitive:
         """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
         return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
 
-    def look(self) -> None:
+    def look(self, verb: str = "looks at") -> None:
         """Record a step that only reads, and let the scheduler decide which lane runs next."""
         if not self.run_is_over() and not inside_invariant():
-            step = self.step(ACTIVE_RUNS[-1], "looks at")
-            step.writes = False  # a synchronization step counts as a write otherwise
-            ACTIVE_RUNS[-1].point(step)
+            run = ACTIVE_RUNS[-1]
+            run.point(self.step(run, verb, writes=False))
 
     def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
         """Return whether an invariant could acquire this primitive. Neither this nor its release changes anything.
@@ -121,7 +120,7 @@ class Primitive:
         verb: of the wait, in the timeline. then: the verb of the step after it, such as "acquires"; "" for no step.
         The step before the wait was the attempt at the same operation: with `then`, the timeline hides it.
         """
-        last_step = run.current.last
+        last_step = run.current.last_step
         if then and last_step is not None and last_step.target is self:
             last_step.hidden = True
         in_time = run.block(Primitive.step(self, run, verb), ready, seconds, spurious)
@@ -132,8 +131,8 @@ class Primitive:
 
     def note_failure(self, run: Run) -> bool:
         """Note that the last step has failed, because the caller does not wait; return False."""
-        if run.current.last is not None:
-            run.current.last.failed = True
+        if run.current.last_step is not None:
+            run.current.last_step.failed = True
         return False
 
 
@@ -181,7 +180,7 @@ class Lock(Primitive):
     def become_owner(self, run: Run) -> None:
         """Make the current lane the owner of the lock."""
         self.owner = run.current
-        run.current.held.append(self)
+        run.current.held_locks.append(self)
         self.recompute_runnable_lanes()
 
     def release(self) -> None:
@@ -203,8 +202,8 @@ class Lock(Primitive):
     def free_lock(self) -> None:
         """Free the lock without a step; lanes that wait for it become runnable."""
         owner, self.owner = self.owner, None
-        if owner is not None and self in owner.held:
-            owner.held.remove(self)
+        if owner is not None and self in owner.held_locks:
+            owner.held_locks.remove(self)
         self.recompute_runnable_lanes()
 
     def _at_fork_reinit(self) -> None:
@@ -389,7 +388,7 @@ class Condition(Primitive):
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
         self.point(verb)
-        step = ACTIVE_RUNS[-1].current.last
+        step = ACTIVE_RUNS[-1].current.last_step
         waiting = list(self.waiters)  # read after the point, because a waiter may have timed out there
         if step is not None and not waiting:
             step.note = LOST_NOTIFY
@@ -561,7 +560,7 @@ class Barrier(Primitive):
         """Call the action of a full round, if there is one; break the round if it fails."""
         try:
             if self.action is not None:
-                seen(self.action, *self.line_of_creation)()
+                with_step(self.action, *self.line_of_creation)()
         except BaseException:
             self.break_round(self.round)
             raise

@@ -76,7 +76,7 @@ class ExploredProgram:
     def join_all(self, run: Run) -> None:
         """Wait for every thread that is not a daemon, as the interpreter does at its end."""
         for lane in list(run.lanes[1:]):
-            if not lane.daemon and lane.thread is not None and not lane.done:
+            if not lane.daemon and lane.thread is not None and not lane.has_ended:
                 lane.thread.join()
 
 

@@ -113,23 +113,16 @@ class Queue(Primitive):
         return self.get(block=False)
 
     def qsize(self) -> int:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return self.current_size()
 
     def empty(self) -> bool:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return self.current_size() == 0
 
     def full(self) -> bool:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return 0 < self.maxsize <= self.current_size()
-
-    def add_reading_point(self) -> None:
-        """Add a scheduling point for a method that only reads the size."""
-        if not self.run_is_over() and not ACTIVE_RUNS[-1].inside_invariant:
-            step = self.step(ACTIVE_RUNS[-1], "looks at the size of")
-            step.writes = False  # a synchronization step counts as a write otherwise
-            ACTIVE_RUNS[-1].point(step)
 
     def task_done(self) -> None:
         """Count an item as done, as queue.Queue does: join() ends when all are."""

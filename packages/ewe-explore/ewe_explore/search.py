@@ -250,7 +250,7 @@ class Search:
             if line not in self.shared_lines:
                 self.shared_lines.add(line)
                 self.try_skipped(line)
-        self.unseen.update(dict.fromkeys(unseen_under_locks(run)))
+        self.unseen.update(dict.fromkeys(unseen_in_queues(run)))
         return decisions
 
     def try_skipped(self, line: Line) -> None:
@@ -361,19 +361,19 @@ def shared_keys(run: Run) -> set[PartKey]:
     return found
 
 
-def unseen_under_locks(run: Run) -> Iterator[str]:
+def unseen_in_queues(run: Run) -> Iterator[str]:
     """Yield the accesses within the methods of a queue that conflict with a step of another lane.
 
     These accesses are no steps (Lane.has_points): the queue's lock excludes only other calls of the queue.
     """
-    if not run.under_lock:
+    if not run.accesses_in_queues:
         return
     lanes: dict[PartKey, set[tuple[int, bool]]] = {}
     for step in run.steps:
         if step.target is not None:
             for key, writes in step.uses():
                 lanes.setdefault(key, set()).add((step.lane, writes))
-    for step in run.under_lock.values():
+    for step in run.accesses_in_queues.values():
         for key, writes in step.uses():
             if any(lane != step.lane and (writes or also) for lane, also in lanes.get(key, ())):
                 yield f"{step.name} within a method that a queue calls ({base_name(step.file)}:{step.line})"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ewe_explore.calls import seen
+from ewe_explore.calls import with_step
 from ewe_explore.primitives import Event, Primitive
 from ewe_explore.scheduler import ACTIVE_RUNS, Lane, PartUse, Run, line_of_program, synchronization_step
 
@@ -64,7 +64,7 @@ class Thread(Primitive):
     def run(self) -> None:
         """Call the target. A subclass may override this."""
         if self._target is not None:
-            seen(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
+            with_step(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
 
     def start(self) -> None:
         """Start the real thread of a new lane. The point after that decides whether the lane runs at once."""
@@ -98,21 +98,24 @@ class Thread(Primitive):
             return
         if lane is ACTIVE_RUNS[-1].current:
             raise RuntimeError("cannot join current thread")
-        if run is not None and not lane.done:
-            Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
-        if run is not None and lane.done and run.current.number == 0:
+        if run is not None and not lane.has_ended:
+            Primitive.wait(
+                self, run, "waits for the end of", lambda: lane.has_ended, timeout, "sees the end of"
+            )
+        if run is not None and lane.has_ended and run.current.number == 0:
             lane.is_joined = True
 
     def is_alive(self) -> bool:
         """Return whether the thread has begun and not ended. It is a step: start and end change the answer."""
         if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
-            # The lane is the target of the step "ends", too, so the search knows that the order of both matters.
-            # The thread is that of the step "starts"
+            run = ACTIVE_RUNS[-1]
+            # The search must know that the order of this step and of two others matters. The step "ends" has the
+            # lane as its target, and the step "starts" has the thread
             target = self if self.explored_lane is None else self.explored_lane
-            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", target, self.explorer_label)
-            step.writes, step.other_uses = False, (PartUse(self, None, writes=False),)
-            ACTIVE_RUNS[-1].point(step)
-        return self.explored_lane is not None and not self.explored_lane.done
+            step = synchronization_step(run, "looks at", target, self.explorer_label, writes=False)
+            step.other_uses = (PartUse(self, None, writes=False),)
+            run.point(step)
+        return self.explored_lane is not None and not self.explored_lane.has_ended
 
     @property
     def name(self) -> str:
@@ -179,7 +182,7 @@ class Timer(Thread):
     def run(self) -> None:
         self.finished.wait(self.interval)
         if not self.finished.is_set():
-            seen(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
+            with_step(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
         self.finished.set()
 
 
@@ -213,7 +216,7 @@ def enumerate_threads() -> list[Any]:
     ACTIVE_RUNS[-1].note_unseen(
         "the ends of threads that threading.enumerate() leaves out", *line_of_program()
     )
-    return [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
+    return [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.has_ended]
 
 
 def get_ident() -> int:
@@ -227,7 +230,7 @@ def start_new_thread(
     """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
     run = ACTIVE_RUNS[-1]
     line = line_of_program()
-    target = lambda: seen(function, *line)(*args, **(kwargs or {}))  # noqa: E731
+    target = lambda: with_step(function, *line)(*args, **(kwargs or {}))  # noqa: E731
     lane = run.add_lane(lane_name(run, function), target, daemon=True)
     run.start_thread(lane)
     run.point(synchronization_step(run, "starts", lane, lane.name))

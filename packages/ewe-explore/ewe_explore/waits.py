@@ -5,8 +5,8 @@ When no thread can go on, each thread has ended or waits. For each thread that w
 - the history of the object: which thread has taken the lock, got the items of the queue, or called set();
 - the state of the thread that could have ended the wait: it has ended, or it waits itself, and for what.
 
-Both come from the run at its failure. After the failure, the scheduler ends every thread, so Lane.done says nothing
-about the end of a thread before the failure. The step "ends" of a thread does.
+Both come from the run at its failure. After the failure the scheduler ends every thread, so Lane.has_ended says
+nothing about the end of a thread before the failure. The step "ends" of a thread does.
 
     waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
       └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
@@ -140,7 +140,7 @@ def reason_of_one(run: Run, wait: BlockedLane) -> str:
 
 
 def has_ended(run: Run, lane: int) -> bool:
-    """Return whether a lane had ended before the failure. Not Lane.done: at the end of a run every lane ends."""
+    """Return whether a lane had ended before the failure. Lane.has_ended is true of all lanes after a run."""
     return any(step.lane == lane and step.kind == "life" and step.verb == "ends" for step in run.steps)
 
 

@@ -232,7 +232,7 @@ def test_the_threads_of_an_interrupted_run_end(tmp_path: Path, monkeypatch: pyte
     run = Run(Replay(()), explored.options)
     with pytest.raises(KeyboardInterrupt):
         explored.start(run)
-    assert [lane.done for lane in run.lanes] == [True, True]
+    assert [lane.has_ended for lane in run.lanes] == [True, True]
 
 
 @pytest.mark.parametrize(
