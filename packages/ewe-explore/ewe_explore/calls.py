@@ -214,7 +214,7 @@ def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
 
 
 class CallWithStep:
-    """A function without points, with a step around its call. Its other attributes are those of the function."""
+    """A function without points, with a step around its call."""
 
     def __init__(self, point: SourcePoint, function: Any, is_recorded: bool = False) -> None:
         """is_recorded: a point of the method's object has recorded the call as a step."""

@@ -173,6 +173,13 @@ def at(number: int, value: Any = None) -> Any:
     return value
 
 
+def forget_frames() -> None:
+    """Forget the frames of a detailed run: they would keep its objects, and have the values of that run."""
+    for names in MODULE_NAMES.values():
+        for variable in names.variables.values():
+            variable.frame = None
+
+
 def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundAccess | None]) -> bool:
     """Record an access as the next step; return whether it is one. Other lanes may run before it.
 

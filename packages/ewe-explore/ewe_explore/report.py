@@ -226,7 +226,7 @@ def explore(
         seconds=0.0,
         exhaustive=failed is None and search.exhausted() and not search.unseen and not program.unseen,
         levels=search.finished_levels(),
-        longest=search.longest,
+        longest=search.most_steps,
         most_lanes=search.most_lanes,
         unseen=(*search.unseen, *(program.unseen if search.exhausted() else ())),
     )

@@ -110,7 +110,7 @@ class Priorities:
 
 @dataclass
 class FailingSchedule:
-    """A failing schedule. complete: every smaller schedule passes, or fails in another way.
+    """A failing schedule. steps: of its run. complete: every smaller schedule passes, or fails in another way.
 
     others: a smaller schedule fails in another way.
     """
@@ -138,7 +138,7 @@ def failure_of(run: Run) -> FailingSchedule:
 class Level:
     """The untried schedules with the same number of deviations. tried: the number of tried ones."""
 
-    waiting: deque[Schedule] = field(default_factory=deque)
+    untried: deque[Schedule] = field(default_factory=deque)
     tried: int = 0
     dropped: bool = False  # there were more than MAX_UNTRIED_SCHEDULES
 
@@ -163,7 +163,7 @@ class Search:
         self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
         self.priority_runs = 0  # runs with random priorities
-        self.longest = 0  # the most steps of a run so far
+        self.most_steps = 0  # the most steps of a run so far
         self.most_lanes = 0  # of a run so far
 
     def attempt(self) -> Run | None:
@@ -183,7 +183,7 @@ class Search:
 
     def exhausted(self) -> bool:
         """Return whether every schedule of every level was tried."""
-        return all(not level.waiting and not level.dropped for level in self.levels)
+        return all(not level.untried and not level.dropped for level in self.levels)
 
     def run_level(self, schedule: Schedule) -> Run:
         """Try a schedule, and add its extensions by one deviation to the next level.
@@ -209,10 +209,10 @@ class Search:
         if len(self.levels) == depth:
             self.levels.append(Level())
         level = self.levels[depth]
-        if len(level.waiting) >= MAX_UNTRIED_SCHEDULES:
+        if len(level.untried) >= MAX_UNTRIED_SCHEDULES:
             level.dropped = True
         else:
-            level.waiting.append((*schedule, deviation))
+            level.untried.append((*schedule, deviation))
 
     def keep_skipped(self, run: Run, schedule: Schedule, after: int) -> None:
         """Keep the decisions of a run, after the number `after`, at which deviations() yields nothing.
@@ -276,13 +276,13 @@ class Search:
     def execute(self, strategy: Replay | Priorities) -> Run:
         """Run the program once; return the run. Add the lines of its accesses to shared objects to `shared_lines`.
 
-        Also raise `longest`, the most steps of a run, and `decision_count`, the most decisions of a run at such
+        Also raise `most_steps`, the most steps of a run, and `decision_count`, the most decisions of a run at such
         accesses. Priorities change only there, so decision_count is the k of the module's docstring.
         """
         run = Run(strategy, self.options)
         self.start(run)
         self.runs += 1
-        self.longest = max(self.longest, len(run.steps))
+        self.most_steps = max(self.most_steps, len(run.steps))
         self.most_lanes = max(self.most_lanes, len(run.lanes))
         self.decision_count = max(self.decision_count, self.note_run(run))
         return run
@@ -290,12 +290,12 @@ class Search:
     def take(self) -> Schedule | None:
         """Return an untried schedule of the lowest level that has one, chosen at random."""
         for level in self.levels:
-            if level.waiting:
+            if level.untried:
                 # Rotate by a small random number: the order stays similar, but differs between seeds.
-                index = self.random.randrange(min(len(level.waiting), MAX_ROTATION))
-                level.waiting.rotate(-index)
-                found = level.waiting.popleft()
-                level.waiting.rotate(index)
+                index = self.random.randrange(min(len(level.untried), MAX_ROTATION))
+                level.untried.rotate(-index)
+                found = level.untried.popleft()
+                level.untried.rotate(index)
                 return found
         return None
 
@@ -316,7 +316,7 @@ class Search:
         """Return the number of deviations up to which every schedule was tried; -1 if no level is complete."""
         done = -1
         for depth, level in enumerate(self.levels):
-            if level.waiting or level.dropped:
+            if level.untried or level.dropped:
                 break
             done = depth
         return done
