@@ -147,7 +147,8 @@ class Socket(Primitive):
         if dont_wait or self.timeout == 0.0:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         limited = self.timeout is None and receives
-        if not self.wait(run, verb, ready, self.receive_timeout_s if limited else self.timeout, then):
+        seconds = self.receive_timeout_s if limited else self.timeout
+        if not self.wait(run, verb, ready, seconds, then=then):
             if limited:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             raise TimeoutError("timed out")
@@ -417,7 +418,11 @@ class Selection(Primitive):
             return []
         if not find_ready() and seconds != 0:
             self.wait(
-                run, "waits for a socket of", lambda: bool(find_ready()), seconds, "looks at the sockets of"
+                run,
+                "waits for a socket of",
+                lambda: bool(find_ready()),
+                seconds,
+                then="looks at the sockets of",
             )
         return find_ready()
 

@@ -169,7 +169,7 @@ class Lock(Primitive):
         if self.owner is not None:
             if not blocking:
                 return self.note_failure(run)
-            if not self.wait(run, "waits for", self.is_free, seconds, "acquires"):
+            if not self.wait(run, "waits for", self.is_free, seconds, then="acquires"):
                 return False
         self.become_owner(run)
         return True
@@ -377,12 +377,12 @@ class Condition(Primitive):
         self.wake("notifies", n)
 
     def notify_all(self) -> None:
-        self.wake("notifies all of", len(self.waiters))
+        self.wake("notifies all of", None)
 
     notifyAll = notify_all
 
-    def wake(self, verb: str, count: int) -> None:
-        """Notify `count` waiters, in the order in which they began to wait; all of them for notify_all()."""
+    def wake(self, verb: str, count: int | None) -> None:
+        """Notify `count` waiters (None: all), in the order in which they began to wait. verb: of the step."""
         if self.run_is_over():
             return
         if not self.lock.is_mine():
@@ -392,7 +392,7 @@ class Condition(Primitive):
         waiting = list(self.waiters)  # read after the point, because a waiter may have timed out there
         if step is not None and not waiting:
             step.note = LOST_NOTIFY
-        for waiter in waiting[: count if verb == "notifies" else None]:
+        for waiter in waiting[:count]:
             waiter.notified, waiter.lane.notified = True, step
             self.waiters.remove(waiter)
         self.recompute_runnable_lanes()
@@ -423,7 +423,7 @@ class Semaphore(Primitive):
         if self._value == 0:
             if not blocking:
                 return self.note_failure(run)
-            if not self.wait(run, "waits for", lambda: self._value > 0, timeout, "acquires"):
+            if not self.wait(run, "waits for", lambda: self._value > 0, timeout, then="acquires"):
                 return False
         self._value -= 1
         self.recompute_runnable_lanes()
@@ -495,7 +495,7 @@ class Event(Primitive):
             return self.flag
         # Not the flag: a clear() may follow the set() before this lane gets its turn
         earlier = self.set_count
-        return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, "sees")
+        return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, then="sees")
 
 
 class Round:
@@ -548,7 +548,11 @@ class Barrier(Primitive):
             self.recompute_runnable_lanes()
             return arrival_index
         seconds = self.timeout if timeout is None else timeout
-        if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):
+
+        def is_over() -> bool:
+            return this_round.full or this_round.broken
+
+        if not super().wait(run, "waits at", is_over, seconds, then="leaves"):
             self.wait_for_action(run)
             if not this_round.full:
                 self.break_round(this_round)

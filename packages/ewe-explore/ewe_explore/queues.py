@@ -71,7 +71,10 @@ class Queue(Primitive):
         return self.is_shutdown or self.current_size() > 0
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked. Raises Full."""
+        """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked.
+
+        `run` is None, and nothing waits, outside of a run and within an invariant. Raises Full, ShutDown.
+        """
         # A queue without a limit ignores the timeout, as in the standard library
         if block and self.maxsize > 0 and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
@@ -80,7 +83,7 @@ class Queue(Primitive):
             if not block:
                 self.note_failure(run)
                 raise Full
-            if not self.wait(run, "waits for room in", self.has_room, timeout, "puts into"):
+            if not self.wait(run, "waits for room in", self.has_room, timeout, then="puts into"):
                 raise Full
         if self.is_shutdown:
             raise ShutDown
@@ -89,7 +92,7 @@ class Queue(Primitive):
         self.recompute_runnable_lanes()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next item as queue.Queue does; a lane that has to wait is blocked. Raises Empty."""
+        """Return the next item as queue.Queue does; a lane that has to wait is blocked. Raises Empty, ShutDown."""
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("gets from")
@@ -98,7 +101,7 @@ class Queue(Primitive):
                 if run is not None:
                     self.note_failure(run)
                 raise Empty
-            if not self.wait(run, "waits for an item of", self.has_item, timeout, "gets from"):
+            if not self.wait(run, "waits for an item of", self.has_item, timeout, then="gets from"):
                 raise Empty
         if self.current_size() == 0:
             raise ShutDown
@@ -137,7 +140,9 @@ class Queue(Primitive):
     def join(self) -> None:
         run = self.point("joins")
         if run is not None and self.unfinished_tasks:
-            self.wait(run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, "sees")
+            self.wait(
+                run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, then="sees"
+            )
 
     def shutdown(self, immediate: bool = False) -> None:
         """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown.
