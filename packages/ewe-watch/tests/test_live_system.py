@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
+from ewe_watch.live.director import Director
 from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
@@ -72,6 +74,51 @@ def test_a_model_for_which_there_is_no_process_leaves_nothing_open(
     with pytest.raises(StartFailure, match="thread does not start: Resource temporarily unavailable"):
         ModelProcess(parse_choice("-t"), tmp_path, 1, guard)
     assert set(os.listdir("/proc/self/fd")) == before and not list(tmp_path.iterdir())
+
+
+def test_a_server_from_outside_for_which_there_is_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(foreign, "free_port", refuse)
+    guard: Any = None
+    with pytest.raises(StartFailure, match="server does not start: Too many open files"):
+        ForeignProcess(foreign.foreign_choice("./server {port}"), tmp_path, 1, guard)
+
+
+def test_a_model_that_cannot_be_changed_goes_on() -> None:
+    """Also if the system refuses a descriptor: the error then comes from anywhere in the start."""
+    director: Any = object.__new__(Director)
+    director.lock, director.clients = threading.RLock(), SimpleNamespace(let_go=lambda *_, **__: None)
+    process = SimpleNamespace(stop=lambda: None)
+    before = SimpleNamespace(choice=parse_choice("-p"), clients=None, process=process)
+    director.models, director.publish_all = [before], lambda: None
+
+    def start(choice: Any) -> str:
+        if choice is not before.choice:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return "started again"
+
+    director.start = start
+    with pytest.raises(OSError, match="Too many open files"):
+        director.change(0, {"poolthreads": "2"})
+    assert director.models == ["started again"]
+
+
+@pytest.mark.starts_processes
+def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, the number of its process group may be that of another program."""
+    guard: Any = SimpleNamespace(remove=lambda group: None)
+    server = ServerProcess()
+    server.process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    server.pid, server.guard, server.log = server.process.pid, guard, tmp_path / "log"
+    server.stop()
+    signals: list[int] = []
+    monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
+    server.stop()
+    assert signals == [] and not server.alive()
 
 
 @pytest.mark.starts_processes

@@ -49,6 +49,7 @@ class ServerProcess:
     port: int
     description: str
     log: Path
+    is_stopped = False
 
     def read(self) -> tuple[bytes, list[TraceEvent]]:
         """Return the lines of the trace that have come, and their events. It never waits."""
@@ -63,7 +64,13 @@ class ServerProcess:
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """End the server with all its processes, and remove its log."""
+        """End the server with all its processes, and remove its log. A second call does nothing.
+
+        The process group has ended then, and its number may be that of another program.
+        """
+        if self.is_stopped:
+            return
+        self.is_stopped = True
         if self.alive():
             self.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
