@@ -157,15 +157,13 @@ class ForeignProcess(ServerProcess):
             raise StartFailure(f"--command works on Linux on {' and '.join(CALLS)}")
         self.call_names = CALLS[platform.machine()]
         self.log = directory / f"log-{number}"
-        self.port = free_port()
         self.description = UNSEEN
-        values = {
-            "port": str(self.port),
-            "root": str(directory / "htdocs"),
-            "workers": DEFAULT_WORKERS,
-        } | choice.values
-        words = [HOLES.sub(lambda hole: values[hole[1]], word) for word in shlex.split(choice.line)]
+        values = {"root": str(directory / "htdocs"), "workers": DEFAULT_WORKERS} | choice.values
+        words = shlex.split(choice.line)
         try:
+            self.port = free_port()
+            values["port"] = str(self.port)
+            words = [HOLES.sub(lambda hole: values[hole[1]], word) for word in words]
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -279,22 +277,23 @@ class ForeignProcess(ServerProcess):
         threads_left = MOST_THREADS
         for pid in [self.pid, *descendants(self.pid)]:
             with suppress(OSError):
-                for thread in os.listdir(f"/proc/{pid}/task")[:threads_left]:
-                    threads_left -= 1
+                threads = os.listdir(f"/proc/{pid}/task")[:threads_left]
+                threads_left -= len(threads)
+                for thread in threads:
                     with suppress(OSError, ValueError):
-                        # The number of the system call, then its arguments in hexadecimal digits; "running" if the
-                        # thread is in no system call; "-1 0x0 0x0" for a zombie
-                        number, *arguments = (
-                            Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
-                        )
-                        call = (
-                            self.call_names.get(int(number), f"call {number}") if number.isdecimal() else ""
-                        )
-                        name = ""
-                        if call in READS or call in WRITES:
-                            name = self.connection_of(pid, int(arguments[0], 16), peers)
-                        is_zombie = [number, *arguments] == ["-1", "0x0", "0x0"]
-                        yield ThreadNow(f"{pid}/{thread}", call, name, is_zombie)
+                        yield self.thread_now(pid, thread, peers)
+
+    def thread_now(self, pid: int, thread: str, peers: dict[int, str]) -> ThreadNow:
+        """Return what a thread does now. peers: from connections(). Raises OSError, ValueError if it has ended."""
+        # The number of the system call, then its arguments in hexadecimal digits; "running" if the thread is in no
+        # system call; "-1 0x0 0x0" for a zombie
+        words = Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
+        number, *arguments = words
+        call = self.call_names.get(int(number), f"call {number}") if number.isdecimal() else ""
+        connection = ""
+        if call in READS or call in WRITES:
+            connection = self.connection_of(pid, int(arguments[0], 16), peers)
+        return ThreadNow(f"{pid}/{thread}", call, connection, is_zombie=words == ["-1", "0x0", "0x0"])
 
     def connection_of(self, pid: int, descriptor: int, peers: dict[int, str]) -> str:
         """Return the name of the connection that a descriptor of a process stands for, or "".
