@@ -7,7 +7,7 @@ Three threads beside those of the page's server:
     clients   the event loop of all clients
 
 Everything that grows has a limit: a story forgets the spans that it has handed over, a recording loses its oldest
-lines, and a reader of the changes that is too slow loses the oldest ones.
+lines, and a reader of the changes that is too slow loses the oldest pictures.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ PICTURE_S = 0.05  # between two pictures: each is one change for all pages
 METERS_S = 1.0
 PICTURES_PER_BACKLOG = 4  # the kernel's backlog is read for each fourth picture
 RECORDING_BYTES = 16 * 1024 * 1024  # of each model
-CHANGES_KEPT = 200  # for a reader that is slow
+PICTURES_KEPT = 200  # for a reader that is slow
+EVERYTHING = "all"  # the state that has all others
 MOST_READERS = 20
 STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
@@ -200,14 +201,25 @@ class ChangeReader:
     """The changes that wait for one page, which reads them as Server-Sent Events."""
 
     def __init__(self) -> None:
-        self.changes: deque[bytes] = deque(maxlen=CHANGES_KEPT)
+        self.states: dict[str, bytes] = {}  # the newest change of each state
+        self.pictures: deque[bytes] = deque(maxlen=PICTURES_KEPT)
         self.condition = threading.Condition()
         self.ended = False
 
-    def add_change(self, change: bytes) -> None:
-        """Add a change, and wake up next(); the oldest change is lost if there are too many."""
+    def add_change(self, change: bytes, state: str = "") -> None:
+        """Add a change, and wake up next(). The oldest picture is lost if there are too many.
+
+        state: the name of the state that the change has, of which only the newest one counts; "" for a picture. A
+        state is never lost: without that of the models, a page would show their work below the titles of others.
+        """
         with self.condition:
-            self.changes.append(change)
+            if state == EVERYTHING:  # the pictures before it are those of other models
+                self.states.clear()
+                self.pictures.clear()
+            if state:
+                self.states[state] = change
+            else:
+                self.pictures.append(change)
             self.condition.notify()
 
     def end(self) -> None:
@@ -217,15 +229,14 @@ class ChangeReader:
     def next(self) -> bytes:
         """Return the changes that have come; a comment if none comes for a while; b"" at the end."""
         with self.condition:
-            if not self.changes and not self.ended:
+            if not self.states and not self.pictures and not self.ended:
                 self.condition.wait(COMMENT_EVERY_S)
             if self.ended:
                 return b""
-            if not self.changes:
-                return b": still here\n\n"
-            data = b"".join(self.changes)
-            self.changes.clear()
-            return data
+            data = b"".join([*self.states.values(), *self.pictures])
+            self.states.clear()
+            self.pictures.clear()
+            return data or b": still here\n\n"
 
 
 class Director:
@@ -369,7 +380,7 @@ class Director:
             raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
         with self.lock:
             self.slowdown = factor
-            self.publish({"factor": factor})
+            self.publish({"factor": factor}, "factor")
 
     # The picture
 
@@ -410,16 +421,16 @@ class Director:
                 with suppress(OSError):
                     model.measure_cost()
 
-    def publish(self, change: dict[str, Any]) -> None:
-        """Give a change to all readers."""
+    def publish(self, change: dict[str, Any], state: str = "") -> None:
+        """Give a change to all readers. state: as in ChangeReader.add_change()."""
         if self.readers:
             data = encoded(change)
             for reader in self.readers:
-                reader.add_change(data)
+                reader.add_change(data, state)
 
     def publish_all(self) -> None:
         """Tell all readers that the models are others."""
-        self.publish(self.everything())
+        self.publish(self.everything(), EVERYTHING)
 
     def everything(self) -> dict[str, Any]:
         """Return the facts of all models, the clients, the scene and the factor of slow motion.
@@ -438,7 +449,7 @@ class Director:
         """Tell all pages the scene that is shown, and how far it is. scene: {} for none."""
         with self.lock:
             self.scene = scene
-            self.publish({"scene": scene})
+            self.publish({"scene": scene}, "scene")
 
     def reader(self) -> ChangeReader:
         """Return another reader of the changes; the facts of all models come first.
@@ -449,7 +460,7 @@ class Director:
             if len(self.readers) >= MOST_READERS:
                 raise ActionError("twenty pages are open already: close one")
             reader = ChangeReader()
-            reader.add_change(encoded(self.everything()))
+            reader.add_change(encoded(self.everything()), EVERYTHING)
             self.readers.append(reader)
             return reader
 
