@@ -353,12 +353,16 @@ class Points(ast.NodeTransformer):
         return index
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Turn the read of a shared variable `n` into `_ewe_at(1) or n`. _ewe_at(1) returns None."""
+        """Turn the read of a shared variable `n` into `_ewe_at(1) or n`."""
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
         number = self.add_point(node, "name", node.id, "reads", False, variable=self.variables[node.id])
-        either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), node])
-        return ast.copy_location(either, node)
+        return self.after_point(number, node)
+
+    def after_point(self, number: int, value: ast.expr) -> ast.expr:
+        """Return `_ewe_at(number) or value`. _ewe_at(number) returns None, and then `value` is evaluated."""
+        either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, value), value])
+        return ast.copy_location(either, value)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Add the point of a method call, or of a function that reads or changes a container, such as len(a)."""
@@ -729,8 +733,7 @@ class Points(ast.NodeTransformer):
             numbers = self.bound_names(item.optional_vars) if item.optional_vars is not None else []
             item.context_expr = self.visit(item.context_expr)
             for number in numbers:
-                either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), item.context_expr])
-                item.context_expr = ast.copy_location(either, item.context_expr)
+                item.context_expr = self.after_point(number, item.context_expr)
             item.optional_vars = self.visit(item.optional_vars) if item.optional_vars is not None else None
         node.body = self.block(node.body)
         return node

@@ -283,7 +283,8 @@ class BehindStory:
             request.lane.busy = None
             request.lane = None
         request.state, request.since = state, seconds
-        self.change_queue_length(request.kind, seconds, 1 if state == QUEUED else 0)
+        if state == QUEUED:
+            self.change_queue_length(request.kind, seconds, +1)
 
     def end_state(self, request: BehindRequest, seconds: float) -> None:
         """End the state of a request, if it has one: add its span, unless it took no time."""
@@ -305,13 +306,12 @@ class BehindStory:
                 request.lane.busy, request.lane.outcome = None, request.outcome
 
     def change_queue_length(self, kind: str, seconds: float, change: int) -> None:
-        """Add 1, 0 or -1 to the length of a queue, and note the new length if it has changed."""
-        if change:
-            self.queued[kind] += change
-            steps = self.steps[kind]
-            if steps and steps[-1].seconds >= seconds:  # one length for each time
-                steps.pop()
-            steps.append(BehindStep(seconds, self.queued[kind]))
+        """Add 1 or -1 to the length of a queue, and note the new length."""
+        self.queued[kind] += change
+        steps = self.steps[kind]
+        if steps and steps[-1].seconds >= seconds:  # one length for each time
+            steps.pop()
+        steps.append(BehindStep(seconds, self.queued[kind]))
 
     # Results
 

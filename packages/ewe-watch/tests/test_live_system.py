@@ -195,7 +195,7 @@ def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
 
     server: Any = object.__new__(ForeignProcess)
     server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
-    monkeypatch.setattr(foreign, "tcp_lines", no_descriptor)
+    monkeypatch.setattr(foreign, "tcp_sockets", no_descriptor)
     assert server.read() == (b"", [])
     assert server.names == {7: "1.1"} and server.held
     monkeypatch.setattr(meters.psutil, "Process", no_descriptor)

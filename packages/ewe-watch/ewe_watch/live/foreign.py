@@ -37,12 +37,11 @@ from typing import NamedTuple
 from ewe.config.command import UsageError
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.guard import ModelGuard
-from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_lines
+from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_sockets
 from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
 
 DEFAULT_WORKERS = "5"
 HOLES = re.compile(r"\{(\w*)\}")
-TCP_COLUMNS = (1, 2, 3, 9)  # of a line of /proc/net/tcp: local address, remote address, state, inode
 ESTABLISHED = "01"
 MOST_THREADS = 200  # threads of a server that one look() reads
 # The system calls in which a thread may wait, by their numbers (Linux, asm/unistd.h), for each processor
@@ -261,12 +260,11 @@ class ForeignProcess(ServerProcess):
         """
         port_suffix = f":{self.port:04X}"
         found = {}
-        for fields in tcp_lines():
-            # An address is IP:PORT in hexadecimal digits
-            local, client, state, inode = (fields[index] for index in TCP_COLUMNS)
-            if local.endswith(port_suffix) and state in (ESTABLISHED, CLOSE_WAIT) and inode != "0":
-                client_port = int(client.rpartition(":")[2], 16)
-                found[int(inode)] = f"127.0.0.1:{client_port}"
+        for sock in tcp_sockets():
+            is_open = sock.state in (ESTABLISHED, CLOSE_WAIT)
+            if sock.local.endswith(port_suffix) and is_open and sock.inode != "0":
+                client_port = int(sock.remote.rpartition(":")[2], 16)
+                found[int(sock.inode)] = f"127.0.0.1:{client_port}"
         return found
 
     def threads_now(self, peers: dict[int, str]) -> Iterator[ThreadNow]:

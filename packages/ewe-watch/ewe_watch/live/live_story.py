@@ -174,26 +174,28 @@ class LiveStory(TraceStory):
         several connections keeps its row between them, as long as there are free rows.
         """
         has_room = len(self.row_workers) < MOST_ROWS
-        model = self.model_name()
-        free = [
-            row
-            for row, other in enumerate(self.row_workers)
-            if other not in self.occupied and other not in self.shown_zombies
-        ]
-        # A worker that is in neither has no known life, as in a model that does not name its worker_method
-        unknown = [row for row in free if self.row_workers[row] not in self.lives.began]
-        gone = [row for row in free if self.is_gone(self.row_workers[row])]
-        if model in ONE_CONNECTION_EACH:
-            gone = gone or unknown
-        if usable := gone or (free if may_take and not has_room else []):
-            row = usable[0]
-            self.rows.pop(self.row_workers[row], None)
-            self.lives.leaves(self.row_workers[row])
+        if (before := self.worker_to_replace(may_take=may_take and not has_room)) is not None:
+            row = self.rows.pop(before)
+            self.lives.leaves(before)
             self.row_workers[row] = worker
             self.rows[worker] = row
         elif has_room:
             self.rows[worker] = len(self.row_workers)
             self.row_workers.append(worker)
+
+    def worker_to_replace(self, *, may_take: bool) -> str | None:
+        """Return the worker whose row a new worker gets; None if each worker keeps its row.
+
+        It is one that has ended. With may_take it may also be one that serves no connection now.
+        """
+        free = [
+            each for each in self.row_workers if each not in self.occupied and each not in self.shown_zombies
+        ]
+        ended = [each for each in free if self.is_gone(each)]
+        if not ended and self.model_name() in ONE_CONNECTION_EACH:
+            # The trace says nothing of their lives, as for a model that does not name its worker_method
+            ended = [each for each in free if each not in self.lives.began]
+        return next(iter(ended or (free if may_take else [])), None)
 
     def show_calls(self, calls: Mapping[str, str]) -> None:
         """Note what each thread of a server does that is seen from outside; give it a row, if one is free.
