@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
-from ewe_watch.live.director import Director
 from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
 
@@ -88,23 +86,16 @@ def test_a_server_from_outside_for_which_there_is_no_descriptor(
         ForeignProcess(foreign.foreign_choice("./server {port}"), tmp_path, 1, guard)
 
 
-def test_a_model_that_cannot_be_changed_goes_on() -> None:
-    """Also if the system refuses a descriptor: the error then comes from anywhere in the start."""
-    director: Any = object.__new__(Director)
-    director.lock, director.clients = threading.RLock(), SimpleNamespace(let_go=lambda *_, **__: None)
-    process = SimpleNamespace(stop=lambda: None)
-    before = SimpleNamespace(choice=parse_choice("-p"), clients=None, process=process)
-    director.models, director.publish_all = [before], lambda: None
-
-    def start(choice: Any) -> str:
-        if choice is not before.choice:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return "started again"
-
-    director.start = start
-    with pytest.raises(OSError, match="Too many open files"):
-        director.change(0, {"poolthreads": "2"})
-    assert director.models == ["started again"]
+def test_a_log_that_cannot_be_read_is_no_other_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The director knows a StartFailure: it then shows the model as it was before."""
+    monkeypatch.setattr(model_process, "START_S", 0.05)
+    server: Any = object.__new__(ModelProcess)
+    server.choice, server.log = parse_choice("-t"), tmp_path / "log"
+    server.process = SimpleNamespace(poll=lambda: None)
+    with pytest.raises(StartFailure, match="thread is not ready: the server did not say why"):
+        server.wait_for_banner()
 
 
 @pytest.mark.starts_processes

@@ -318,8 +318,8 @@ class Director:
         """Start a model again with other values of PARAMETERS, without its clients.
 
         number: of the model on the page. Raises ConfigError and ActionError for values that are not possible; the
-        model then goes on. Raises StartFailure or OSError if it cannot start with these values; the page then goes
-        on with the model as it was.
+        model then goes on. Raises StartFailure if it cannot start with these values; the page then goes on with
+        the model as it was.
         """
         if wrong := values.keys() - set(PARAMETERS):
             raise ActionError(f"{min(wrong)} cannot be changed here")
@@ -330,7 +330,7 @@ class Director:
             old.process.stop()
             try:
                 self.models[number] = self.start(choice)
-            except (StartFailure, OSError):
+            except StartFailure:
                 self.models[number] = self.start(old.choice)
                 raise
             finally:

@@ -189,7 +189,7 @@ class ForeignProcess(ServerProcess):
         deadline = time.monotonic() + START_S
         while not backlogs([self.port]):  # empty until the port listens; then {port: number}, even if it is 0
             if not self.alive() or time.monotonic() > deadline:
-                lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                lines = self.log_text().strip().splitlines()
                 reason = f": {lines[-1]}" if lines else ""
                 raise StartFailure(f"{choice.line}: does not listen on port {self.port}{reason}")
             time.sleep(0.02)
