@@ -20,10 +20,11 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Run
+from ewe_explore.scheduler import ACTIVE_RUNS, Abandoned, Run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
 FIRST_PORT = 50_000  # the ports that the explorer chooses are larger numbers
@@ -353,7 +354,10 @@ class Socket(Primitive):
         """Note that a file of makefile() is closed: SocketIO.close() calls this method."""
         self._io_refs -= 1
         if self.is_closing:
-            self.close()
+            # The file closes itself when it is not used any more. Python would print an exception then, and the
+            # next step of the lane raises Abandoned again
+            with suppress(Abandoned):
+                self.close()
 
     def __enter__(self) -> Socket:
         return self

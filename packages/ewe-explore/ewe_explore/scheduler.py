@@ -273,7 +273,7 @@ class Options:
     user: tuple[str, ...] = ()  # directories with the student's files
 
 
-ACTIVE_RUNS: list[Run] = []  # contains the run in progress, if there is one
+ACTIVE_RUNS: list[Run] = []  # the run in progress; empty outside of a run
 
 
 class Run:

@@ -307,9 +307,10 @@ def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> st
 def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     """Describe how many threads a barrier still needs, and where the others are."""
     barrier = wait.target
-    if wait.verb.startswith("waits for the action"):
-        return f"{wait_clause(run, wait)}, and this action does not end. {others_of(run, wait)}".rstrip()
     came = barrier.round.count
+    if came == barrier.parties:
+        text = f"{wait_clause(run, wait)}: all {came} threads have come, and the action does not end."
+        return f"{text} {others_of(run, wait)}".rstrip()
     here = (
         {each.lane for each in run.problem.waits if each.target is barrier}
         if run.problem is not None
