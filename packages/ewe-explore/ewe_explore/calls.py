@@ -199,7 +199,7 @@ def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
     if function in (eval, exec, breakpoint):  # code without points: other threads may call it later
         run.note_unseen(f"the accesses within {point.text}", point.file, point.line, always=True)
     if function is globals or (function in (locals, vars) and frame.f_locals is frame.f_globals):
-        run.aliases[id(frame.f_globals)] = frame.f_globals, f"the accesses through {point.name}()"
+        run.note_alias(frame.f_globals, f"the accesses through {point.name}()")
     if function is not vars:
         return function
 

@@ -250,11 +250,13 @@ def reasons(run: Run) -> list[str]:
     if problem.kind == "deadlock":
         found = reasons_of_deadlock(run, problem.waits)
         # The switch may have sent the holder of a lock on a path without a release
-        left = any(wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits)
-        return found + (needed_switches(run) if left else [])
+        holder_has_ended = any(
+            wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits
+        )
+        return found + (needed_switches(run) if holder_has_ended else [])
     if problem.kind == "steps":
         return reasons_of_loop(run, problem.waits)
-    if not run.lanes[1:]:
+    if len(run.lanes) == 1:
         return ["This is not a race: the program fails before it starts a thread."]
     return lost_update(run) or stale_test(run) or needed_switches(run)
 

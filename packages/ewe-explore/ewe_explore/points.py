@@ -44,7 +44,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, PendingAccess, Run, Step, base_name
+from ewe_explore.scheduler import ACTIVE_RUNS, Lane, PartUse, PendingAccess, Run, Step, base_name
 
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
@@ -143,14 +143,12 @@ def at(number: int, value: Any = None) -> Any:
         return value
     source_point = SOURCE_POINTS[number]
     target = value
-    inner: Any = None
-    if source_point.is_second:  # the first point has put the object on the stack `pending`
-        pending = run.current.pending
-        if all(each.second_point != number for each in pending):
-            return value  # the first point stored no object; the others on the stack belong to other accesses
-        while pending[-1].second_point != number:
-            pending.pop()  # of an access that an exception has ended before its second point
-        _, target, inner = pending.pop()
+    changed: Any = None
+    if source_point.is_second:
+        pending = take_pending(run.current, number)
+        if pending is None:
+            return value
+        target, changed = pending.target, pending.changed
     elif source_point.kind == "call":
         run.current.receiver = value
     if source_point.kind == "name" and run.detailed and source_point.variable is not None:
@@ -163,14 +161,28 @@ def at(number: int, value: Any = None) -> Any:
     def find_access() -> FoundAccess | None:
         """Return what the access uses now."""
         access = access_of(run, source_point, target)
-        if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
-            access.other_uses += [part._replace(writes=True) for part in reached([inner], run).parts]
+        if access is not None and changed is not None:  # `a.b += c` changes the container `a.b` in place
+            access.other_uses += [part._replace(writes=True) for part in reached([changed], run).parts]
         return access
 
     if record(run, source_point, find_access) and source_point.stores_object:
-        changed = target if source_point.kind == "item" else stored_value(target, source_point.name)
-        run.current.pending.append(PendingAccess(number + 1, target, changed))
+        stored = target if source_point.kind == "item" else stored_value(target, source_point.name)
+        run.current.pending.append(PendingAccess(number + 1, target, changed=stored))
     return value
+
+
+def take_pending(lane: Lane, number: int) -> PendingAccess | None:
+    """Return the access whose second point has this number, from the stack Lane.pending.
+
+    None if its first point has stored no object. An access above it on the stack was ended by an exception, before
+    its second point.
+    """
+    pending = lane.pending
+    if all(each.second_point != number for each in pending):
+        return None
+    while pending[-1].second_point != number:
+        pending.pop()
+    return pending.pop()
 
 
 def forget_frames() -> None:
@@ -205,7 +217,7 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundA
         other_uses=tuple(access.other_uses),
         unseen=f"{unseen} {where}" if unseen else "",
     )
-    note_aliases(run, step)
+    note_uses_of_aliases(run, step)
     if not run.current.has_points:
         run.accesses_in_queues.setdefault((step.key(), step.lane, step.writes), step)
         return False
@@ -213,16 +225,17 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundA
     if step.index < len(run.steps) - 1 and (access := find_access()) is not None:
         first = PartUse(access.target, access.attribute, writes)
         step.other_uses = (*step.other_uses, first, *access.other_uses)
-        note_aliases(run, step)
+        note_uses_of_aliases(run, step)
     return True
 
 
-def note_aliases(run: Run, step: Step) -> None:
-    """Note that a step uses an object that stands for parts of others (Run.aliases)."""
+def note_uses_of_aliases(run: Run, step: Step) -> None:
+    """Note the objects of Run.note_alias() that a step uses."""
     if run.aliases:
         for each in (step.target, *(use.target for use in step.other_uses)):
             if id(each) in run.aliases:
-                run.note_unseen(run.aliases[id(each)][1], step.file, step.line)
+                _, text = run.aliases[id(each)]
+                run.note_unseen(text, step.file, step.line)
 
 
 def note_comparison(run: Run, frame: FrameType) -> None:
@@ -373,7 +386,7 @@ def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
     if isinstance(target, type):  # a view, a new object each time
         run.note_unseen(text, point.file, point.line)
     else:
-        run.aliases[id(found)] = found, text
+        run.note_alias(found, text)
 
 
 def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> FoundAccess | None:
@@ -392,7 +405,7 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
         run.note_unseen(f"the use of {point.text}", point.file, point.line)
     value = attributes(target)[name]
     if isinstance(value, CONTAINERS):
-        run.aliases[id(value)] = value, f"the accesses through {point.text}"
+        run.note_alias(value, f"the accesses through {point.text}")
     return None if callable(value) else FoundAccess(target, None, writes=writes)
 
 

@@ -318,8 +318,7 @@ class Run:
         self.network: Any = None
         self.own_modules: set[str] = set()  # names of the modules that have points
         self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
-        # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
-        self.aliases: dict[int, tuple[Any, str]] = {}
+        self.aliases: dict[int, tuple[Any, str]] = {}  # id() -> object and text of note_alias()
         # Source line -> number of objects that it has made
         self.objects_per_line: dict[tuple[str, int], int] = {}
 
@@ -526,6 +525,13 @@ class Run:
         """
         if always or not self.is_alone():
             self.unseen[f"{text} ({base_name(file)}:{line})"] = None
+
+    def note_alias(self, target: Any, text: str) -> None:
+        """Note an object that stands for parts of others, such as the result of vars(): its uses are unseen.
+
+        text: the note for a use. The object is kept, so that no other one gets its id().
+        """
+        self.aliases[id(target)] = target, text
 
     def finish(self, problem: Problem | None) -> None:
         """End the run. Ignore a second problem."""

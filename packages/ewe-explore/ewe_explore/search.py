@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 
 from ewe_explore.scheduler import Lane, Options, PartKey, Problem, Run, Schedule, Step, base_name
 
-Start = Callable[[Run], None]  # executes the program in a run
+RunProgram = Callable[[Run], None]  # executes the program in a run
 Line = tuple[str, int, str, str]  # a place in the source: file, line, verb, and the text of the access
 SharedLines = set[Line]  # lines at which a switch can matter
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
@@ -146,8 +146,8 @@ class Level:
 class Search:
     """Tries schedules one at a time. levels[d]: the schedules with d deviations from the default decisions."""
 
-    def __init__(self, start: Start, options: Options, seed: int) -> None:
-        self.start = start
+    def __init__(self, run_program: RunProgram, options: Options, seed: int) -> None:
+        self.run_program = run_program
         self.options = options
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]  # at first only the empty schedule
@@ -280,7 +280,7 @@ class Search:
         accesses. Priorities change only there, so decision_count is the k of the module's docstring.
         """
         run = Run(strategy, self.options)
-        self.start(run)
+        self.run_program(run)
         self.runs += 1
         self.most_steps = max(self.most_steps, len(run.steps))
         self.most_lanes = max(self.most_lanes, len(run.lanes))

@@ -63,7 +63,7 @@ class Shrinker:
         """Run a schedule once; return the run."""
         self.runs += 1
         run = Run(Replay(schedule), self.search.options)
-        self.search.start(run)
+        self.search.run_program(run)
         self.search.note_run(run)  # it may show more lines at which a switch can matter
         return run
 
