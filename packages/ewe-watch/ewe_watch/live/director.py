@@ -26,7 +26,7 @@ from typing import Any
 
 from ewe.config.messages import Failure
 from ewe.scoreboard import is_alive
-from ewe_watch.behind import DATABASE, ENGINE, BehindStory
+from ewe_watch.behind import DATABASE, ENGINE
 from ewe_watch.events import parts_of_accepted
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
@@ -49,18 +49,24 @@ MOST_READERS = 20
 STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
 
-BEHIND: dict[str, Callable[[BehindStory], int]] = {
-    "engines": lambda behind: behind.count_lanes(ENGINE),
-    "engine users": lambda behind: len({lane.user for lane in behind.live_lanes(ENGINE)}),
-    "database connections": lambda behind: behind.count_lanes(DATABASE),
-    "running scripts": lambda behind: behind.count_lanes(ENGINE, busy=True),
-    "running statements": lambda behind: behind.count_lanes(DATABASE, busy=True),
-}
 COSTS = ("threads", "processes", "zombies", "descriptors")
-MEASURES = (
-    *COSTS, "backlog", "from backlog", "queued", "parked", "lost", "refused", "accepted", "programs",
-    "started programs", "statements", *BEHIND,
-)  # fmt: skip
+OF_STORY: dict[str, Callable[[LiveStory], int]] = {
+    "from backlog": lambda story: story.from_backlog,
+    "queued": lambda story: story.queued,
+    "parked": lambda story: story.parked,
+    "lost": lambda story: story.lost,
+    "refused": lambda story: story.counts["refused"],
+    "accepted": lambda story: story.counts["accepted"],
+    "programs": lambda story: story.counts["program"] - story.counts["exited"],
+    "started programs": lambda story: story.counts["program"],
+    "statements": lambda story: story.counts["db-answered"],
+    "engines": lambda story: story.behind.count_lanes(ENGINE),
+    "engine users": lambda story: len({lane.user for lane in story.behind.live_lanes(ENGINE)}),
+    "database connections": lambda story: story.behind.count_lanes(DATABASE),
+    "running scripts": lambda story: story.behind.count_lanes(ENGINE, busy=True),
+    "running statements": lambda story: story.behind.count_lanes(DATABASE, busy=True),
+}
+MEASURES = (*COSTS, "backlog", *OF_STORY)
 OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "error", "refused", "lost")
 # The line of the event `model`: time, event, connection, worker, text
 MODEL_LINE = re.compile(rb"^\S+ model \S+ \S+.*\n", re.MULTILINE)
@@ -484,32 +490,19 @@ class Director:
         """
         with self.lock:
             model = self.model(number)
-            story = model.story
             if name == "backlog":
                 self.look_at_backlogs()
                 return float(model.backlog or 0)
-            if name == "from backlog":
-                return float(story.from_backlog)
             if name in COSTS:
                 model.measure_cost()
                 return float(model.cost.get(name, 0))
-            if name in ("queued", "parked", "lost"):
-                return float(getattr(story, name))
-            if name in ("refused", "accepted"):
-                return float(story.counts[name])
-            if name in BEHIND:
-                return float(BEHIND[name](story.behind))
-            if name == "statements":
-                return float(story.counts["db-answered"])
-            if name == "started programs":
-                return float(story.counts["program"])
-            if name == "programs":
-                return float(story.counts["program"] - story.counts["exited"])
+            if name in OF_STORY:
+                return float(OF_STORY[name](model.story))
             if not can_be_measured(name):
                 raise ActionError(f"{name!r} cannot be measured")
             what, _, kind = name.partition(" ")
             if what in ("held", "parked", "queued"):
-                return float(story.count_of_kind(kind, what))
+                return float(model.story.count_of_kind(kind, what))
             # The time of now is needed only for "longest", which is not in OF_KIND
             return float(model.clients.tally(kind).as_json(now=0.0)[what])
 
