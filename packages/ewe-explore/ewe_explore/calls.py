@@ -57,7 +57,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, PartUse, Run, base_name
+from ewe_explore.scheduler import PartUse, Run, active_run, base_name
 
 CALL_NAME = "_ewe_call"
 # Builtin functions that use no object which can change, or only call methods of the program
@@ -122,10 +122,8 @@ def callee(number: int, function: Any) -> Any:
 
     number: of the point of the call in SOURCE_POINTS.
     """
-    if not ACTIVE_RUNS:
-        return function
-    run = ACTIVE_RUNS[-1]
-    if run.inside_invariant:
+    run = active_run()
+    if run is None or run.inside_invariant:
         return function
     point = SOURCE_POINTS[number]
     if isinstance(function, MethodType) and is_stand_in(function.__self__):
@@ -152,7 +150,8 @@ def with_step(function: Any, file: str, line: int) -> Any:
 
     It gets a step around it if its own steps are not seen. file, line: of the program, for this step.
     """
-    if not ACTIVE_RUNS or is_seen(function, ACTIVE_RUNS[-1]):
+    run = active_run()
+    if run is None or is_seen(function, run):
         return function
     name = str(getattr(function, "__name__", "a function"))
     point = SourcePoint(file, line, kind="function", text=f"{name}(…)", name=name, writes=True, verb="calls")
@@ -223,7 +222,7 @@ class CallWithStep:
         self.is_recorded = is_recorded
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+        run = active_run()
         if run is not None and not run.inside_invariant:
             module = module_of(self.function)
             is_python = isinstance(self.function, FunctionType | MethodType)

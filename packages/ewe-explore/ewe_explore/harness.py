@@ -33,7 +33,7 @@ from ewe.config.settings import Config
 from ewe_explore import network
 from ewe_explore.primitives import Barrier, Primitive
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import ACTIVE_RUNS, Options, ProgramError, Run
+from ewe_explore.scheduler import Options, ProgramError, Run, active_run
 from ewe_explore.threads import Thread
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -341,9 +341,8 @@ def log() -> ModuleType:
 
     def exception(text: str) -> None:
         """End the run with the exception that is being handled. text: the model's line for the log, ignored."""
-        reason = sys.exc_info()[1]
-        if ACTIVE_RUNS and reason is not None:
-            run = ACTIVE_RUNS[-1]
+        run, reason = active_run(), sys.exc_info()[1]
+        if run is not None and reason is not None:
             run.end_by_exception(run.current, reason)
             run.may_step()  # the run is over now: raises Abandoned, so that the lane does not go on
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Abandoned, Run
+from ewe_explore.scheduler import Abandoned, Run, active_run, this_run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
 FIRST_PORT = 50_000  # the ports that the explorer chooses are larger numbers
@@ -50,7 +50,7 @@ class Network:
 
 def network() -> Network:
     """Return the network of the run in progress."""
-    run = ACTIVE_RUNS[-1]
+    run = this_run()
     if run.network is None:
         run.network = Network()
     found: Network = run.network
@@ -97,7 +97,7 @@ class Socket(Primitive):
         self.peer_address: Address = ("0.0.0.0", 0)  # getpeername()
         self.timeout: float | None = None  # settimeout(), in seconds
         self.receive_timeout_s: float | None = None  # SO_RCVTIMEO, in seconds
-        self.number = network().add(self) if ACTIVE_RUNS else -1  # fileno()
+        self.number = network().add(self) if active_run() else -1  # fileno()
         self.is_closing = False  # close() was called; the last file of makefile() closes the socket
         self.closed = False
         self._io_refs = 0  # open files of makefile(), which counts them
@@ -303,7 +303,7 @@ class Socket(Primitive):
         if not self.run_is_over():
             self.point("closes")
         self.closed = True
-        if ACTIVE_RUNS:  # else the network has ended with its run
+        if active_run():  # else the network has ended with its run
             network().sockets.pop(self.number, None)
         if self.outgoing is not None and self.incoming is not None:
             self.outgoing.at_end = True  # the other side reads the end
@@ -313,7 +313,7 @@ class Socket(Primitive):
 
     def refuse_connections(self) -> None:
         """Refuse new connections, and close those in the backlog."""
-        if ACTIVE_RUNS and network().listening.get(self.local_address[1]) is self:
+        if active_run() and network().listening.get(self.local_address[1]) is self:
             del network().listening[self.local_address[1]]
         # All at once: each close() below is a point, at which an accept() of another lane must find none of them
         refused = list(self.backlog or ())
@@ -521,7 +521,7 @@ class Epoll(Poll):
 
     def __init__(self, sizehint: int = -1, flags: int = 0) -> None:
         super().__init__()
-        self.number = network().add(self) if ACTIVE_RUNS else -1
+        self.number = network().add(self) if active_run() else -1
 
     def fileno(self) -> int:
         return self.number

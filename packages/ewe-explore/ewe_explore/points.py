@@ -44,7 +44,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, PartUse, PendingAccess, Run, Step, base_name
+from ewe_explore.scheduler import Lane, PartUse, PendingAccess, Run, Step, active_run, base_name
 
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
@@ -136,10 +136,8 @@ def at(number: int, value: Any = None) -> Any:
 
     number: of the point in SOURCE_POINTS. value: the object of the access; for a name, the value to store, or None.
     """
-    if not ACTIVE_RUNS:
-        return value
-    run = ACTIVE_RUNS[-1]
-    if run.inside_invariant:
+    run = active_run()
+    if run is None or run.inside_invariant:
         return value
     source_point = SOURCE_POINTS[number]
     target = value
@@ -499,7 +497,7 @@ def is_own_module(target: Any, run: Run) -> bool:
 
 def hold(number: int, value: Any) -> Any:
     """Store the object of a call until its arguments are known; return the object."""
-    run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+    run = active_run()
     # Elsewhere at() makes no point, so it would not take the object from the stack again
     if run is not None and not run.inside_invariant:
         run.current.pending.append(PendingAccess(number + 1, value, changed=None))
@@ -540,10 +538,11 @@ class Items:
 
 def items(number: int, values: Iterable[Any]) -> Iterable[Any]:
     """Return the values of a loop, each after a point if the object that has them can change."""
-    if not ACTIVE_RUNS or is_stand_in(values):
+    run = active_run()
+    if run is None or is_stand_in(values):
         return values
     if isinstance(values, IMMUTABLE_TYPES) and not SOURCE_POINTS[number].is_deep:
         return values
     # An object of the program has points in its own methods
-    is_own = is_own_class(type(values), ACTIVE_RUNS[-1])
+    is_own = is_own_class(type(values), run)
     return values if is_own and not isinstance(values, CONTAINERS) else Items(number, values)

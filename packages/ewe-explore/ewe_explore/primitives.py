@@ -27,14 +27,15 @@ from typing import Any
 from ewe_explore.calls import with_step
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
-    ACTIVE_RUNS,
     Abandoned,
     InvariantHasToWait,
     Lane,
     Run,
     Step,
+    active_run,
     line_of_program,
     synchronization_step,
+    this_run,
 )
 
 
@@ -47,10 +48,9 @@ class Primitive:
     fixed_name = ""  # a fixed name, which replaces the name from the source line
 
     def __init__(self) -> None:
-        self.objects_per_line: dict[tuple[str, int], int] = (
-            ACTIVE_RUNS[-1].objects_per_line if ACTIVE_RUNS else {}
-        )
-        self.line_of_creation = line_of_program() if ACTIVE_RUNS else ("", 0)
+        run = active_run()
+        self.objects_per_line: dict[tuple[str, int], int] = run.objects_per_line if run is not None else {}
+        self.line_of_creation = line_of_program() if run is not None else ("", 0)
         self.creation_number = self.objects_per_line.get(self.line_of_creation, 0) + 1
         self.objects_per_line[self.line_of_creation] = self.creation_number
 
@@ -73,10 +73,8 @@ class Primitive:
         Return None, without a step, outside of a run, and while an invariant is checked: its accesses do not count.
         verb, note: texts for the timeline. decides=False: record only. Raises Abandoned if the run is over.
         """
-        if not ACTIVE_RUNS:
-            return None
-        run = ACTIVE_RUNS[-1]
-        if run.inside_invariant:
+        run = active_run()
+        if run is None or run.inside_invariant:
             return None
         # Not self.step(): a subclass of Thread may have an attribute of this name
         run.point(Primitive.step(self, run, verb, note), decides)
@@ -84,12 +82,13 @@ class Primitive:
 
     def run_is_over(self) -> bool:
         """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
-        return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
+        run = active_run()
+        return run is None or run.over
 
     def look(self, verb: str = "looks at") -> None:
         """Record a step that only reads, and let the scheduler decide which lane runs next."""
         if not self.run_is_over() and not inside_invariant():
-            run = ACTIVE_RUNS[-1]
+            run = this_run()
             run.point(self.step(run, verb, writes=False))
 
     def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
@@ -103,8 +102,8 @@ class Primitive:
 
     def recompute_runnable_lanes(self) -> None:
         """Make the scheduler compute the runnable lanes again."""
-        if ACTIVE_RUNS:
-            ACTIVE_RUNS[-1].runnable_is_stale = True
+        if (run := active_run()) is not None:
+            run.runnable_is_stale = True
 
     def wait(
         self,
@@ -138,7 +137,8 @@ class Primitive:
 
 def inside_invariant() -> bool:
     """Return whether an invariant is being checked."""
-    return bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].inside_invariant
+    run = active_run()
+    return run is not None and run.inside_invariant
 
 
 def acquire_timeout(blocking: bool, timeout: float) -> float | None:
@@ -190,7 +190,7 @@ class Lock(Primitive):
             return
         if inside_invariant():
             return
-        run = ACTIVE_RUNS[-1]
+        run = this_run()
         if self.owner is not run.current and not run.releases_decide:
             # Other lanes can observe the moment of this release, which is no decision
             run.note_unseen(f"the moment of the release of {self.explorer_label}", *line_of_program())
@@ -250,7 +250,7 @@ class RLock(Lock):
         """
         if inside_invariant():
             return super().acquire(blocking, timeout)
-        run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+        run = active_run()
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
             return True
@@ -266,7 +266,7 @@ class RLock(Lock):
             return
         if inside_invariant():
             return
-        if self.owner is not ACTIVE_RUNS[-1].current:
+        if self.owner is not this_run().current:
             raise RuntimeError("cannot release un-acquired lock")
         self.count -= 1
         if self.count == 0:
@@ -276,7 +276,8 @@ class RLock(Lock):
         return self.acquire()
 
     def is_mine(self) -> bool:
-        return bool(ACTIVE_RUNS) and self.owner is ACTIVE_RUNS[-1].current
+        run = active_run()
+        return run is not None and self.owner is run.current
 
     def release_all(self) -> int:
         count, self.count = self.count, 0
@@ -326,9 +327,9 @@ class Condition(Primitive):
 
     def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override] # as in the standard library
         """Release the lock, wait for a notify, and take the lock again; return False after the timeout."""
-        if not ACTIVE_RUNS:
+        run = active_run()
+        if run is None:
             return True
-        run = ACTIVE_RUNS[-1]
         if run.over:
             raise Abandoned
         if run.inside_invariant:
@@ -361,12 +362,13 @@ class Condition(Primitive):
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         """Wait until predicate() is true, at most `timeout` seconds of Run.now in all; return its last result."""
-        if not ACTIVE_RUNS:  # no other lane can change the result
+        run = active_run()
+        if run is None:  # no other lane can change the result
             return predicate()
-        end = None if timeout is None else ACTIVE_RUNS[-1].now + timeout
+        end = None if timeout is None else run.now + timeout
         result = predicate()
         while not result:
-            left = None if end is None else end - ACTIVE_RUNS[-1].now
+            left = None if end is None else end - run.now
             if left is not None and left <= 0:
                 break
             self.wait(left)
@@ -388,7 +390,7 @@ class Condition(Primitive):
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
         self.point(verb)
-        step = ACTIVE_RUNS[-1].current.last_step
+        step = this_run().current.last_step
         waiting = list(self.waiters)  # read after the point, because a waiter may have timed out there
         if step is not None and not waiting:
             step.note = LOST_NOTIFY

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, START_TIME_S, Abandoned, synchronization_step
+from ewe_explore.scheduler import START_TIME_S, Abandoned, active_run, synchronization_step
 
 Empty = queue.Empty
 Full = queue.Full
@@ -39,9 +39,10 @@ class Queue(Primitive):
         Its accesses to variables are no points, since queue.Queue holds its lock during the call. The scheduler
         calls _qsize(), too, to find out which lanes can run. A point inside would make the scheduler call itself.
         """
-        if not ACTIVE_RUNS:
+        run = active_run()
+        if run is None:
             return method(*arguments)
-        lane = ACTIVE_RUNS[-1].current
+        lane = run.current
         before, lane.has_points = lane.has_points, False
         try:
             return method(*arguments)
@@ -201,9 +202,9 @@ def sleep(seconds: float) -> None:
     """Let virtual time pass; other lanes run first, even if `seconds` is 0."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    if not ACTIVE_RUNS:
+    run = active_run()
+    if run is None:
         return
-    run = ACTIVE_RUNS[-1]
     if run.over:
         raise Abandoned
     if run.inside_invariant:
@@ -217,11 +218,13 @@ def sleep(seconds: float) -> None:
 
 
 def monotonic() -> float:
-    return ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.monotonic()
+    run = active_run()
+    return run.now if run is not None else time.monotonic()
 
 
 def wall_clock() -> float:
-    return START_TIME_S + ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.time()
+    run = active_run()
+    return START_TIME_S + run.now if run is not None else time.time()
 
 
 def in_ns(clock: Any) -> Any:

@@ -273,7 +273,17 @@ class Options:
     user: tuple[str, ...] = ()  # directories with the student's files
 
 
-ACTIVE_RUNS: list[Run] = []  # the run in progress; empty outside of a run
+ACTIVE_RUNS: list[Run] = []  # the run in progress is the last one; empty outside of a run
+
+
+def active_run() -> Run | None:
+    """Return the run in progress; None outside of a run."""
+    return ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+
+
+def this_run() -> Run:
+    """Return the run in progress, in code that only its lanes execute."""
+    return ACTIVE_RUNS[-1]
 
 
 class Run:
@@ -908,7 +918,8 @@ def line_of_program() -> tuple[str, int]:
     """Return the file and the line that called the explorer: those of the innermost frame outside the explorer."""
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
-    user = ACTIVE_RUNS[-1].options.user if ACTIVE_RUNS else ()
+    run = active_run()
+    user = run.options.user if run is not None else ()
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(user) and user:
