@@ -457,8 +457,9 @@ def select_call(
 class Poll(Selection):
     """Implement select.poll(): timeouts are in milliseconds."""
 
-    unit = 0.001
-    read, write, once = select.POLLIN, select.POLLOUT, 0
+    timeout_unit_s = 0.001
+    read, write = select.POLLIN, select.POLLOUT
+    once = 0  # the flag of a socket that is reported once: poll has none
 
     def __init__(self) -> None:
         super().__init__()
@@ -504,7 +505,7 @@ class Poll(Selection):
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
-        seconds = None if timeout is None or timeout < 0 else timeout * self.unit
+        seconds = None if timeout is None or timeout < 0 else timeout * self.timeout_unit_s
         found = self.wait_for_any(self.ready, seconds)
         for number, _ in found:
             if self.watched[number] & self.once:
@@ -515,7 +516,7 @@ class Poll(Selection):
 class Epoll(Poll):
     """Implement select.epoll(): timeouts are in seconds."""
 
-    unit = 1.0
+    timeout_unit_s = 1.0
     read, write = getattr(select, "EPOLLIN", 1), getattr(select, "EPOLLOUT", 4)
     once = getattr(select, "EPOLLONESHOT", 1 << 30)
 
