@@ -127,7 +127,7 @@ class Step:
     hidden: bool = False  # the next step shows the same action
     failed: bool = False  # a try without a wait, such as get_nowait(), that found the object not ready
     execution_index: int = -1  # its position in the order of execution; -1: the run ended before
-    other_uses: tuple[PartUse, ...] = ()  # what else the same action uses, such as the lists within a list
+    other_uses: tuple[PartUse, ...] = ()  # of the same action, such as those of lists within a list
     # What the explorer cannot see of the action. It matters if lanes share one of the objects; "": it sees all
     unseen: str = ""
 
