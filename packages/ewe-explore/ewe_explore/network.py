@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from ewe_explore.primitives import Primitive
+from ewe_explore.primitives import Primitive, Unexplored
 from ewe_explore.scheduler import Abandoned, Run, active_run, this_run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
@@ -74,6 +74,15 @@ class Pipe:
 
 class Socket(Primitive):
     """A stream socket in memory."""
+
+    dup = Unexplored()
+    recvfrom = Unexplored()
+    recvfrom_into = Unexplored()
+    recvmsg = Unexplored()
+    recvmsg_into = Unexplored()
+    sendfile = Unexplored()
+    sendmsg = Unexplored()
+    sendto = Unexplored()
 
     def __init__(
         self,

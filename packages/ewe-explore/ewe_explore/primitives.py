@@ -30,9 +30,11 @@ from ewe_explore.scheduler import (
     Abandoned,
     InvariantHasToWait,
     Lane,
+    Problem,
     Run,
     Step,
     active_run,
+    base_name,
     line_of_program,
     synchronization_step,
     this_run,
@@ -133,6 +135,25 @@ class Primitive:
         if run.current.last_step is not None:
             run.current.last_step.failed = True
         return False
+
+
+class Unexplored:
+    """An attribute of a class of the standard library that its stand-in lacks.
+
+    Without it, a program that uses the attribute would fail with an AttributeError, as if that was its mistake.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Primitive | None, owner: type) -> Any:
+        """End the run: the program cannot be explored. Raises Abandoned; AttributeError outside of a run."""
+        run = active_run()
+        if instance is None or run is None:
+            raise AttributeError(f"{owner.__name__}.{self.name}")
+        file, line = line_of_program()
+        text = f"{base_name(file)}:{line}: the explorer has no {owner.__name__}.{self.name}; leave it out"
+        run.fail(Problem("unusable", text))
 
 
 def inside_invariant() -> bool:

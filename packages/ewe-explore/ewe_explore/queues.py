@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from ewe_explore.primitives import Primitive
+from ewe_explore.primitives import Primitive, Unexplored
 from ewe_explore.scheduler import START_TIME_S, Abandoned, active_run, synchronization_step
 
 Empty = queue.Empty
@@ -25,6 +25,11 @@ ShutDown: type[Exception] = getattr(queue, "ShutDown", RuntimeError)  # Python 3
 
 class Queue(Primitive):
     """A first-in first-out queue; maxsize 0 means no limit. Subclasses override _init, _put, _get and _qsize."""
+
+    mutex = Unexplored()
+    not_empty = Unexplored()
+    not_full = Unexplored()
+    all_tasks_done = Unexplored()
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__()

@@ -232,6 +232,17 @@ def test_a_lane_that_leaves_the_scheduler_is_reported(text: str, says: str, tmp_
     assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("queue.Queue().mutex.acquire()", "Queue.mutex"), ("one.sendto(b'', ())", "Socket.sendto")],
+)
+def test_an_attribute_that_a_stand_in_lacks_is_no_failure(text: str, name: str, tmp_path: Path) -> None:
+    """The program would work with the standard library, so the report may not say that it fails."""
+    source = f"import queue, socket\none, _ = socket.socketpair()\ndef scenario():\n    {text}\n"
+    with pytest.raises(ProgramError, match=rf"^lacks\.py:4: the explorer has no {name}; leave it out$"):
+        explore(program(tmp_path / "lacks.py", source), runs=1)
+
+
 def test_the_threads_of_an_interrupted_run_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook goes on after Ctrl-C, and a busy wait would use a processor without end."""
     text = "import threading\nbox = [0]\ndef scenario():\n    threading.Thread(target=len, args=(box,)).start()\n"
