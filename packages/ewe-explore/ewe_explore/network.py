@@ -409,9 +409,14 @@ def create_server(address: Address, *, backlog: int | None = None, **_: Any) -> 
 # Waiting for several sockets
 
 
+def descriptor_of(item: Any) -> int:
+    """Return a descriptor, or that of an object with fileno()."""
+    return item if isinstance(item, int) else int(item.fileno())
+
+
 def socket_of(item: Any) -> Socket:
     """Return the socket of a descriptor or of an object with fileno()."""
-    number = item if isinstance(item, int) else item.fileno()
+    number = descriptor_of(item)
     found = network().sockets.get(number)
     if found is None:
         raise ValueError(f"descriptor {number} is not a socket of the explorer")
@@ -455,7 +460,7 @@ def select_call(
 
     selection = Selection()
     selection.fixed_name = "select()"
-    ready = selection.until_any(find_ready, timeout)
+    ready = selection.wait_for_any(find_ready, timeout)
     return (
         [readers[index] for which, index in ready if which == reading],
         [writers[index] for which, index in ready if which == writing],
@@ -486,7 +491,7 @@ class Poll(Selection):
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
-        number = item if isinstance(item, int) else item.fileno()
+        number = descriptor_of(item)
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self.point("watches a socket with")
@@ -495,7 +500,7 @@ class Poll(Selection):
 
     def unregister(self, item: Any) -> None:
         """Stop watching a socket. Raises KeyError if it is not watched."""
-        number = item if isinstance(item, int) else item.fileno()
+        number = descriptor_of(item)
         self.point("forgets a socket of")
         del self.watched[number]
 
