@@ -291,15 +291,15 @@ def contents(
     """
     if type(target) in PLAIN_TYPES or (isinstance(target, IMMUTABLE_TYPES) and not deep):
         return None
-    if not isinstance(target, CONTAINERS):
-        if not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
-            return None  # its own methods have points
-    elif point.kind != "display" and (
-        not deep or all(type(each) in PLAIN_TYPES for each in elements(target))
-    ):
-        return FoundAccess(target, "[]")
+    is_display = point.kind == "display"  # a new list, which no other lane knows; its values may be shared
+    if isinstance(target, CONTAINERS):
+        reads_elements = deep and not all(type(each) in PLAIN_TYPES for each in elements(target))
+        if not is_display and not reads_elements:
+            return FoundAccess(target, "[]")
+    elif not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
+        return None  # its own methods have points
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
-    parts = [each for each in found.parts if point.kind != "display" or each.target is not target]
+    parts = [each for each in found.parts if not (is_display and each.target is target)]
     if not parts:
         return None
     access = access_to_parts(parts, point.writes)

@@ -119,7 +119,10 @@ def is_generated(kind: type, run: Run) -> bool:
 
 
 def has_library_part(kind: type, run: Run) -> bool:
-    """Return whether a class inherits from a class without points, whose methods use its attributes."""
+    """Return whether a class inherits from a class without points, whose methods use its attributes.
+
+    Stand-ins, classes of modules on the replacements, and classes without state do not count.
+    """
     return any(
         each is not object
         and not is_own_class(each, run)

@@ -112,7 +112,7 @@ class Thread(Primitive):
                 self, run, "waits for the end of", lambda: lane.has_ended, timeout, "sees the end of"
             )
         if run is not None and lane.has_ended and run.current.number == 0:
-            lane.is_joined = True
+            lane.is_joined = True  # Run.is_alone() is true again if the main thread has joined all others
 
     def is_alive(self) -> bool:
         """Return whether the thread has begun and not ended. It is a step: start and end change the answer."""
