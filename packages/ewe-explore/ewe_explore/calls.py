@@ -39,7 +39,14 @@ from types import (
 from typing import Any
 
 from ewe_explore import points
-from ewe_explore.points import SOURCE_POINTS, SourcePoint, UsedParts, attribute_access, record
+from ewe_explore.points import (
+    SOURCE_POINTS,
+    FoundAccess,
+    SourcePoint,
+    access_to_parts,
+    attribute_access,
+    record,
+)
 from ewe_explore.reach import (
     AT_NAME,
     CONTAINERS,
@@ -50,7 +57,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, base_name
+from ewe_explore.scheduler import PartUse, Run, active_run, base_name
 
 CALL_NAME = "_ewe_call"
 # Builtin functions that use no object which can change, or only call methods of the program
@@ -115,16 +122,14 @@ def callee(number: int, function: Any) -> Any:
 
     number: of the point of the call in SOURCE_POINTS.
     """
-    if not ACTIVE_RUNS:
-        return function
-    run = ACTIVE_RUNS[-1]
-    if run.inside_invariant:
+    run = active_run()
+    if run is None or run.inside_invariant:
         return function
     point = SOURCE_POINTS[number]
     if isinstance(function, MethodType) and is_stand_in(function.__self__):
         name = function.__name__
         if name in METHODS_OF_SOCKETS and function.__module__ == f"{__package__}.network":
-            record(run, point, lambda: UsedParts(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
+            record(run, point, lambda: FoundAccess(function.__self__, None, writes=METHODS_OF_SOCKETS[name]))
         return function
     if isinstance(function, BuiltinFunctionType | type) and function in PURE_BUILTINS:
         return function
@@ -137,15 +142,20 @@ def callee(number: int, function: Any) -> Any:
         return function
     if not callable(function):  # the call fails
         return function
-    return SeenCall(point, function, is_recorded)
+    return CallWithStep(point, function, is_recorded)
 
 
-def seen(function: Any, file: str, line: int, text: str = "") -> Any:
-    """Return a function that the explorer calls for the program, with a step around it: the target of a thread."""
-    if not ACTIVE_RUNS or is_seen(function, ACTIVE_RUNS[-1]):
+def with_step(function: Any, file: str, line: int) -> Any:
+    """Return a function that the explorer calls for the program, such as the target of a thread.
+
+    It gets a step around it if its own steps are not seen. file, line: of the program, for this step.
+    """
+    run = active_run()
+    if run is None or is_seen(function, run):
         return function
-    name = text or str(getattr(function, "__name__", "a function"))
-    return SeenCall(SourcePoint(file, line, "function", f"{name}(…)", name, True, "calls"), function)
+    name = str(getattr(function, "__name__", "a function"))
+    point = SourcePoint(file, line, kind="function", text=f"{name}(…)", name=name, writes=True, verb="calls")
+    return CallWithStep(point, function)
 
 
 def is_seen(function: Any, run: Run) -> bool:
@@ -188,7 +198,7 @@ def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
     if function in (eval, exec, breakpoint):  # code without points: other threads may call it later
         run.note_unseen(f"the accesses within {point.text}", point.file, point.line, always=True)
     if function is globals or (function in (locals, vars) and frame.f_locals is frame.f_globals):
-        run.aliases[id(frame.f_globals)] = frame.f_globals, f"the accesses through {point.name}()"
+        run.note_alias(frame.f_globals, f"the accesses through {point.name}()")
     if function is not vars:
         return function
 
@@ -202,8 +212,8 @@ def frame_function(run: Run, point: SourcePoint, function: Any) -> Any:
     return program_vars
 
 
-class SeenCall:
-    """A function without points, with a step around its call. Its other attributes are those of the function."""
+class CallWithStep:
+    """A function without points, with a step around its call."""
 
     def __init__(self, point: SourcePoint, function: Any, is_recorded: bool = False) -> None:
         """is_recorded: a point of the method's object has recorded the call as a step."""
@@ -212,14 +222,24 @@ class SeenCall:
         self.is_recorded = is_recorded
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
-        run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
-        if run is None or run.inside_invariant:
-            return self.function(*args, **named)
-        point, module = self.point, module_of(self.function)
-        is_python = isinstance(self.function, FunctionType | MethodType)
-        if is_python or is_on_replacements(module):
-            args = tuple(self.as_seen(each) for each in args)
-            named = {key: self.as_seen(each) for key, each in named.items()}
+        run = active_run()
+        if run is not None and not run.inside_invariant:
+            module = module_of(self.function)
+            is_python = isinstance(self.function, FunctionType | MethodType)
+            if is_python or is_on_replacements(module):  # it may call an argument later
+                args = tuple(self.callback(each) for each in args)
+                named = {key: self.callback(each) for key, each in named.items()}
+            self.record_call(run, module, args, named)
+        return self.function(*args, **named)
+
+    def callback(self, argument: Any) -> Any:
+        """Return an argument, with a step around it if it is the method of a container, such as items.append."""
+        is_method = isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, CONTAINERS)
+        return with_step(argument, self.point.file, self.point.line) if is_method else argument
+
+    def record_call(self, run: Run, module: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Record the step of the call, or note what the explorer does not see of it. module: of the function."""
+        point = self.point
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
         if self.is_recorded:
@@ -228,12 +248,6 @@ class SeenCall:
             note_call(run, point, self.function, args, named)
         elif self.function is getattr and args[1:2] == ("__dict__",):
             points.note_dict(run, point, args[0])
-        return self.function(*args, **named)
-
-    def as_seen(self, argument: Any) -> Any:
-        """Return an argument of a library that calls it later, such as pool.submit(items.append, 1)."""
-        is_method = isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, CONTAINERS)
-        return seen(argument, self.point.file, self.point.line) if is_method else argument
 
 
 def note_call(
@@ -257,20 +271,17 @@ def note_call(
 
 def call_access(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, values: list[Any]
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return what a call uses: all within its arguments and the object of the method. values: these objects."""
     is_cache = isinstance(function, functools._lru_cache_wrapper)
     found = reached(values, run, with_attributes=True)
-    parts = [(function, "[]", True)] if is_cache else found.parts
+    parts = [PartUse(function, "[]", writes=True)] if is_cache else found.parts
     text = f"{point.name}()"
     if found.is_cut:
         run.note_unseen(f"all that {text} uses", point.file, point.line)
     if not parts:
         return None
-    changes = changes_arguments(function, name, owner)
-    (first, attribute, is_changed), *others = parts
-    access = UsedParts(first, attribute, writes=changes or is_changed)
-    access.more = [(each, part, changes or is_changed) for each, part, is_changed in others]
+    access = access_to_parts(parts, changes_arguments(function, name, owner))
     if is_cache or has_inner_steps(function, owner, values, run):
         access.unseen = f"the steps within {text}"
     elif found.calls_program:
@@ -306,7 +317,7 @@ def receiver(function: Any, args: tuple[Any, ...]) -> Any:
 
 def attribute_call(
     run: Run, point: SourcePoint, function: Any, name: str, owner: Any, args: tuple[Any, ...]
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return the access of setattr(), getattr() and the like; None for other calls, and with wrong arguments."""
     by_method = {"__setattr__": True, "__delattr__": True, "__getattribute__": False}
     by_function: dict[Any, bool] = {setattr: True, delattr: True, getattr: False, hasattr: False}
@@ -326,8 +337,11 @@ def attribute_call(
 
 
 def note_items(run: Run, method: Any, arguments: list[Any]) -> None:
-    """Note a method such as extend() if its argument runs code of the program, between two of its items."""
-    last = run.current.last
+    """Note a method such as extend() if its argument runs code of the program, between two of its items.
+
+    method: of a container. A point has recorded the call as the last step of the lane.
+    """
+    last = run.current.last_step
     if last is None or last.target is not method.__self__ or last.unseen:
         return
     if reached(arguments, run).calls_program:

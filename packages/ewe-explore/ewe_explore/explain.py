@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ewe_explore.primitives import Condition
-from ewe_explore.scheduler import Run, Step, name_of_object
+from ewe_explore.scheduler import PartKey, Run, Step, name_of_object
 from ewe_explore.search import shared_keys
 from ewe_explore.waits import has_ended, reasons_of_deadlock, reasons_of_loop
 from ewe_explore.wording import at_line, phrase, whole_name
@@ -201,7 +201,7 @@ def upcoming(events: list[TimelineEvent], step: Step) -> Step:
     return step
 
 
-def visible(step: Step, shared: set[tuple[int, str | None]]) -> bool:
+def visible(step: Step, shared: set[PartKey]) -> bool:
     """Return whether a step belongs to the story."""
     if step.kind == "print":
         return True
@@ -250,11 +250,13 @@ def reasons(run: Run) -> list[str]:
     if problem.kind == "deadlock":
         found = reasons_of_deadlock(run, problem.waits)
         # The switch may have sent the holder of a lock on a path without a release
-        left = any(wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits)
-        return found + (needed_switches(run) if left else [])
+        holder_has_ended = any(
+            wait.holder is not None and has_ended(run, wait.holder) for wait in problem.waits
+        )
+        return found + (needed_switches(run) if holder_has_ended else [])
     if problem.kind == "steps":
         return reasons_of_loop(run, problem.waits)
-    if not run.lanes[1:]:
+    if len(run.lanes) == 1:
         return ["This is not a race: the program fails before it starts a thread."]
     return lost_update(run) or stale_test(run) or needed_switches(run)
 
@@ -364,8 +366,8 @@ def half_made_change(run: Run, stopped: Step, other: int) -> str:
 def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
     """Return triples of steps on one object: use by a lane, write by another lane, next use by the first lane."""
     found: list[tuple[Step, Step, Step]] = []
-    last_uses: dict[tuple[tuple[int, str | None], int], Step] = {}  # (part of an object, lane) -> step
-    last_writes: dict[tuple[int, str | None], Step] = {}  # part of an object -> step of any lane
+    last_uses: dict[tuple[PartKey, int], Step] = {}  # (part of an object, lane) -> step
+    last_writes: dict[PartKey, Step] = {}  # part of an object -> step of any lane
     for step in sorted(
         (step for step in run.steps if step.execution_index >= 0), key=lambda step: step.execution_index
     ):

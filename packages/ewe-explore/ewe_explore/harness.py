@@ -33,7 +33,7 @@ from ewe.config.settings import Config
 from ewe_explore import network
 from ewe_explore.primitives import Barrier, Primitive
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import ACTIVE_RUNS, Options, ProgramError, Run
+from ewe_explore.scheduler import Options, ProgramError, Run, active_run
 from ewe_explore.threads import Thread
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -71,7 +71,7 @@ class Arrivals(Primitive):
         client.fixed_name = "the server"
         server.fixed_name = f"client {number}"
         self.waiting.append(
-            Arrival(socket=server, client=("127.0.0.1", 50000 + number), server=SERVER_ADDRESS)
+            Arrival(socket=server, client=("127.0.0.1", network.FIRST_PORT + number), server=SERVER_ADDRESS)
         )
         self.recompute_runnable_lanes()
         found: network.Socket = client
@@ -86,18 +86,17 @@ class Arrivals(Primitive):
         self.wake()
 
     def accept(self, room: bool = True, seconds: float = -1) -> Arrival | None:
-        accepted, _ = self.wait_for_any(seconds, 1 if room else 0)
+        accepted, _ = self.wait(seconds, 1 if room else 0)
         return accepted[0] if accepted else None
 
-    def wait(self, seconds: float, most: int) -> Any:  # type: ignore[override] # as the listener's
-        return self.wait_for_any(seconds, most)
-
-    def wait_for_any(self, seconds: float, most: int) -> tuple[list[Arrival], list[int]]:
-        """Return up to `most` connections, and the ready descriptors among the watched ones.
+    def wait(  # type: ignore[override] # as the listener's
+        self, seconds: float, max_accepts: int
+    ) -> tuple[list[Arrival], list[int]]:
+        """Return up to `max_accepts` connections, and the ready descriptors among the watched ones.
 
         Wait for them, for a wake-up or an interruption, at most `seconds`; negative `seconds`: without a limit.
         """
-        self.accepting = most > 0 and not self.closed
+        self.accepting = max_accepts > 0 and not self.closed
         run = self.point("looks at")
 
         def ready() -> bool:
@@ -107,7 +106,7 @@ class Arrivals(Primitive):
             super().wait(run, "waits for", ready, None if seconds < 0 else seconds, "looks at")
         self.woken = False
         accepted: list[Arrival] = []
-        while self.accepting and self.waiting and len(accepted) < most:
+        while self.accepting and self.waiting and len(accepted) < max_accepts:
             accepted.append(self.waiting.popleft())
             self.handed_out.append(accepted[-1].socket)
         ready_descriptors = [descriptor for descriptor, _ in self.epoll.ready()]
@@ -222,7 +221,7 @@ class Model(ExploredProgram):
             arrival.socket.close()  # the kernel does this when the listening socket is closed
         for client in clients:
             client.thread.join()
-        self.judge(listener, clients)
+        self.check_properties(listener, clients)
         return None
 
     def processor_class(self) -> Any:
@@ -244,8 +243,11 @@ class Model(ExploredProgram):
             setattr(config, key, value)
         return config
 
-    def judge(self, listener: Arrivals, clients: list[ExploredClient]) -> None:
-        """Check the properties that must be true after the stop. Raises AssertionError: the run then fails."""
+    def check_properties(self, listener: Arrivals, clients: list[ExploredClient]) -> None:
+        """Check the properties that must be true after the stop (see the module). Raises AssertionError.
+
+        After an early stop a client may have fewer answers than requests.
+        """
         open_ones = [sock for sock in listener.handed_out if not sock.closed]
         assert not open_ones, (
             f"{len(open_ones)} accepted connections are still open after serve() has returned"
@@ -255,9 +257,9 @@ class Model(ExploredProgram):
                 assert client.answers == self.requests, (
                     f"client {client.number} got {client.answers} of {self.requests} answers"
                 )
-        alone = [client.number for client in clients if client.alone]
-        assert not alone, (
-            f"client {alone[0]} kept its connection for {TOGETHER_S:.0f} s, and another client had no answer in"
+        in_vain = [client.number for client in clients if client.has_waited_in_vain]
+        assert not in_vain, (
+            f"client {in_vain[0]} kept its connection for {TOGETHER_S:.0f} s, and another client had no answer in"
             f" that time, though there is a worker for each of the {self.clients} clients"
         )
 
@@ -272,7 +274,7 @@ class ExploredClient:
         self, listener: Arrivals, number: int, requests: int, all_answered: Barrier | None = None
     ) -> None:
         self.all_answered = all_answered
-        self.alone = False  # it has waited for the others in vain
+        self.has_waited_in_vain = False  # for the answers of the others, with `together`
         self.listener = listener
         self.number = number
         self.requests = requests
@@ -303,7 +305,7 @@ class ExploredClient:
             try:
                 self.all_answered.wait(TOGETHER_S)
             except threading.BrokenBarrierError:
-                self.alone = True
+                self.has_waited_in_vain = True
 
 
 def conversation() -> ModuleType:
@@ -312,7 +314,7 @@ def conversation() -> ModuleType:
 
     async def converse(stream: Any, site: Any) -> None:
         """Answer the requests of one connection until it ends, or the server stops."""
-        mark(stream, "begun")
+        note_begin(stream)
         while await stream.next_request(10.0):
             await stream.send(ANSWER)
             stream.requests += 1
@@ -328,11 +330,10 @@ def conversation() -> ModuleType:
     return module
 
 
-def mark(stream: Any, what: str) -> None:
-    """Note that a conversation has begun. Fail if it begins twice."""
-    begun = getattr(stream, "explored", "")
-    assert not begun, "two conversations are held over one connection"
-    stream.explored = what
+def note_begin(stream: Any) -> None:
+    """Note that the conversation of a stream begins. Raises AssertionError if it has begun before."""
+    assert not getattr(stream, "has_begun", False), "two conversations are held over one connection"
+    stream.has_begun = True
 
 
 def log() -> ModuleType:
@@ -340,9 +341,8 @@ def log() -> ModuleType:
 
     def exception(text: str) -> None:
         """End the run with the exception that is being handled. text: the model's line for the log, ignored."""
-        reason = sys.exc_info()[1]
-        if ACTIVE_RUNS and reason is not None:
-            run = ACTIVE_RUNS[-1]
+        run, reason = active_run(), sys.exc_info()[1]
+        if run is not None and reason is not None:
             run.end_by_exception(run.current, reason)
             run.may_step()  # the run is over now: raises Abandoned, so that the lane does not go on
 

@@ -43,7 +43,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-from ewe_explore.calls import CALL_NAME
+from ewe_explore.calls import CALL_NAME, READING_METHODS
 from ewe_explore.points import (
     EACH_NAME,
     HOLD_NAME,
@@ -57,22 +57,6 @@ from ewe_explore.points import (
 )
 from ewe_explore.reach import AT_NAME
 
-# Methods of containers that do not change the container.
-READING_METHODS = frozenset(
-    {
-        "copy",
-        "count",
-        "get",
-        "index",
-        "items",
-        "keys",
-        "values",
-        "issubset",
-        "issuperset",
-        "isdisjoint",
-        "union",
-    }
-)
 # Builtin functions that read the contents of their arguments.
 READING_FUNCTIONS = frozenset((
     "all", "any", "bool", "bytearray", "bytes", "dict", "enumerate", "filter", "frozenset", "iter", "len", "list",
@@ -99,11 +83,12 @@ RETURNS_NEW_OBJECT = READING_FUNCTIONS - {"filter", "iter", "map", "max", "min",
 }  # fmt: skip
 STARTING_METHODS = frozenset(("start", "start_new_thread", "submit"))
 # Methods of a class that an access to a container may call, in the middle of the access
-COMPARING_METHODS = frozenset((
+IMPLICIT_METHODS = frozenset((
     "__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__", "__repr__", "__str__", "__iter__",
     "__next__", "__index__", "__len__", "__bool__",
 ))  # fmt: skip
 MAX_TEXT_CHARS = 40  # of the source of a point, in the timeline
+COMPILED: dict[str, tuple[str, CodeType]] = {}  # file -> its last source, and the code of this with points
 
 
 def tests_locks(source: str) -> bool:
@@ -132,13 +117,20 @@ def tests_ends(source: str) -> bool:
 
 
 def compiled(source: str, file: str) -> CodeType:
-    """Return the code of a module with its points. Raises SyntaxError."""
+    """Return the code of a module with its points. Raises SyntaxError.
+
+    The source that was compiled last for this file is not compiled again. Its points would be added a second time,
+    so SOURCE_POINTS would grow with each call of explore() in a notebook.
+    """
+    if (known := COMPILED.get(file)) is not None and known[0] == source:
+        return known[1]
     tree = ast.parse(source, file)
     points = Points(file, tree)
     MODULE_NAMES[file] = ModuleNames(points.variables, used_inside(tree))
     points.visit(tree)
     ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, file, "exec", dont_inherit=True)
+    COMPILED[file] = source, code
     return code
 
 
@@ -275,7 +267,7 @@ class Points(ast.NodeTransformer):
         self.own_names = own_names(tree)
         self.variables = {name: Variable(name) for name in self.names}
         self.is_lazy = False  # within a generator expression
-        self.in_comparison = False  # within one of COMPARING_METHODS
+        self.in_comparison = False  # within one of IMPLICIT_METHODS
 
     def add_point(
         self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
@@ -361,12 +353,16 @@ class Points(ast.NodeTransformer):
         return index
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Turn the read of a shared variable `n` into `_ewe_at(1) or n`. _ewe_at(1) returns None."""
+        """Turn the read of a shared variable `n` into `_ewe_at(1) or n`."""
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
         number = self.add_point(node, "name", node.id, "reads", False, variable=self.variables[node.id])
-        either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), node])
-        return ast.copy_location(either, node)
+        return self.after_point(number, node)
+
+    def after_point(self, number: int, value: ast.expr) -> ast.expr:
+        """Return `_ewe_at(number) or value`. _ewe_at(number) returns None, and then `value` is evaluated."""
+        either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, value), value])
+        return ast.copy_location(either, value)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Add the point of a method call, or of a function that reads or changes a container, such as len(a)."""
@@ -737,8 +733,7 @@ class Points(ast.NodeTransformer):
             numbers = self.bound_names(item.optional_vars) if item.optional_vars is not None else []
             item.context_expr = self.visit(item.context_expr)
             for number in numbers:
-                either = ast.BoolOp(ast.Or(), [self.wrap(AT_NAME, number, None, node), item.context_expr])
-                item.context_expr = ast.copy_location(either, item.context_expr)
+                item.context_expr = self.after_point(number, item.context_expr)
             item.optional_vars = self.visit(item.optional_vars) if item.optional_vars is not None else None
         node.body = self.block(node.body)
         return node
@@ -922,7 +917,7 @@ class Points(ast.NodeTransformer):
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         before = self.in_comparison, self.captured
-        self.in_comparison = node.name in COMPARING_METHODS
+        self.in_comparison = node.name in IMPLICIT_METHODS
         self.captured = captured_names(node) - self.names
         node.body = self.block(node.body)
         self.in_comparison, self.captured = before

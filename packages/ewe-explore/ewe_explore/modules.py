@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from ewe_explore import calls, instrument, network, primitives, queues, threads
 from ewe_explore.names import forget_old_version
-from ewe_explore.scheduler import ACTIVE_RUNS, ProgramError, Step, line_of_program, short_value
+from ewe_explore.scheduler import ProgramError, Step, active_run, line_of_program, short_value
 
 # The source of these packages runs on the replacements. A world loads their modules once; it loads the modules of
 # RELOADED_EACH_RUN, which keep threads, again for each run.
@@ -214,9 +214,9 @@ class World:
             self.placed.append(name)
         try:
             file = self.code(path, points)
-            if ACTIVE_RUNS:
-                ACTIVE_RUNS[-1].releases_decide |= file.tests_locks
-                ACTIVE_RUNS[-1].ends_decide |= file.tests_ends
+            if (run := active_run()) is not None:
+                run.releases_decide |= file.tests_locks
+                run.ends_decide |= file.tests_ends
             if points:
                 self.own_modules.add(name)
             with as_one_step(name):
@@ -345,10 +345,10 @@ class World:
 @contextmanager
 def as_one_step(name: str) -> Iterator[None]:
     """Make the code of a module one step if other lanes may run: an import keeps them away until its end."""
-    if not ACTIVE_RUNS or ACTIVE_RUNS[-1].is_alone():
+    run = active_run()
+    if run is None or run.is_alone():
         yield
         return
-    run = ACTIVE_RUNS[-1]
     run.note_unseen(f"the accesses within the import of {name}", *line_of_program())
     lane = run.current
     before, lane.is_importing = lane.is_importing, True
@@ -366,14 +366,14 @@ def record_print(
     A text for the terminal is not printed: it becomes a step of the timeline, and is no decision. Other files get
     their text. Nothing is printed inside an invariant, which is checked at each step, or while the lanes end.
     """
+    run = active_run()
     if file is not None and file not in (sys.stdout, sys.stderr):
-        if ACTIVE_RUNS:
-            ACTIVE_RUNS[-1].note_unseen("the file of print()", *line_of_program())
+        if run is not None:
+            run.note_unseen("the file of print()", *line_of_program())
         print(*values, sep=sep, end=end, file=file, flush=flush)
         return
-    if not ACTIVE_RUNS or ACTIVE_RUNS[-1].over or ACTIVE_RUNS[-1].inside_invariant:
+    if run is None or run.over or run.inside_invariant:
         return
-    run = ACTIVE_RUNS[-1]
     text = (" " if sep is None else sep).join(map(str, values))
     file_name, line = line_of_program()
     run.point(

@@ -20,12 +20,14 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Run
+from ewe_explore.primitives import Primitive, Unexplored
+from ewe_explore.scheduler import Abandoned, Run, active_run, this_run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
+FIRST_PORT = 50_000  # the ports that the explorer chooses are larger numbers
 BUFFER_BYTES = 64 * 1024
 Address = tuple[str, int]
 
@@ -36,19 +38,19 @@ class Network:
     def __init__(self) -> None:
         self.sockets: dict[int, Any] = {}  # by descriptor
         self.listening: dict[int, Socket] = {}  # by port
-        self.next_descriptor = FIRST_DESCRIPTOR
-        self.next_port = 50000
+        self.last_descriptor = FIRST_DESCRIPTOR
+        self.last_port = FIRST_PORT
 
     def add(self, item: Any) -> int:
         """Register a socket; return its descriptor."""
-        self.next_descriptor += 1
-        self.sockets[self.next_descriptor] = item
-        return self.next_descriptor
+        self.last_descriptor += 1
+        self.sockets[self.last_descriptor] = item
+        return self.last_descriptor
 
 
 def network() -> Network:
     """Return the network of the run in progress."""
-    run = ACTIVE_RUNS[-1]
+    run = this_run()
     if run.network is None:
         run.network = Network()
     found: Network = run.network
@@ -60,18 +62,27 @@ class Pipe:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.ended = False  # the writer has closed
-        self.unread = False  # the reader has closed
+        self.at_end = False  # no byte follows: a close() or shutdown() has ended this direction
+        self.reader_closed = False
 
     def readable(self) -> bool:
-        return bool(self.data) or self.ended
+        return bool(self.data) or self.at_end
 
     def writable(self) -> bool:
-        return len(self.data) < BUFFER_BYTES or self.unread
+        return len(self.data) < BUFFER_BYTES or self.reader_closed
 
 
 class Socket(Primitive):
     """A stream socket in memory."""
+
+    dup = Unexplored()
+    recvfrom = Unexplored()
+    recvfrom_into = Unexplored()
+    recvmsg = Unexplored()
+    recvmsg_into = Unexplored()
+    sendfile = Unexplored()
+    sendmsg = Unexplored()
+    sendto = Unexplored()
 
     def __init__(
         self,
@@ -86,18 +97,19 @@ class Socket(Primitive):
         self.proto = proto
         self.incoming: Pipe | None = None  # None until the socket is connected
         self.outgoing: Pipe | None = None
-        self.partner: Socket | None = None  # the other end of the connection, for the reasons of a wait
+        self.other_end: Socket | None = None  # the other end of the connection, for the reasons of a wait
         self.is_in_backlog = False  # no accept() has returned this end yet
-        self.waiting: deque[Socket] | None = None  # the backlog, if the socket listens
-        self.backlog = 128
+        self.backlog: deque[Socket] | None = None  # of a listening socket: accept() has not returned them yet
+        self.backlog_limit = 128
         self.is_shut = False  # a listening socket that was shut down: accept() does not wait any more
-        self.name: Address = ("0.0.0.0", 0)  # getsockname()
-        self.peer: Address = ("0.0.0.0", 0)  # getpeername()
+        self.local_address: Address = ("0.0.0.0", 0)  # getsockname()
+        self.peer_address: Address = ("0.0.0.0", 0)  # getpeername()
         self.timeout: float | None = None  # settimeout(), in seconds
-        self.kernel_limit: float | None = None  # SO_RCVTIMEO, in seconds
-        self.number = network().add(self) if ACTIVE_RUNS else -1  # fileno()
+        self.receive_timeout_s: float | None = None  # SO_RCVTIMEO, in seconds
+        self.number = network().add(self) if active_run() else -1  # fileno()
+        self.is_closing = False  # close() was called; the last file of makefile() closes the socket
         self.closed = False
-        self._io_refs = 0  # counted by socket.makefile()
+        self._io_refs = 0  # open files of makefile(), which counts them
 
     # Timeouts
 
@@ -117,12 +129,12 @@ class Socket(Primitive):
         """Accept an option. Only the kernel's limit for a receive changes a connection in memory."""
         if level == socket.SOL_SOCKET and option == socket.SO_RCVTIMEO and isinstance(value[0], bytes):
             whole, millionths = struct.unpack("@ll", value[0])  # struct timeval: seconds, microseconds
-            self.kernel_limit = whole + millionths / 1e6 or None  # 0: no limit (socket(7))
+            self.receive_timeout_s = whole + millionths / 1e6 or None  # 0: no limit (socket(7))
 
     def getsockopt(self, *_: Any) -> int:
         return 0
 
-    def until(
+    def wait_until(
         self,
         run: Run | None,
         verb: str,
@@ -136,7 +148,7 @@ class Socket(Primitive):
 
         run: None outside of a run; then it never waits. verb, then: texts for the timeline, of the wait and of the
         step after it. receives: a receive without a timeout of Python's ends after the socket option SO_RCVTIMEO
-        (kernel_limit), and then with EAGAIN, as in the kernel.
+        (receive_timeout_s), and then with EAGAIN, as in the kernel.
         """
         if self.closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
@@ -145,7 +157,8 @@ class Socket(Primitive):
         if dont_wait or self.timeout == 0.0:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         limited = self.timeout is None and receives
-        if not self.wait(run, verb, ready, self.kernel_limit if limited else self.timeout, then):
+        seconds = self.receive_timeout_s if limited else self.timeout
+        if not self.wait(run, verb, ready, seconds, then=then):
             if limited:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             raise TimeoutError("timed out")
@@ -156,32 +169,34 @@ class Socket(Primitive):
         """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
         host, port = address[0], address[1]
         if port == 0:
-            network().next_port += 1
-            port = network().next_port
+            network().last_port += 1
+            port = network().last_port
         elif port in network().listening:
             raise OSError(errno.EADDRINUSE, "Address already in use")
-        self.name = (host or "0.0.0.0", port)
+        self.local_address = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
         """Listen at the port of bind(). A second call changes the backlog; after shutdown() it listens again."""
         self.point("listens on")
-        if self.waiting is None:
-            self.waiting = deque()
+        if self.backlog is None:
+            self.backlog = deque()
         self.is_shut = False
-        self.backlog = max(backlog, 1)
-        network().listening[self.name[1]] = self
+        self.backlog_limit = max(backlog, 1)
+        network().listening[self.local_address[1]] = self
         self.recompute_runnable_lanes()
 
     def accept(self) -> tuple[Socket, Address]:
         """Return the connection that has waited longest in the backlog, and its client's address."""
         run = self.point("accepts from")
-        self.until(run, "waits for a connection of", "accepts from", self.readable)
-        if not self.waiting:  # another thread has shut the listening socket down
+        if self.backlog is None and not self.closed:
             raise OSError(errno.EINVAL, "Invalid argument")
-        found = self.waiting.popleft()
+        self.wait_until(run, "waits for a connection of", "accepts from", self.readable)
+        if not self.backlog:  # another thread has shut the listening socket down
+            raise OSError(errno.EINVAL, "Invalid argument")
+        found = self.backlog.popleft()
         found.is_in_backlog = False
         self.recompute_runnable_lanes()
-        return found, found.peer
+        return found, found.peer_address
 
     def has_stopped_listening(self) -> bool:
         """Return whether this listening socket was closed, or shut down."""
@@ -191,20 +206,21 @@ class Socket(Primitive):
         """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
         run = self.point("connects")
         server = network().listening.get(address[1])
-        if server is None or server.waiting is None or server.has_stopped_listening():
+        if server is None or server.backlog is None or server.has_stopped_listening():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        queue = server.waiting
-        # As in Linux, one connection more than `backlog` may wait
-        self.until(run, "waits for room in the backlog of", "connects", lambda: len(queue) <= server.backlog)
+        queue = server.backlog
+        # As in Linux, one connection more than the limit may wait
+        verb = "waits for room in the backlog of"
+        self.wait_until(run, verb, "connects", lambda: len(queue) <= server.backlog_limit)
         if server.has_stopped_listening():  # another lane has ended the listening socket meanwhile
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        network().next_port += 1
+        network().last_port += 1
         other = Socket()
-        self.peer, self.name = server.name, ("127.0.0.1", network().next_port)
-        join(self, other)
+        self.peer_address, self.local_address = server.local_address, ("127.0.0.1", network().last_port)
+        connect_ends(self, other)
         # The timeline names it as the socket that accepts it
         other.line_of_creation = server.line_of_creation
-        other.name, other.peer = self.peer, self.name
+        other.local_address, other.peer_address = self.peer_address, self.local_address
         other.is_in_backlog = True
         queue.append(other)
         self.recompute_runnable_lanes()
@@ -226,7 +242,7 @@ class Socket(Primitive):
         if pipe is None and not self.closed:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         dont_wait = bool(flags & socket.MSG_DONTWAIT)
-        self.until(
+        self.wait_until(
             run, "waits for bytes of", "receives from", self.readable, dont_wait=dont_wait, receives=True
         )
         assert pipe is not None
@@ -248,9 +264,9 @@ class Socket(Primitive):
         if pipe is None and not self.closed:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         dont_wait = bool(flags & socket.MSG_DONTWAIT)
-        self.until(run, "waits for room in", "sends to", self.writable, dont_wait=dont_wait)
+        self.wait_until(run, "waits for room in", "sends to", self.writable, dont_wait=dont_wait)
         assert pipe is not None
-        if pipe.unread or pipe.ended:
+        if pipe.reader_closed or pipe.at_end:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         part = bytes(data)[: BUFFER_BYTES - len(pipe.data)]
         pipe.data += part
@@ -272,7 +288,7 @@ class Socket(Primitive):
         if self.run_is_over():
             return
         self.point("shuts down")
-        if self.waiting is not None:
+        if self.backlog is not None:
             if how != socket.SHUT_WR:
                 self.is_shut = True
                 self.refuse_connections()
@@ -280,34 +296,38 @@ class Socket(Primitive):
         if self.incoming is None or self.outgoing is None:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
         if how in (socket.SHUT_WR, socket.SHUT_RDWR):
-            self.outgoing.ended = True
+            self.outgoing.at_end = True
         if how in (socket.SHUT_RD, socket.SHUT_RDWR):
-            self.incoming.ended = True
+            self.incoming.at_end = True
         self.recompute_runnable_lanes()
 
     def close(self) -> None:
-        """Close the socket: both directions end, and the connections in its backlog are closed, too."""
-        if self.closed:
+        """Close the socket: both directions end, and the connections in its backlog are closed, too.
+
+        A socket with open files of makefile() stays open until the last of them is closed.
+        """
+        self.is_closing = True
+        if self.closed or self._io_refs > 0:
             return
         if not self.run_is_over():
             self.point("closes")
         self.closed = True
-        if ACTIVE_RUNS:  # else the network has ended with its run
+        if active_run():  # else the network has ended with its run
             network().sockets.pop(self.number, None)
         if self.outgoing is not None and self.incoming is not None:
-            self.outgoing.ended = True  # the other side reads the end
-            # Not `ended`: a recv() of another lane on this socket goes on waiting, as in Linux
-            self.incoming.unread = True
+            self.outgoing.at_end = True  # the other side reads the end
+            # Not `at_end`: a recv() of another lane on this socket goes on waiting, as in Linux
+            self.incoming.reader_closed = True
         self.refuse_connections()
 
     def refuse_connections(self) -> None:
         """Refuse new connections, and close those in the backlog."""
-        if ACTIVE_RUNS and network().listening.get(self.name[1]) is self:
-            del network().listening[self.name[1]]
+        if active_run() and network().listening.get(self.local_address[1]) is self:
+            del network().listening[self.local_address[1]]
         # All at once: each close() below is a point, at which an accept() of another lane must find none of them
-        refused = list(self.waiting or ())
-        if self.waiting:
-            self.waiting.clear()
+        refused = list(self.backlog or ())
+        if self.backlog:
+            self.backlog.clear()
         self.recompute_runnable_lanes()
         for each in refused:
             each.close()
@@ -317,12 +337,12 @@ class Socket(Primitive):
 
     def readable(self) -> bool:
         """Return whether accept() (if the socket listens) or recv() would return at once."""
-        if self.waiting is not None:
-            return bool(self.waiting) or self.is_shut
+        if self.backlog is not None:
+            return bool(self.backlog) or self.is_shut
         return self.incoming is not None and self.incoming.readable()
 
     def writable(self) -> bool:
-        return self.outgoing is not None and (self.outgoing.writable() or self.outgoing.ended)
+        return self.outgoing is not None and (self.outgoing.writable() or self.outgoing.at_end)
 
     # The rest
 
@@ -330,17 +350,23 @@ class Socket(Primitive):
         return -1 if self.closed else self.number
 
     def getsockname(self) -> Address:
-        return self.name
+        return self.local_address
 
     def getpeername(self) -> Address:
-        return self.peer
+        return self.peer_address
 
     def makefile(self, *args: Any, **named: Any) -> Any:
         makefile: Any = socket.socket.makefile  # it calls only methods that this class has
         return makefile(self, *args, **named)
 
     def _decref_socketios(self) -> None:
-        """Ignore the close of a file of makefile()."""
+        """Note that a file of makefile() is closed: SocketIO.close() calls this method."""
+        self._io_refs -= 1
+        if self.is_closing:
+            # The file closes itself when it is not used any more. Python would print an exception then, and the
+            # next step of the lane raises Abandoned again
+            with suppress(Abandoned):
+                self.close()
 
     def __enter__(self) -> Socket:
         return self
@@ -349,17 +375,17 @@ class Socket(Primitive):
         self.close()
 
 
-def join(one: Socket, other: Socket) -> None:
+def connect_ends(one: Socket, other: Socket) -> None:
     """Connect two sockets."""
     one.incoming = other.outgoing = Pipe()
     one.outgoing = other.incoming = Pipe()
-    one.partner, other.partner = other, one
+    one.other_end, other.other_end = other, one
 
 
 def socketpair(family: int = socket.AF_UNIX, type: int = socket.SOCK_STREAM, proto: int = 0) -> Any:
     """Return two connected sockets."""
     one, other = Socket(family, type, proto), Socket(family, type, proto)
-    join(one, other)
+    connect_ends(one, other)
     return one, other
 
 
@@ -383,9 +409,14 @@ def create_server(address: Address, *, backlog: int | None = None, **_: Any) -> 
 # Waiting for several sockets
 
 
-def lookup(item: Any) -> Socket:
+def descriptor_of(item: Any) -> int:
+    """Return a descriptor, or that of an object with fileno()."""
+    return item if isinstance(item, int) else int(item.fileno())
+
+
+def socket_of(item: Any) -> Socket:
     """Return the socket of a descriptor or of an object with fileno()."""
-    number = item if isinstance(item, int) else item.fileno()
+    number = descriptor_of(item)
     found = network().sockets.get(number)
     if found is None:
         raise ValueError(f"descriptor {number} is not a socket of the explorer")
@@ -396,7 +427,7 @@ def lookup(item: Any) -> Socket:
 class Selection(Primitive):
     """A call that waits for several sockets."""
 
-    def until_any(
+    def wait_for_any(
         self, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
     ) -> list[tuple[int, int]]:
         """Wait until find_ready() finds one, for at most `seconds` (None: no limit); return what it finds then."""
@@ -405,7 +436,11 @@ class Selection(Primitive):
             return []
         if not find_ready() and seconds != 0:
             self.wait(
-                run, "waits for a socket of", lambda: bool(find_ready()), seconds, "looks at the sockets of"
+                run,
+                "waits for a socket of",
+                lambda: bool(find_ready()),
+                seconds,
+                then="looks at the sockets of",
             )
         return find_ready()
 
@@ -416,7 +451,7 @@ def select_call(
     """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty."""
     readers, writers = list(readers), list(writers)
     # The sockets of now: the scheduler calls find_ready(), and another lane may have closed one of them by then
-    read_sockets, write_sockets = [lookup(each) for each in readers], [lookup(each) for each in writers]
+    read_sockets, write_sockets = [socket_of(each) for each in readers], [socket_of(each) for each in writers]
     reading, writing = 0, 1  # which of the two lists an index belongs to
 
     def find_ready() -> list[tuple[int, int]]:
@@ -425,7 +460,7 @@ def select_call(
 
     selection = Selection()
     selection.fixed_name = "select()"
-    ready = selection.until_any(find_ready, timeout)
+    ready = selection.wait_for_any(find_ready, timeout)
     return (
         [readers[index] for which, index in ready if which == reading],
         [writers[index] for which, index in ready if which == writing],
@@ -436,8 +471,9 @@ def select_call(
 class Poll(Selection):
     """Implement select.poll(): timeouts are in milliseconds."""
 
-    unit = 0.001
-    read, write, hang, once = select.POLLIN, select.POLLOUT, select.POLLHUP, 0
+    timeout_unit_s = 0.001
+    read, write = select.POLLIN, select.POLLOUT
+    once = 0  # the flag of a socket that is reported once: poll has none
 
     def __init__(self) -> None:
         super().__init__()
@@ -446,7 +482,7 @@ class Poll(Selection):
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
         """Watch a socket. Only epoll refuses one that is watched already; poll changes its events."""
-        number = lookup(item).number
+        number = socket_of(item).number
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
         self.point("watches a socket with")
@@ -455,7 +491,7 @@ class Poll(Selection):
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
-        number = item if isinstance(item, int) else item.fileno()
+        number = descriptor_of(item)
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self.point("watches a socket with")
@@ -463,10 +499,10 @@ class Poll(Selection):
         self.recompute_runnable_lanes()
 
     def unregister(self, item: Any) -> None:
-        number = item if isinstance(item, int) else item.fileno()
+        """Stop watching a socket. Raises KeyError if it is not watched."""
+        number = descriptor_of(item)
         self.point("forgets a socket of")
-        if self.watched.pop(number, None) is None:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        del self.watched[number]
 
     def ready(self) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events."""
@@ -483,8 +519,8 @@ class Poll(Selection):
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
-        seconds = None if timeout is None or timeout < 0 else timeout * self.unit
-        found = self.until_any(self.ready, seconds)
+        seconds = None if timeout is None or timeout < 0 else timeout * self.timeout_unit_s
+        found = self.wait_for_any(self.ready, seconds)
         for number, _ in found:
             if self.watched[number] & self.once:
                 self.watched[number] = self.once
@@ -494,16 +530,23 @@ class Poll(Selection):
 class Epoll(Poll):
     """Implement select.epoll(): timeouts are in seconds."""
 
-    unit = 1.0
+    timeout_unit_s = 1.0
     read, write = getattr(select, "EPOLLIN", 1), getattr(select, "EPOLLOUT", 4)
     once = getattr(select, "EPOLLONESHOT", 1 << 30)
 
     def __init__(self, sizehint: int = -1, flags: int = 0) -> None:
         super().__init__()
-        self.number = network().add(self) if ACTIVE_RUNS else -1
+        self.number = network().add(self) if active_run() else -1
 
     def fileno(self) -> int:
         return self.number
+
+    def unregister(self, item: Any) -> None:
+        """Stop watching a socket. Raises FileNotFoundError if it is not watched."""
+        try:
+            super().unregister(item)
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory") from None
 
     def close(self) -> None:
         self.closed = True

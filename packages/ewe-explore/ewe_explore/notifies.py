@@ -10,50 +10,18 @@ Read next: waits.py, which asks for these reasons.
 from __future__ import annotations
 
 from ewe_explore.primitives import LOST_NOTIFY, Condition
-from ewe_explore.scheduler import BlockedLane, Run, Step
+from ewe_explore.scheduler import BlockedLane, PartKey, Run, Step
 from ewe_explore.wording import at_line, phrase
 
 
 def missed_notify(run: Run, wait: BlockedLane) -> str:
     """Describe why no notify ends a lane's wait on a condition."""
-    name = run.lanes[wait.lane].name
     began = begin_of(run, wait)
-    silent = silent_change(run, wait, began)
-    if silent is not None:
-        return (
-            f"A change without a notify: {run.lanes[silent.lane].name} {phrase(silent)}"
-            f"{at_line(silent.line)} and "
-            f"does not notify {wait.name}, on which {name} waits{at_line(wait.line)}. "
-            "Call notify() with each change that a waiting thread tests. "
-            "Call notify_all() if every waiting thread must see the change, as at a close."
-        )
-    calls = [step for step in steps_on(run, wait.target) if step.verb.startswith("notifies")]
-    others = [step for step in calls if step.execution_index > began]
-    if others:
-        last = others[-1]
-        return (
-            f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another thread: "
-            f"{run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
-            "thread, which you cannot choose. Call notify_all() if every thread must see the change (such as "
-            "a close), or use a separate condition for each kind of waiting thread."
-        )
-    # A test with the lock held, after the notify, has seen the change: this notify is not lost
-    locked = time_of_lock(run, wait.lane, wait.target, began) if tested_values(run, wait, began) else -1
-    lost = [step for step in calls if step.note == LOST_NOTIFY and step.execution_index > locked]
-    if lost:
-        last = lost[-1]
-        advice = "hold the lock from its test to its wait"
-        if not has_tested(run, wait, began):
-            advice = "test, before it waits, whether the change has come already"
-        return (
-            f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
-            f"{name} begins to wait{at_line(wait.line)}, and a condition does not store a notify. "
-            f"{name} has to {advice}: `with lock: while not …: wait()`."
-        )
-    again = waits_again(run, wait, began)
-    if again:
-        return again
-    if calls:
+    for pattern in (change_without_notify, notify_of_another, lost_wake_up, waits_again):
+        if text := pattern(run, wait, began):
+            return text
+    name = run.lanes[wait.lane].name
+    if notifies_of(run, wait):
         return (
             f"{name} waits on {wait.name}{at_line(wait.line)}, and every notify came before. The thread that "
             f"makes the change for which {name} waits must call notify after the change."
@@ -61,8 +29,65 @@ def missed_notify(run: Run, wait: BlockedLane) -> str:
     return f"{name} waits on {wait.name}{at_line(wait.line)}, and no thread ever notifies it."
 
 
+# Patterns. Each function returns "" if the steps do not have its pattern. began: the execution_index at which the
+# lane began to wait
+
+
+def notifies_of(run: Run, wait: BlockedLane) -> list[Step]:
+    """Return the calls of notify() and notify_all() for the condition of a wait."""
+    return [step for step in steps_on(run, wait.target) if step.verb.startswith("notifies")]
+
+
+def change_without_notify(run: Run, wait: BlockedLane, began: int) -> str:
+    """Describe a change that no notify announced: the lane waits for it, and does not see it."""
+    silent = silent_change(run, wait, began)
+    if silent is None:
+        return ""
+    return (
+        f"A change without a notify: {run.lanes[silent.lane].name} {phrase(silent)}"
+        f"{at_line(silent.line)} and "
+        f"does not notify {wait.name}, on which {run.lanes[wait.lane].name} waits{at_line(wait.line)}. "
+        "Call notify() with each change that a waiting thread tests. "
+        "Call notify_all() if every waiting thread must see the change, as at a close."
+    )
+
+
+def notify_of_another(run: Run, wait: BlockedLane, began: int) -> str:
+    """Describe how each notify during the wait woke another lane."""
+    others = [step for step in notifies_of(run, wait) if step.execution_index > began]
+    if not others:
+        return ""
+    last = others[-1]
+    return (
+        f"{run.lanes[wait.lane].name} waits on {wait.name}{at_line(wait.line)}, and every notify woke another "
+        f"thread: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)}, and notify() wakes one "
+        "thread, which you cannot choose. Call notify_all() if every thread must see the change (such as "
+        "a close), or use a separate condition for each kind of waiting thread."
+    )
+
+
+def lost_wake_up(run: Run, wait: BlockedLane, began: int) -> str:
+    """Describe a notify that came before the wait, and that no lane was waiting for."""
+    # A test with the lock held, after the notify, has seen the change: this notify is not lost
+    locked = time_of_lock(run, wait.lane, wait.target, began) if tested_values(run, wait, began) else -1
+    lost = [
+        step for step in notifies_of(run, wait) if step.note == LOST_NOTIFY and step.execution_index > locked
+    ]
+    if not lost:
+        return ""
+    last, name = lost[-1], run.lanes[wait.lane].name
+    advice = "hold the lock from its test to its wait"
+    if not has_tested(run, wait, began):
+        advice = "test, before it waits, whether the change has come already"
+    return (
+        f"A lost wake-up: {run.lanes[last.lane].name} {last.verb} {wait.name}{at_line(last.line)} before "
+        f"{name} begins to wait{at_line(wait.line)}, and a condition does not store a notify. "
+        f"{name} has to {advice}: `with lock: while not …: wait()`."
+    )
+
+
 def waits_again(run: Run, wait: BlockedLane, began: int) -> str:
-    """Describe how a lane that an earlier notify has woken tests and waits again; "" if it does not."""
+    """Describe how a lane that an earlier notify has woken tests and waits again."""
     steps = [step for step in steps_on(run, wait.target) if step.execution_index < began]
     woken = [step for step in steps if step.lane == wait.lane and step.verb == "goes on after"]
     notifies = [step for step in steps if step.verb.startswith("notifies") and step.note != LOST_NOTIFY]
@@ -116,7 +141,7 @@ def silent_change(run: Run, wait: BlockedLane, began: int) -> Step | None:
     return max(found, key=lambda step: step.execution_index, default=None)
 
 
-def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, str | None], str]:
+def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[PartKey, str]:
     """Return what a lane has read under the lock before it began to wait: part of an object -> its value."""
     locked = time_of_lock(run, wait.lane, wait.target, began)
     steps = sorted(
@@ -129,7 +154,7 @@ def tested_values(run: Run, wait: BlockedLane, began: int) -> dict[tuple[int, st
         ),
         key=lambda step: step.execution_index,
     )
-    values: dict[tuple[int, str | None], str] = {}
+    values: dict[PartKey, str] = {}
     for step in steps:
         if step.writes:  # a read before a write, as in `self.idle += 1`, was no test
             values.pop(step.key(), None)

@@ -44,7 +44,7 @@ from ewe_explore.reach import (
     is_stand_in,
     reached,
 )
-from ewe_explore.scheduler import ACTIVE_RUNS, Run, Step, base_name
+from ewe_explore.scheduler import Lane, PartUse, PendingAccess, Run, Step, active_run, base_name
 
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
@@ -58,7 +58,6 @@ FUNCTION_TYPES = (
     FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, staticmethod, classmethod, type,
 )  # fmt: skip
 HEAP_TYPE = 1 << 9  # in the flags of a class: attributes can be added to it
-More = list[tuple[Any, str | None, bool]]  # Step.more
 
 
 class Variable:
@@ -115,15 +114,15 @@ class ClassFacts(NamedTuple):
 
 
 @dataclass
-class UsedParts:
-    """The parts that an access uses.
+class FoundAccess:
+    """What an access uses now.
 
-    attribute: None for the whole object. writes: None if the SourcePoint says whether it changes the object.
+    target, attribute: as in PartUse. writes: None if the SourcePoint says whether it changes the object.
     """
 
     target: Any
     attribute: str | None
-    more: More = field(default_factory=list)
+    other_uses: list[PartUse] = field(default_factory=list)
     unseen: str = ""
     writes: bool | None = None
 
@@ -137,21 +136,17 @@ def at(number: int, value: Any = None) -> Any:
 
     number: of the point in SOURCE_POINTS. value: the object of the access; for a name, the value to store, or None.
     """
-    if not ACTIVE_RUNS:
-        return value
-    run = ACTIVE_RUNS[-1]
-    if run.inside_invariant:
+    run = active_run()
+    if run is None or run.inside_invariant:
         return value
     source_point = SOURCE_POINTS[number]
     target = value
-    inner: Any = None
-    if source_point.is_second:  # the first point has put the object on the stack `pending`
-        pending = run.current.pending
-        if all(second != number for second, _, _ in pending):
-            return value  # the first point stored no object; the others on the stack belong to other accesses
-        while pending[-1][0] != number:
-            pending.pop()  # of an access that an exception has ended before its second point
-        _, target, inner = pending.pop()
+    changed: Any = None
+    if source_point.is_second:
+        pending = take_pending(run.current, number)
+        if pending is None:
+            return value
+        target, changed = pending.target, pending.changed
     elif source_point.kind == "call":
         run.current.receiver = value
     if source_point.kind == "name" and run.detailed and source_point.variable is not None:
@@ -161,20 +156,41 @@ def at(number: int, value: Any = None) -> Any:
     if source_point.in_comparison:
         note_comparison(run, sys._getframe(1))
 
-    def find_access() -> UsedParts | None:
+    def find_access() -> FoundAccess | None:
         """Return what the access uses now."""
         access = access_of(run, source_point, target)
-        if access is not None and inner is not None:  # `a.b += c` changes the container `a.b` in place
-            access.more += [(each, part, True) for each, part, _ in reached([inner], run).parts]
+        if access is not None and changed is not None:  # `a.b += c` changes the container `a.b` in place
+            access.other_uses += [part._replace(writes=True) for part in reached([changed], run).parts]
         return access
 
     if record(run, source_point, find_access) and source_point.stores_object:
-        changed = target if source_point.kind == "item" else stored_value(target, source_point.name)
-        run.current.pending.append((number + 1, target, changed))
+        stored = target if source_point.kind == "item" else stored_value(target, source_point.name)
+        run.current.pending.append(PendingAccess(number + 1, target, changed=stored))
     return value
 
 
-def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedParts | None]) -> bool:
+def take_pending(lane: Lane, number: int) -> PendingAccess | None:
+    """Return the access whose second point has this number, from the stack Lane.pending.
+
+    None if its first point has stored no object. An access above it on the stack was ended by an exception, before
+    its second point.
+    """
+    pending = lane.pending
+    if all(each.second_point != number for each in pending):
+        return None
+    while pending[-1].second_point != number:
+        pending.pop()
+    return pending.pop()
+
+
+def forget_frames() -> None:
+    """Forget the frames of a detailed run: they would keep its objects, and have the values of that run."""
+    for names in MODULE_NAMES.values():
+        for variable in names.variables.values():
+            variable.frame = None
+
+
+def record(run: Run, source_point: SourcePoint, find_access: Callable[[], FoundAccess | None]) -> bool:
     """Record an access as the next step; return whether it is one. Other lanes may run before it.
 
     find_access: returns what the access uses, None if it is no step. It is called again if other lanes have run,
@@ -196,26 +212,28 @@ def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedPa
         writes=writes,
         file=source_point.file,
         line=source_point.line,
-        more=tuple(access.more),
+        other_uses=tuple(access.other_uses),
         unseen=f"{unseen} {where}" if unseen else "",
     )
-    note_aliases(run, step)
+    note_uses_of_aliases(run, step)
     if not run.current.has_points:
-        run.under_lock.setdefault((step.key(), step.lane, step.writes), step)
+        run.accesses_in_queues.setdefault((step.key(), step.lane, step.writes), step)
         return False
     run.point(step)
     if step.index < len(run.steps) - 1 and (access := find_access()) is not None:
-        step.more = (*step.more, (access.target, access.attribute, writes), *access.more)
-        note_aliases(run, step)
+        first = PartUse(access.target, access.attribute, writes)
+        step.other_uses = (*step.other_uses, first, *access.other_uses)
+        note_uses_of_aliases(run, step)
     return True
 
 
-def note_aliases(run: Run, step: Step) -> None:
-    """Note that a step uses an object that stands for parts of others (Run.aliases)."""
+def note_uses_of_aliases(run: Run, step: Step) -> None:
+    """Note the objects of Run.note_alias() that a step uses."""
     if run.aliases:
-        for each in (step.target, *(each for each, _, _ in step.more)):
+        for each in (step.target, *(use.target for use in step.other_uses)):
             if id(each) in run.aliases:
-                run.note_unseen(run.aliases[id(each)][1], step.file, step.line)
+                _, text = run.aliases[id(each)]
+                run.note_unseen(text, step.file, step.line)
 
 
 def note_comparison(run: Run, frame: FrameType) -> None:
@@ -223,8 +241,8 @@ def note_comparison(run: Run, frame: FrameType) -> None:
 
     The container is used again after these steps, without a point. frame: of the method.
     """
-    last, caller = run.current.last, frame.f_back
-    if caller is not None and caller.f_code.co_qualname == "SeenCall.__call__":
+    last, caller = run.current.last_step, frame.f_back
+    if caller is not None and caller.f_code.co_qualname == "CallWithStep.__call__":
         caller = caller.f_back
     if last is None or caller is None or last.attribute != "[]" or last.unseen:
         return
@@ -234,10 +252,10 @@ def note_comparison(run: Run, frame: FrameType) -> None:
         )
 
 
-def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
+def access_of(run: Run, point: SourcePoint, target: Any) -> FoundAccess | None:
     """Return what an access uses; None if it is no step, because no other lane can observe it."""
     if point.kind == "name":
-        return UsedParts(point.variable, point.name)
+        return FoundAccess(point.variable, point.name)
     if point.kind == "late":
         run.note_unseen(f"the accesses to {point.name} before this assignment", point.file, point.line)
         return None
@@ -252,7 +270,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
     if point.kind == "item":  # any object may have items: __getitem__()
         is_plain = isinstance(target, CONTAINERS) or is_own_class(type(target), run)
         if isinstance(target, IMMUTABLE_TYPES) or is_plain:
-            return None if isinstance(target, IMMUTABLE_TYPES) else UsedParts(target, "[]")
+            return None if isinstance(target, IMMUTABLE_TYPES) else FoundAccess(target, "[]")
         return contents(run, point, target, deep=True)  # a view has the items of another object
     if point.kind == "call":
         return contents(run, point, target, deep=point.name in COMPARING_METHODS)
@@ -266,27 +284,25 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
 
 def contents(
     run: Run, point: SourcePoint, target: Any, deep: bool, with_attributes: bool = False
-) -> UsedParts | None:
+) -> FoundAccess | None:
     """Return the access to the contents of an object; None if they cannot change.
 
     deep: the access also reads the contents of its elements.
     """
     if type(target) in PLAIN_TYPES or (isinstance(target, IMMUTABLE_TYPES) and not deep):
         return None
-    if not isinstance(target, CONTAINERS):
-        if not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
-            return None  # its own methods have points
-    elif point.kind != "display" and (
-        not deep or all(type(each) in PLAIN_TYPES for each in elements(target))
-    ):
-        return UsedParts(target, "[]")
+    is_display = point.kind == "display"  # a new list, which no other lane knows; its values may be shared
+    if isinstance(target, CONTAINERS):
+        reads_elements = deep and not all(type(each) in PLAIN_TYPES for each in elements(target))
+        if not is_display and not reads_elements:
+            return FoundAccess(target, "[]")
+    elif not deep and is_own_class(type(target), run) and not has_library_part(type(target), run):
+        return None  # its own methods have points
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
-    parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
+    parts = [each for each in found.parts if not (is_display and each.target is target)]
     if not parts:
         return None
-    (first, attribute, changes), *others = parts
-    access = UsedParts(first, attribute, writes=point.writes or changes)
-    access.more = [(each, part, point.writes or changes) for each, part, changes in others]
+    access = access_to_parts(parts, point.writes)
     if found.is_cut:
         run.note_unseen(f"all that {point.text} contains", point.file, point.line)
     if found.calls_program and not isinstance(target, GeneratorType):
@@ -294,7 +310,15 @@ def contents(
     return access
 
 
-def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
+def access_to_parts(parts: list[PartUse], writes: bool) -> FoundAccess:
+    """Return the access that uses these parts, at least one. writes: it may change each of them."""
+    first, *others = [part._replace(writes=True) for part in parts] if writes else parts
+    return FoundAccess(first.target, first.attribute, others, writes=first.writes)
+
+
+def attribute_access(
+    run: Run, point: SourcePoint, target: Any, name: str, writes: bool
+) -> FoundAccess | None:
     """Return what an access to an attribute uses; None if no other lane can observe it."""
     if isinstance(target, IMMUTABLE_TYPES) or is_stand_in(target):
         if not is_attribute_of_program(target, name, run):
@@ -307,10 +331,12 @@ def attribute_access(run: Run, point: SourcePoint, target: Any, name: str, write
         run.note_unseen(f"the use of {point.text} by other threads", point.file, point.line)
     facts = facts_of(type(target), run)
     own_classes = facts_of(target, run).classes if isinstance(target, type) else ()
-    more: More = [(each, name, False) for each in (*own_classes, *facts.classes) if each is not target]
-    access = UsedParts(target, name, more, writes=writes)
+    of_classes = [
+        PartUse(each, name, writes=False) for each in (*own_classes, *facts.classes) if each is not target
+    ]
+    access = FoundAccess(target, name, of_classes, writes=writes)
     if not isinstance(target, type) and facts.has_library_part:
-        access.more.append((target, "[]", writes))  # its methods without points use it
+        access.other_uses.append(PartUse(target, "[]", writes))  # its methods without points use it
     if not writes and name in facts.cached_properties:
         access.writes = True
         access.unseen = f"that {point.text} stores its value"
@@ -358,10 +384,10 @@ def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
     if isinstance(target, type):  # a view, a new object each time
         run.note_unseen(text, point.file, point.line)
     else:
-        run.aliases[id(found)] = found, text
+        run.note_alias(found, text)
 
 
-def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> UsedParts | None:
+def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> FoundAccess | None:
     """Return the access to an attribute that is not of the program: of a stand-in, or of another module."""
     if isinstance(target, IMMUTABLE_TYPES):
         if writes and isinstance(target, ModuleType):
@@ -377,21 +403,21 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
         run.note_unseen(f"the use of {point.text}", point.file, point.line)
     value = attributes(target)[name]
     if isinstance(value, CONTAINERS):
-        run.aliases[id(value)] = value, f"the accesses through {point.text}"
-    return None if callable(value) else UsedParts(target, None, writes=writes)
+        run.note_alias(value, f"the accesses through {point.text}")
+    return None if callable(value) else FoundAccess(target, None, writes=writes)
 
 
-def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> UsedParts:
+def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> FoundAccess:
     """Return the access to a variable of a module of the student, as `module.name`."""
     names = MODULE_NAMES.get(str(vars(target).get("__file__")))
     if names is not None and name in names.variables:
-        return UsedParts(names.variables[name], name, writes=writes)
+        return FoundAccess(names.variables[name], name, writes=writes)
     if writes and ((names is not None and name in names.read_inside) or replaces_method(target, name)):
         run.note_unseen(f"the use of {point.text} within its module", point.file, point.line)
-    return UsedParts(target, name, writes=writes)
+    return FoundAccess(target, name, writes=writes)
 
 
-def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | None:
+def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | None:
     """Return the read of an attribute that is called, as `self.callback()`; None for a method of its class.
 
     A method of a class is no step: replaces_method() notes a change of it.
@@ -471,10 +497,10 @@ def is_own_module(target: Any, run: Run) -> bool:
 
 def hold(number: int, value: Any) -> Any:
     """Store the object of a call until its arguments are known; return the object."""
-    run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+    run = active_run()
     # Elsewhere at() makes no point, so it would not take the object from the stack again
     if run is not None and not run.inside_invariant:
-        run.current.pending.append((number + 1, value, None))
+        run.current.pending.append(PendingAccess(number + 1, value, changed=None))
         run.current.receiver = value
     return value
 
@@ -512,10 +538,11 @@ class Items:
 
 def items(number: int, values: Iterable[Any]) -> Iterable[Any]:
     """Return the values of a loop, each after a point if the object that has them can change."""
-    if not ACTIVE_RUNS or is_stand_in(values):
+    run = active_run()
+    if run is None or is_stand_in(values):
         return values
     if isinstance(values, IMMUTABLE_TYPES) and not SOURCE_POINTS[number].is_deep:
         return values
     # An object of the program has points in its own methods
-    is_own = is_own_class(type(values), ACTIVE_RUNS[-1])
+    is_own = is_own_class(type(values), run)
     return values if is_own and not isinstance(values, CONTAINERS) else Items(number, values)

@@ -24,17 +24,20 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ewe_explore.calls import seen
+from ewe_explore.calls import with_step
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
-    ACTIVE_RUNS,
     Abandoned,
     InvariantHasToWait,
     Lane,
+    Problem,
     Run,
     Step,
+    active_run,
+    base_name,
     line_of_program,
     synchronization_step,
+    this_run,
 )
 
 
@@ -47,10 +50,9 @@ class Primitive:
     fixed_name = ""  # a fixed name, which replaces the name from the source line
 
     def __init__(self) -> None:
-        self.objects_per_line: dict[tuple[str, int], int] = (
-            ACTIVE_RUNS[-1].objects_per_line if ACTIVE_RUNS else {}
-        )
-        self.line_of_creation = line_of_program() if ACTIVE_RUNS else ("", 0)
+        run = active_run()
+        self.objects_per_line: dict[tuple[str, int], int] = run.objects_per_line if run is not None else {}
+        self.line_of_creation = line_of_program() if run is not None else ("", 0)
         self.creation_number = self.objects_per_line.get(self.line_of_creation, 0) + 1
         self.objects_per_line[self.line_of_creation] = self.creation_number
 
@@ -63,9 +65,9 @@ class Primitive:
         name = name_of(*self.line_of_creation) or type(self).__name__.lower()
         return f"{name} {self.creation_number}" if several else name
 
-    def step(self, run: Run, verb: str, note: str = "") -> Step:
-        """Return a step of the current lane on this primitive."""
-        return synchronization_step(run, verb, self, note=note)
+    def step(self, run: Run, verb: str, note: str = "", writes: bool = True) -> Step:
+        """Return a step of the current lane on this primitive. writes: it may change the primitive."""
+        return synchronization_step(run, verb, self, note=note, writes=writes)
 
     def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
         """Record a step, and let the scheduler decide which lane runs next. Return the run.
@@ -73,10 +75,8 @@ class Primitive:
         Return None, without a step, outside of a run, and while an invariant is checked: its accesses do not count.
         verb, note: texts for the timeline. decides=False: record only. Raises Abandoned if the run is over.
         """
-        if not ACTIVE_RUNS:
-            return None
-        run = ACTIVE_RUNS[-1]
-        if run.inside_invariant:
+        run = active_run()
+        if run is None or run.inside_invariant:
             return None
         # Not self.step(): a subclass of Thread may have an attribute of this name
         run.point(Primitive.step(self, run, verb, note), decides)
@@ -84,14 +84,14 @@ class Primitive:
 
     def run_is_over(self) -> bool:
         """Whether no run is in progress. A release then makes no step, so that the lanes can unwind."""
-        return not ACTIVE_RUNS or ACTIVE_RUNS[-1].over
+        run = active_run()
+        return run is None or run.over
 
-    def look(self) -> None:
+    def look(self, verb: str = "looks at") -> None:
         """Record a step that only reads, and let the scheduler decide which lane runs next."""
         if not self.run_is_over() and not inside_invariant():
-            step = self.step(ACTIVE_RUNS[-1], "looks at")
-            step.writes = False  # a synchronization step counts as a write otherwise
-            ACTIVE_RUNS[-1].point(step)
+            run = this_run()
+            run.point(self.step(run, verb, writes=False))
 
     def look_from_invariant(self, is_free: bool, blocking: bool) -> bool:
         """Return whether an invariant could acquire this primitive. Neither this nor its release changes anything.
@@ -104,8 +104,8 @@ class Primitive:
 
     def recompute_runnable_lanes(self) -> None:
         """Make the scheduler compute the runnable lanes again."""
-        if ACTIVE_RUNS:
-            ACTIVE_RUNS[-1].runnable_is_stale = True
+        if (run := active_run()) is not None:
+            run.runnable_is_stale = True
 
     def wait(
         self,
@@ -121,7 +121,7 @@ class Primitive:
         verb: of the wait, in the timeline. then: the verb of the step after it, such as "acquires"; "" for no step.
         The step before the wait was the attempt at the same operation: with `then`, the timeline hides it.
         """
-        last_step = run.current.last
+        last_step = run.current.last_step
         if then and last_step is not None and last_step.target is self:
             last_step.hidden = True
         in_time = run.block(Primitive.step(self, run, verb), ready, seconds, spurious)
@@ -132,14 +132,34 @@ class Primitive:
 
     def note_failure(self, run: Run) -> bool:
         """Note that the last step has failed, because the caller does not wait; return False."""
-        if run.current.last is not None:
-            run.current.last.failed = True
+        if run.current.last_step is not None:
+            run.current.last_step.failed = True
         return False
+
+
+class Unexplored:
+    """An attribute of a class of the standard library that its stand-in lacks.
+
+    Without it, a program that uses the attribute would fail with an AttributeError, as if that was its mistake.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Primitive | None, owner: type) -> Any:
+        """End the run: the program cannot be explored. Raises Abandoned; AttributeError outside of a run."""
+        run = active_run()
+        if instance is None or run is None:
+            raise AttributeError(f"{owner.__name__}.{self.name}")
+        file, line = line_of_program()
+        text = f"{base_name(file)}:{line}: the explorer has no {owner.__name__}.{self.name}; leave it out"
+        run.fail(Problem("unusable", text))
 
 
 def inside_invariant() -> bool:
     """Return whether an invariant is being checked."""
-    return bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].inside_invariant
+    run = active_run()
+    return run is not None and run.inside_invariant
 
 
 def acquire_timeout(blocking: bool, timeout: float) -> float | None:
@@ -170,7 +190,7 @@ class Lock(Primitive):
         if self.owner is not None:
             if not blocking:
                 return self.note_failure(run)
-            if not self.wait(run, "waits for", self.is_free, seconds, "acquires"):
+            if not self.wait(run, "waits for", self.is_free, seconds, then="acquires"):
                 return False
         self.become_owner(run)
         return True
@@ -181,7 +201,7 @@ class Lock(Primitive):
     def become_owner(self, run: Run) -> None:
         """Make the current lane the owner of the lock."""
         self.owner = run.current
-        run.current.held.append(self)
+        run.current.held_locks.append(self)
         self.recompute_runnable_lanes()
 
     def release(self) -> None:
@@ -191,7 +211,7 @@ class Lock(Primitive):
             return
         if inside_invariant():
             return
-        run = ACTIVE_RUNS[-1]
+        run = this_run()
         if self.owner is not run.current and not run.releases_decide:
             # Other lanes can observe the moment of this release, which is no decision
             run.note_unseen(f"the moment of the release of {self.explorer_label}", *line_of_program())
@@ -203,8 +223,8 @@ class Lock(Primitive):
     def free_lock(self) -> None:
         """Free the lock without a step; lanes that wait for it become runnable."""
         owner, self.owner = self.owner, None
-        if owner is not None and self in owner.held:
-            owner.held.remove(self)
+        if owner is not None and self in owner.held_locks:
+            owner.held_locks.remove(self)
         self.recompute_runnable_lanes()
 
     def _at_fork_reinit(self) -> None:
@@ -251,7 +271,7 @@ class RLock(Lock):
         """
         if inside_invariant():
             return super().acquire(blocking, timeout)
-        run = ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+        run = active_run()
         if run is not None and not run.over and self.owner is run.current:
             self.count += 1
             return True
@@ -267,7 +287,7 @@ class RLock(Lock):
             return
         if inside_invariant():
             return
-        if self.owner is not ACTIVE_RUNS[-1].current:
+        if self.owner is not this_run().current:
             raise RuntimeError("cannot release un-acquired lock")
         self.count -= 1
         if self.count == 0:
@@ -277,7 +297,8 @@ class RLock(Lock):
         return self.acquire()
 
     def is_mine(self) -> bool:
-        return bool(ACTIVE_RUNS) and self.owner is ACTIVE_RUNS[-1].current
+        run = active_run()
+        return run is not None and self.owner is run.current
 
     def release_all(self) -> int:
         count, self.count = self.count, 0
@@ -327,9 +348,9 @@ class Condition(Primitive):
 
     def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override] # as in the standard library
         """Release the lock, wait for a notify, and take the lock again; return False after the timeout."""
-        if not ACTIVE_RUNS:
+        run = active_run()
+        if run is None:
             return True
-        run = ACTIVE_RUNS[-1]
         if run.over:
             raise Abandoned
         if run.inside_invariant:
@@ -362,12 +383,13 @@ class Condition(Primitive):
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         """Wait until predicate() is true, at most `timeout` seconds of Run.now in all; return its last result."""
-        if not ACTIVE_RUNS:  # no other lane can change the result
+        run = active_run()
+        if run is None:  # no other lane can change the result
             return predicate()
-        end = None if timeout is None else ACTIVE_RUNS[-1].now + timeout
+        end = None if timeout is None else run.now + timeout
         result = predicate()
         while not result:
-            left = None if end is None else end - ACTIVE_RUNS[-1].now
+            left = None if end is None else end - run.now
             if left is not None and left <= 0:
                 break
             self.wait(left)
@@ -378,22 +400,22 @@ class Condition(Primitive):
         self.wake("notifies", n)
 
     def notify_all(self) -> None:
-        self.wake("notifies all of", len(self.waiters))
+        self.wake("notifies all of", None)
 
     notifyAll = notify_all
 
-    def wake(self, verb: str, count: int) -> None:
-        """Notify `count` waiters, in the order in which they began to wait; all of them for notify_all()."""
+    def wake(self, verb: str, count: int | None) -> None:
+        """Notify `count` waiters (None: all), in the order in which they began to wait. verb: of the step."""
         if self.run_is_over():
             return
         if not self.lock.is_mine():
             raise RuntimeError("cannot notify on un-acquired lock")
         self.point(verb)
-        step = ACTIVE_RUNS[-1].current.last
+        step = this_run().current.last_step
         waiting = list(self.waiters)  # read after the point, because a waiter may have timed out there
         if step is not None and not waiting:
             step.note = LOST_NOTIFY
-        for waiter in waiting[: count if verb == "notifies" else None]:
+        for waiter in waiting[:count]:
             waiter.notified, waiter.lane.notified = True, step
             self.waiters.remove(waiter)
         self.recompute_runnable_lanes()
@@ -424,7 +446,7 @@ class Semaphore(Primitive):
         if self._value == 0:
             if not blocking:
                 return self.note_failure(run)
-            if not self.wait(run, "waits for", lambda: self._value > 0, timeout, "acquires"):
+            if not self.wait(run, "waits for", lambda: self._value > 0, timeout, then="acquires"):
                 return False
         self._value -= 1
         self.recompute_runnable_lanes()
@@ -496,7 +518,7 @@ class Event(Primitive):
             return self.flag
         # Not the flag: a clear() may follow the set() before this lane gets its turn
         earlier = self.set_count
-        return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, "sees")
+        return super().wait(run, "waits for", lambda: self.set_count > earlier, timeout, then="sees")
 
 
 class Round:
@@ -536,41 +558,70 @@ class Barrier(Primitive):
         run = self.point("comes to")
         if run is None:
             return 0
+        self.wait_for_action(run)
         this_round = self.round  # a lane that wakes up late must not look at the next round
         if this_round.broken:
             raise threading.BrokenBarrierError
         arrival_index = this_round.count
         this_round.count += 1
         if this_round.count == self.parties:
-            try:
-                if self.action is not None:
-                    seen(self.action, *self.line_of_creation)()
-            except BaseException:
-                self.break_round()
-                raise
+            self.call_action()
             this_round.full = True
             self.round = Round()
             self.recompute_runnable_lanes()
             return arrival_index
         seconds = self.timeout if timeout is None else timeout
-        if not super().wait(run, "waits at", lambda: this_round.full or this_round.broken, seconds, "leaves"):
-            self.break_round()
+
+        def is_over() -> bool:
+            return this_round.full or this_round.broken
+
+        if not super().wait(run, "waits at", is_over, seconds, then="leaves"):
+            self.wait_for_action(run)
+            if not this_round.full:
+                self.break_round(this_round)
         if not this_round.full:
             raise threading.BrokenBarrierError
         return arrival_index
 
+    def call_action(self) -> None:
+        """Call the action of a full round, if there is one; break the round if it fails."""
+        try:
+            if self.action is not None:
+                with_step(self.action, *self.line_of_creation)()
+        except BaseException:
+            self.break_round(self.round)
+            raise
+
+    def wait_for_action(self, run: Run) -> None:
+        """Wait while the last lane of a round calls the action: it holds the barrier's lock in threading.Barrier.
+
+        Without this wait a lane could come to the full round, or replace it.
+        """
+
+        def is_free() -> bool:
+            return self.round.count < self.parties or self.round.broken
+
+        while not is_free():
+            super().wait(run, "waits for the action of", is_free, None)
+
     def reset(self) -> None:
-        if not self.run_is_over():
-            self.point("resets")
-            self.break_round()
+        """Break the round, and begin another one. After a run, do nothing."""
+        if self.end_round("resets"):
             self.round = Round()
 
     def abort(self) -> None:
         """Break the barrier: the lanes that wait at it get BrokenBarrierError. After a run, do nothing."""
-        if not self.run_is_over():
-            self.point("aborts")
-            self.break_round()
+        self.end_round("aborts")
 
-    def break_round(self) -> None:
-        self.round.broken = True
+    def end_round(self, verb: str) -> bool:
+        """Break the round, once no lane calls its action; return False after a run. verb: of the step."""
+        run = None if self.run_is_over() else self.point(verb)
+        if run is None:
+            return False
+        self.wait_for_action(run)
+        self.break_round(self.round)
+        return True
+
+    def break_round(self, broken: Round) -> None:
+        broken.broken = True
         self.recompute_runnable_lanes()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe_explore.modules import World
+from ewe_explore.points import forget_frames
 from ewe_explore.scheduler import Options, ProgramError, Run
 
 
@@ -55,6 +56,8 @@ class ExploredProgram:
             run.execute(lambda: self.main(run))
         finally:
             self.world.end()
+            if run.detailed:
+                forget_frames()
 
     def main(self, run: Run) -> Any:
         """Run as lane 0: import the file, call the scenario, wait for the threads, and call check()."""
@@ -76,7 +79,7 @@ class ExploredProgram:
     def join_all(self, run: Run) -> None:
         """Wait for every thread that is not a daemon, as the interpreter does at its end."""
         for lane in list(run.lanes[1:]):
-            if not lane.daemon and lane.thread is not None and not lane.done:
+            if not lane.daemon and lane.thread is not None and not lane.has_ended:
                 lane.thread.join()
 
 

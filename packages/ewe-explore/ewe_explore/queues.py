@@ -15,8 +15,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from ewe_explore.primitives import Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, START_TIME_S, Abandoned, synchronization_step
+from ewe_explore.primitives import Primitive, Unexplored
+from ewe_explore.scheduler import START_TIME_S, Abandoned, active_run, synchronization_step
 
 Empty = queue.Empty
 Full = queue.Full
@@ -25,6 +25,11 @@ ShutDown: type[Exception] = getattr(queue, "ShutDown", RuntimeError)  # Python 3
 
 class Queue(Primitive):
     """A first-in first-out queue; maxsize 0 means no limit. Subclasses override _init, _put, _get and _qsize."""
+
+    mutex = Unexplored()
+    not_empty = Unexplored()
+    not_full = Unexplored()
+    all_tasks_done = Unexplored()
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__()
@@ -39,9 +44,10 @@ class Queue(Primitive):
         Its accesses to variables are no points, since queue.Queue holds its lock during the call. The scheduler
         calls _qsize(), too, to find out which lanes can run. A point inside would make the scheduler call itself.
         """
-        if not ACTIVE_RUNS:
+        run = active_run()
+        if run is None:
             return method(*arguments)
-        lane = ACTIVE_RUNS[-1].current
+        lane = run.current
         before, lane.has_points = lane.has_points, False
         try:
             return method(*arguments)
@@ -71,15 +77,19 @@ class Queue(Primitive):
         return self.is_shutdown or self.current_size() > 0
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked. Raises Full."""
-        if block and timeout is not None and timeout < 0:
+        """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked.
+
+        `run` is None, and nothing waits, outside of a run and within an invariant. Raises Full, ShutDown.
+        """
+        # A queue without a limit ignores the timeout, as in the standard library
+        if block and self.maxsize > 0 and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("puts into")
         if run is not None and not self.has_room():
             if not block:
                 self.note_failure(run)
                 raise Full
-            if not self.wait(run, "waits for room in", self.has_room, timeout, "puts into"):
+            if not self.wait(run, "waits for room in", self.has_room, timeout, then="puts into"):
                 raise Full
         if self.is_shutdown:
             raise ShutDown
@@ -88,7 +98,7 @@ class Queue(Primitive):
         self.recompute_runnable_lanes()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next item as queue.Queue does; a lane that has to wait is blocked. Raises Empty."""
+        """Return the next item as queue.Queue does; a lane that has to wait is blocked. Raises Empty, ShutDown."""
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
         run = self.point("gets from")
@@ -97,7 +107,7 @@ class Queue(Primitive):
                 if run is not None:
                     self.note_failure(run)
                 raise Empty
-            if not self.wait(run, "waits for an item of", self.has_item, timeout, "gets from"):
+            if not self.wait(run, "waits for an item of", self.has_item, timeout, then="gets from"):
                 raise Empty
         if self.current_size() == 0:
             raise ShutDown
@@ -112,23 +122,16 @@ class Queue(Primitive):
         return self.get(block=False)
 
     def qsize(self) -> int:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return self.current_size()
 
     def empty(self) -> bool:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return self.current_size() == 0
 
     def full(self) -> bool:
-        self.add_reading_point()
+        self.look("looks at the size of")
         return 0 < self.maxsize <= self.current_size()
-
-    def add_reading_point(self) -> None:
-        """Add a scheduling point for a method that only reads the size."""
-        if not self.run_is_over() and not ACTIVE_RUNS[-1].inside_invariant:
-            step = self.step(ACTIVE_RUNS[-1], "looks at the size of")
-            step.writes = False  # a synchronization step counts as a write otherwise
-            ACTIVE_RUNS[-1].point(step)
 
     def task_done(self) -> None:
         """Count an item as done, as queue.Queue does: join() ends when all are."""
@@ -143,7 +146,9 @@ class Queue(Primitive):
     def join(self) -> None:
         run = self.point("joins")
         if run is not None and self.unfinished_tasks:
-            self.wait(run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, "sees")
+            self.wait(
+                run, "waits for the last item of", lambda: self.unfinished_tasks == 0, None, then="sees"
+            )
 
     def shutdown(self, immediate: bool = False) -> None:
         """Shut down as queue.Queue does since Python 3.13: calls that wait raise ShutDown.
@@ -202,9 +207,9 @@ def sleep(seconds: float) -> None:
     """Let virtual time pass; other lanes run first, even if `seconds` is 0."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    if not ACTIVE_RUNS:
+    run = active_run()
+    if run is None:
         return
-    run = ACTIVE_RUNS[-1]
     if run.over:
         raise Abandoned
     if run.inside_invariant:
@@ -218,11 +223,13 @@ def sleep(seconds: float) -> None:
 
 
 def monotonic() -> float:
-    return ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.monotonic()
+    run = active_run()
+    return run.now if run is not None else time.monotonic()
 
 
 def wall_clock() -> float:
-    return START_TIME_S + ACTIVE_RUNS[-1].now if ACTIVE_RUNS else time.time()
+    run = active_run()
+    return START_TIME_S + run.now if run is not None else time.time()
 
 
 def in_ns(clock: Any) -> Any:

@@ -33,7 +33,7 @@ from types import (
 )
 from typing import Any
 
-from ewe_explore.scheduler import PACKAGE_DIRECTORY, SAMPLES_DIRECTORY, Run
+from ewe_explore.scheduler import PACKAGE_DIRECTORY, SAMPLES_DIRECTORY, PartUse, Run
 
 CONTAINERS = (list, dict, set, deque, bytearray, OrderedDict, defaultdict, Counter)
 IMMUTABLE_TYPES = (
@@ -69,13 +69,13 @@ AT_NAME = "_ewe_at"  # the builtin name of a point; a module that has it runs on
 
 @dataclass
 class Reached:
-    """The objects that an action may use: an object, its part ("[]" for contents), and whether it changes for sure.
+    """The parts of objects that an action may use, each with whether the action changes it for sure.
 
     calls_program: the action may call functions of the program between two of its accesses. is_cut: there are more
-    than MAX_OBJECTS.
+    objects than MAX_OBJECTS.
     """
 
-    parts: list[tuple[Any, str, bool]] = field(default_factory=list)
+    parts: list[PartUse] = field(default_factory=list)
     calls_program: bool = False
     is_cut: bool = False
 
@@ -119,7 +119,10 @@ def is_generated(kind: type, run: Run) -> bool:
 
 
 def has_library_part(kind: type, run: Run) -> bool:
-    """Return whether a class inherits from a class without points, whose methods use its attributes."""
+    """Return whether a class inherits from a class without points, whose methods use its attributes.
+
+    Stand-ins, classes of modules on the replacements, and classes without state do not count.
+    """
     return any(
         each is not object
         and not is_own_class(each, run)
@@ -190,11 +193,11 @@ def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> li
         owner = value.__self__
         if isinstance(owner, CONTAINERS):  # a stored method such as items.append, which the action may call
             found.calls_program = True
-            found.parts.append((owner, "[]", True))
+            found.parts.append(PartUse(owner, "[]", writes=True))
         return [] if owner is None or isinstance(owner, ModuleType | type) else [owner]
     if isinstance(value, GeneratorType | CoroutineType):
         found.calls_program = True
-        found.parts.append((value, "[]", True))
+        found.parts.append(PartUse(value, "[]", writes=True))
         return []
     if isinstance(value, tuple | frozenset):
         return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
@@ -203,7 +206,7 @@ def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> li
     if type(value).__module__ in IMMUTABLE_MODULES:
         return []
     if isinstance(value, CONTAINERS):
-        found.parts.append((value, "[]", False))
+        found.parts.append(PartUse(value, "[]", writes=False))
         return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
     return look_into_instance(value, found, run, with_attributes)
 
@@ -215,8 +218,8 @@ def look_into_instance(value: Any, found: Reached, run: Run, with_attributes: bo
     is_searched = with_attributes or is_generated(kind, run) or has_library_part(kind, run)
     if is_own_class(kind, run) and not is_searched:
         return []
-    found.parts.append((value, "[]", isinstance(value, Iterator)))  # to read an iterator changes it
-    found.parts += [(value, name, False) for name in inside]
+    found.parts.append(PartUse(value, "[]", isinstance(value, Iterator)))  # to read an iterator changes it
+    found.parts += [PartUse(value, name, writes=False) for name in inside]
     if inside or is_own_class(kind, run):
         return list(inside.values())
     found_inside = [each for each in gc.get_referents(value) if each is not kind]

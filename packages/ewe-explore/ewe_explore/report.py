@@ -24,7 +24,7 @@ from typing import Any
 from ewe_explore.explain import Story, story_of
 from ewe_explore.page import page
 from ewe_explore.program import ExploredProgram, of_function
-from ewe_explore.scheduler import ACTIVE_RUNS, Options, ProgramError, Run, Schedule
+from ewe_explore.scheduler import Options, ProgramError, Run, Schedule, active_run
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
@@ -226,7 +226,7 @@ def explore(
         seconds=0.0,
         exhaustive=failed is None and search.exhausted() and not search.unseen and not program.unseen,
         levels=search.finished_levels(),
-        longest=search.longest,
+        longest=search.most_steps,
         most_lanes=search.most_lanes,
         unseen=(*search.unseen, *(program.unseen if search.exhausted() else ())),
     )
@@ -298,7 +298,7 @@ def always(invariant: Callable[[], object]) -> None:
     invariant: a function that returns False, or raises, if the invariant is broken. It must not change any object.
     Outside of an exploration, it is called once.
     """
-    if ACTIVE_RUNS:
-        ACTIVE_RUNS[-1].invariants.append(invariant)
+    if (run := active_run()) is not None:
+        run.invariants.append(invariant)
     elif invariant() is False:
         raise AssertionError("the invariant is broken")

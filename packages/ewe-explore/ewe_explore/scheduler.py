@@ -50,7 +50,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ewe.config.messages import Failure
 from ewe_explore.names import source
@@ -68,6 +68,7 @@ MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
 Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
+PartKey = tuple[int, str | None]  # a part of an object: its id(), and the part as in PartUse.attribute
 
 
 class Abandoned(BaseException):
@@ -90,12 +91,23 @@ class Named(Protocol):
     explorer_label: str
 
 
+class PartUse(NamedTuple):
+    """The use of one part of an object.
+
+    attribute: the name of an attribute or a variable, "[]" for the contents, None for the whole object.
+    """
+
+    target: Any
+    attribute: str | None
+    writes: bool
+
+
 @dataclass(slots=True)
 class Step:
     """One action that a lane did, or was about to do when the run ended.
 
     kind: read, write, call (an access to an object), sync (a primitive), life (a thread starts or ends), print.
-    target, attribute: the object and a part of it; None means the whole object. before: the old value of the part.
+    target, attribute: as in PartUse. before, after: the old and the new value of this part, as text.
     """
 
     lane: int
@@ -115,23 +127,20 @@ class Step:
     hidden: bool = False  # the next step shows the same action
     failed: bool = False  # a try without a wait, such as get_nowait(), that found the object not ready
     execution_index: int = -1  # its position in the order of execution; -1: the run ended before
-    # Other objects that the same action uses, such as the lists within a list: object, part, and whether it changes
-    more: tuple[tuple[Any, str | None, bool], ...] = ()
+    other_uses: tuple[PartUse, ...] = ()  # of the same action, such as those of lists within a list
     # What the explorer cannot see of the action. It matters if lanes share one of the objects; "": it sees all
     unseen: str = ""
 
-    def key(self) -> tuple[int, str | None]:
+    def key(self) -> PartKey:
         """Return an identifier of the object and its part, unique within one run."""
         return id(self.target), self.attribute
 
-    def uses(self) -> list[tuple[tuple[int, str | None], bool]]:
-        """Return the identifiers of all objects that the action uses, each with whether it changes the object."""
-        first = (self.key(), self.writes)
-        return (
-            [first, *(((id(each), part), writes) for each, part, writes in self.more)]
-            if self.more
-            else [first]
-        )
+    def uses(self) -> list[tuple[PartKey, bool]]:
+        """Return the identifiers of all parts that the action uses, each with whether it changes the part."""
+        found = [(self.key(), self.writes)]
+        if self.other_uses:
+            found += [((id(use.target), use.attribute), use.writes) for use in self.other_uses]
+        return found
 
 
 @dataclass(slots=True)
@@ -186,6 +195,21 @@ class BlockedLane:
     notified: Step | None = None
 
 
+class PendingAccess(NamedTuple):
+    """An access whose second point has not come yet (points.py). changed: the object that `+=` changes in place."""
+
+    second_point: int
+    target: Any
+    changed: Any
+
+
+def new_signal() -> _thread.LockType:
+    """Return a lock that is taken. One thread waits for it by acquire(), and another one releases it."""
+    signal = _thread.allocate_lock()
+    signal.acquire()
+    return signal
+
+
 class Lane:
     """A thread of the program: a column of the timeline."""
 
@@ -194,35 +218,38 @@ class Lane:
         self.name = name
         self.target = target
         self.daemon = daemon
-        # The lane that runs has the baton. Each lane has a lock, which is released to pass the baton to it.
-        self.baton = _thread.allocate_lock()
-        self.baton.acquire()
-        self.ended = _thread.allocate_lock()
-        self.ended.acquire()
-        self.ident = 0  # the identifier of the real thread
-        self.done = False
         self.starter: Lane | None = None  # the lane that has started it
+        self.start_index = 0  # the number of steps of the run when the lane started
+        self.thread: Any = None  # its threads.Thread
+
+        # The real thread
+        self.ident = 0
+        self.baton = new_signal()  # the lane that runs has the baton; a release passes it to this lane
+        self.end_signal = new_signal()
+        self.has_ended = False
         self.is_joined = False  # the main thread has waited for its end
-        # The condition that the lane waits for; None: it may run
-        self.ready: Callable[[], bool] | None = None
+        self.abandoned_count = 0  # times that Abandoned was raised in the lane
+
+        # Its wait, if it is blocked
+        self.blocked_at: Step | None = None
+        self.ready: Callable[[], bool] | None = (
+            None  # the condition that ends the wait; None: the lane may run
+        )
         self.deadline: float | None = None  # the end of a wait with a timeout, on the clock Run.now
         self.may_wake_early = False  # the lane may go on although ready() is false (a spurious wake-up)
-        self.yields = False  # prefer other lanes at the next decision
-        self.reads = 0  # steps since its last write
-        self.steps = 0  # steps since the lane was chosen last
-        self.last: Step | None = None  # its last step
-        self.start_index = 0  # the number of steps of the run when the lane started
-        self.abandoned_count = 0  # times that Abandoned was raised in the lane
-        self.held: list[Any] = []  # the locks that it owns
-        self.waiting: Step | None = None  # the step at which it is blocked
         self.notified: Step | None = None  # the notify that has ended its last wait on a condition
-        # Unfinished accesses (points.py): the number of the second point, the object, what `+=` changes in place
-        self.pending: list[tuple[int, Any, Any]] = []
+
+        # Its steps
+        self.last_step: Step | None = None
+        self.steps_since_write = 0
+        self.steps_in_turn = 0  # since the lane was chosen last
+        self.yields = False  # prefer other lanes at the next decision
+        self.held_locks: list[Any] = []
+        self.pending: list[PendingAccess] = []
         self.receiver: Any = None  # the object of its last method call (calls.py)
         # False while the lane is in a method of a queue that a subclass may override (queues.py)
         self.has_points = True
         self.is_importing = False  # it executes the code of a module, which has no points then (modules.py)
-        self.thread: Any = None  # its threads.Thread
 
 
 class Strategy(Protocol):
@@ -246,7 +273,17 @@ class Options:
     user: tuple[str, ...] = ()  # directories with the student's files
 
 
-ACTIVE_RUNS: list[Run] = []  # contains the run in progress, if there is one
+ACTIVE_RUNS: list[Run] = []  # the run in progress is the last one; empty outside of a run
+
+
+def active_run() -> Run | None:
+    """Return the run in progress; None outside of a run."""
+    return ACTIVE_RUNS[-1] if ACTIVE_RUNS else None
+
+
+def this_run() -> Run:
+    """Return the run in progress, in code that only its lanes execute."""
+    return ACTIVE_RUNS[-1]
 
 
 class Run:
@@ -256,40 +293,44 @@ class Run:
         self.strategy = strategy
         self.options = options
         self.detailed = detailed
+
+        # The state of the scheduler
         self.lanes: list[Lane] = []
-        self.steps: list[Step] = []
-        self.branches: list[Branch] = []
-        self.deviations: list[tuple[int, int]] = []  # (decision, lane) where the choice was not the default
-        self.preemptions = 0
-        self.now = 0.0  # the explorer's clock, in seconds; only waits with a timeout and sleep() advance it
-        self.over = False
-        self.problem: Problem | None = None
-        self.blocked_at_end: list[BlockedLane] = []  # of a detailed run
-        self.done = _thread.allocate_lock()  # released at the end of the run
-        self.done.acquire()
         self.current: Lane  # the lane that has the baton
         self.runnable_lanes: list[Lane] = []  # the last result of runnable()
         self.runnable_is_stale = True  # a lane may have become runnable or blocked since then
+        self.now = 0.0  # the explorer's clock, in seconds; only waits with a timeout and sleep() advance it
+        self.end_signal = new_signal()
+        self.over = False
         self.invariants: list[Callable[[], object]] = []
         self.inside_invariant = False
         # Whether a release is a decision: the program tests whether a lock is held (primitives.py)
         self.releases_decide = False
         # Whether the end of each lane is a decision: the program tests whether a thread has ended
         self.ends_decide = False
+
+        # The records of the run
+        self.steps: list[Step] = []
+        self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
+        self.unfinished_write: Step | None = None  # a write with a still unknown new value
+        self.branches: list[Branch] = []
+        self.deviations: list[tuple[int, int]] = []  # (decision, lane) where the choice was not the default
+        self.preemptions = 0
         self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
         # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
-        self.under_lock: dict[tuple[tuple[int, str | None], int, bool], Step] = {}
-        # By id(): objects that stand for parts of others, such as the result of vars(); and where each came from
-        self.aliases: dict[int, tuple[Any, str]] = {}
+        self.accesses_in_queues: dict[tuple[PartKey, int, bool], Step] = {}
+        self.problem: Problem | None = None
+        self.blocked_at_end: list[BlockedLane] = []  # of a detailed run
+        self.result: Any = None
+
+        # The objects of the program
+        self.threads: list[Any] = []  # each Thread that the program has made, started or not
+        self.network: Any = None
         self.own_modules: set[str] = set()  # names of the modules that have points
         self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
+        self.aliases: dict[int, tuple[Any, str]] = {}  # id() -> object and text of note_alias()
         # Source line -> number of objects that it has made
         self.objects_per_line: dict[tuple[str, int], int] = {}
-        self.result: Any = None
-        self.network: Any = None
-        self.threads: list[Any] = []  # each Thread that the program has made, started or not
-        self.unfinished: Step | None = None  # a write with a still unknown new value
-        self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
 
     # Called from outside
 
@@ -299,11 +340,11 @@ class Run:
         gc.disable()  # otherwise a finalizer could run at a moment that the schedule does not control
         state = random.getstate()
         random.seed(0)  # the program gets the same random numbers in each run
-        self.main = main
-        self.current = self.add_lane("main", self.call_main, daemon=False)
-        self.start_thread(self.current)
         ACTIVE_RUNS.append(self)
         try:
+            self.main = main
+            self.current = self.add_lane("main", self.call_main, daemon=False)
+            self.start_thread(self.current)
             self.current.baton.release()
             try:
                 self.wait_for_end()
@@ -324,7 +365,7 @@ class Run:
         """Wait for the end of the run. End the run if no lane makes a step for stall_s seconds."""
         last_count = -1
         since = time.monotonic()  # the time of the last new step
-        while not self.done.acquire(timeout=CHECK_EVERY_S):
+        while not self.end_signal.acquire(timeout=CHECK_EVERY_S):
             count = len(self.steps) + len(self.branches)
             if count != last_count:
                 last_count, since = count, time.monotonic()
@@ -363,13 +404,13 @@ class Run:
     def end_remaining_lanes(self) -> None:
         """End the remaining lanes, one after the other. A lane that does not end stays blocked."""
         for lane in self.lanes:
-            if lane.ident and not lane.done:
+            if lane.ident and not lane.has_ended:
                 self.current = lane
                 try:
                     lane.baton.release()
                 except RuntimeError:
                     pass  # the lane runs, and ends at its next step
-                lane.ended.acquire(timeout=MAX_END_S)
+                lane.end_signal.acquire(timeout=MAX_END_S)
 
     # Lanes
 
@@ -383,8 +424,7 @@ class Run:
         """Start the real thread of a lane, and wait until it exists. The thread waits for the baton."""
         lane.ident = -1  # until the thread has stored its own
         lane.start_index = len(self.steps)
-        started = _thread.allocate_lock()
-        started.acquire()
+        started = new_signal()
         _thread.start_new_thread(self.run_lane, (lane, started))
         started.acquire()
         self.runnable_is_stale = True
@@ -450,8 +490,8 @@ class Run:
         if self.invariants and not self.over:
             with suppress(Abandoned):  # a broken invariant ends the run, and this lane ends anyway
                 self.check_invariants(lane)
-        lane.done = True
-        lane.held.clear()
+        lane.has_ended = True
+        lane.held_locks.clear()
         self.runnable_is_stale = True
         if not self.over:
             step = Step(
@@ -464,14 +504,14 @@ class Run:
                 # Not pass_baton(), which would wait until the baton comes back
                 self.current = following
                 following.baton.release()
-        lane.ended.release()
+        lane.end_signal.release()
 
     def is_end_observed(self, lane: Lane) -> bool:
         """Return whether other lanes may run between the last step of a lane and its end, with another result.
 
         The end of the last lane that is no daemon ends the run, and the daemons with it.
         """
-        others = [each for each in self.lanes if each is not lane and not each.done]
+        others = [each for each in self.lanes if each is not lane and not each.has_ended]
         return bool(others) and (
             self.ends_decide or (not lane.daemon and all(each.daemon for each in others))
         )
@@ -496,6 +536,13 @@ class Run:
         if always or not self.is_alone():
             self.unseen[f"{text} ({base_name(file)}:{line})"] = None
 
+    def note_alias(self, target: Any, text: str) -> None:
+        """Note an object that stands for parts of others, such as the result of vars(): its uses are unseen.
+
+        text: the note for a use. The object is kept, so that no other one gets its id().
+        """
+        self.aliases[id(target)] = target, text
+
     def finish(self, problem: Problem | None) -> None:
         """End the run. Ignore a second problem."""
         if not self.over:
@@ -504,7 +551,7 @@ class Run:
             self.over = True
             self.problem = problem
             self.complete_write()
-            self.done.release()
+            self.end_signal.release()
 
     def fail(self, problem: Problem) -> NoReturn:
         """End the run from inside a lane."""
@@ -524,7 +571,7 @@ class Run:
         if self.over:
             lane.abandoned_count += 1
             if lane.abandoned_count > MAX_RAISES:  # the lane catches every exception: block it permanently
-                lane.ended.release()
+                lane.end_signal.release()
                 lane.baton.acquire()
                 lane.baton.acquire()  # never released: the thread waits here until the process ends
             raise Abandoned
@@ -538,7 +585,7 @@ class Run:
 
     def complete_write(self) -> None:
         """Record the new value after the last write."""
-        last, self.unfinished = self.unfinished, None
+        last, self.unfinished_write = self.unfinished_write, None
         if last is not None:
             last.after = value_text(last.target, last.attribute)
 
@@ -555,8 +602,8 @@ class Run:
         self.record(step)
         if len(self.steps) >= self.options.max_steps:
             self.fail(self.too_long_problem())
-        lane.steps += 1
-        lane.reads = 0 if step.writes else lane.reads + 1
+        lane.steps_in_turn += 1
+        lane.steps_since_write = 0 if step.writes else lane.steps_since_write + 1
         if decides:
             self.let_other_lanes_run(step, lane)
         # A lane prefers other lanes at one decision only
@@ -568,7 +615,7 @@ class Run:
             step.before = value_text(step.target, step.attribute)
             # The write follows this call: the next step of any lane completes it with the new value
             if step.writes:
-                self.unfinished = step
+                self.unfinished_write = step
 
     def let_other_lanes_run(self, step: Step, lane: Lane) -> None:
         """Decide at a step of the current lane which lane runs next; return when it is this lane's turn again.
@@ -577,9 +624,9 @@ class Run:
         computes for long. The default decision is then another lane. Raises Abandoned if the run ends before.
         """
         # Only here, not at each step: the limit may be reached at a step without a decision, such as a print()
-        if lane.reads >= MAX_LOOP_STEPS or lane.steps >= TIME_SLICE_STEPS:
+        if lane.steps_since_write >= MAX_LOOP_STEPS or lane.steps_in_turn >= TIME_SLICE_STEPS:
             lane.yields = True
-            lane.reads = lane.steps = 0
+            lane.steps_since_write = lane.steps_in_turn = 0
         lanes = self.runnable()
         if len(lanes) > 1:
             step.decision = len(self.branches)
@@ -590,7 +637,7 @@ class Run:
     def note_execution(self, step: Step) -> None:
         """Note that a step happens now. Its lane may have been stopped between record() and this call."""
         step.execution_index = self.executed_steps
-        self.lanes[step.lane].last = step
+        self.lanes[step.lane].last_step = step
         self.executed_steps += 1
 
     def block(
@@ -615,8 +662,8 @@ class Run:
         lane.may_wake_early = (spurious and self.options.spurious) or (
             seconds is not None and self.options.early_timeouts
         )
-        lane.waiting = step
-        lane.steps = lane.reads = 0
+        lane.blocked_at = step
+        lane.steps_in_turn = lane.steps_since_write = 0
         self.runnable_is_stale = True
         following = self.next_lane()
         # No lane can go on (a deadlock), or only daemons are left: next_lane() has ended the run
@@ -629,7 +676,7 @@ class Run:
         if not in_time and lane.deadline is not None and self.now < lane.deadline and not spurious:
             # An early timeout. The program takes its whole timeout as passed, so the clock must agree
             self.now = lane.deadline
-        lane.ready = lane.deadline = lane.waiting = None
+        lane.ready = lane.deadline = lane.blocked_at = None
         lane.may_wake_early = False
         self.runnable_is_stale = True
         return in_time
@@ -638,7 +685,7 @@ class Run:
         """Pass the baton to another lane, and wait until it comes back. Raises Abandoned if the run ends before."""
         me = self.current
         self.current = lane
-        lane.steps = 0
+        lane.steps_in_turn = 0
         lane.baton.release()
         me.baton.acquire()
         self.runnable_is_stale = True
@@ -655,7 +702,7 @@ class Run:
                 lane
                 for lane in self.lanes
                 if lane.ident
-                and not lane.done
+                and not lane.has_ended
                 and (
                     lane.ready is None
                     or lane.may_wake_early
@@ -669,7 +716,7 @@ class Run:
     def next_lane(self) -> Lane | None:
         """Return the lane that runs next if the current lane cannot go on; None if the run has ended."""
         while True:
-            if all(lane.done or lane.daemon for lane in self.lanes):
+            if all(lane.has_ended or lane.daemon for lane in self.lanes):
                 self.finish(None)
                 return None
             lanes = self.runnable()
@@ -677,7 +724,9 @@ class Run:
             # go on: otherwise these options would hide each deadlock
             if any(self.can_run_without_early_wake_up(lane) for lane in lanes):
                 return lanes[0] if len(lanes) == 1 else self.decide(lanes, current=None)
-            deadlines = [lane.deadline for lane in self.lanes if not lane.done and lane.deadline is not None]
+            deadlines = [
+                lane.deadline for lane in self.lanes if not lane.has_ended and lane.deadline is not None
+            ]
             if not deadlines:
                 self.finish(self.deadlock_problem())
                 return None
@@ -754,15 +803,15 @@ class Run:
         """Return the blocked lanes, each with the step at which it waits."""
         found = []
         for lane in self.lanes:
-            step = lane.waiting
+            step = lane.blocked_at
             # Without a deadlock, a lane may be able to go on that has not had a turn yet
-            if lane.done or step is None or (lane.ready is not None and lane.ready()):
+            if lane.has_ended or step is None or (lane.ready is not None and lane.ready()):
                 continue
             # The end of a wait on a condition is a wait for its lock
             for_lock = lane.notified is not None or step.verb.startswith("wants the lock")
             owner = getattr(step.target.lock if for_lock else step.target, "owner", None)
             holder = owner.number if isinstance(owner, Lane) else None
-            holds = [lock.explorer_label for lock in lane.held]
+            holds = [lock.explorer_label for lock in lane.held_locks]
             found.append(
                 BlockedLane(
                     lane.number,
@@ -788,7 +837,7 @@ class Run:
         verb = "waits" if len(stuck) == 1 else "wait"
         first = stuck[0] if stuck else None
         kind = "deadlock"
-        if self.lanes[0].done:
+        if self.lanes[0].has_ended:
             text = f"the program cannot end: {names} {verb} without end"
         else:
             text = f"deadlock: {names} {verb} without end"
@@ -826,7 +875,7 @@ def name_of_object(step: Step) -> str:
 def called(frame: FrameType) -> str:
     """Return the name of the function of a frame; the called one if the frame is that of a step around a call."""
     name = frame.f_code.co_qualname
-    return str(frame.f_locals["self"].point.name) if name == "SeenCall.__call__" else name
+    return str(frame.f_locals["self"].point.name) if name == "CallWithStep.__call__" else name
 
 
 def innermost_frame(ident: int) -> FrameType | None:
@@ -869,7 +918,8 @@ def line_of_program() -> tuple[str, int]:
     """Return the file and the line that called the explorer: those of the innermost frame outside the explorer."""
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
-    user = ACTIVE_RUNS[-1].options.user if ACTIVE_RUNS else ()
+    run = active_run()
+    user = run.options.user if run is not None else ()
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(user) and user:
@@ -880,16 +930,17 @@ def line_of_program() -> tuple[str, int]:
     return (first.f_code.co_filename, first.f_lineno) if first is not None else ("", 0)
 
 
-def synchronization_step(run: Run, verb: str, target: Any, name: str = "", note: str = "") -> Step:
+def synchronization_step(
+    run: Run, verb: str, target: Any, name: str = "", *, note: str = "", writes: bool = True
+) -> Step:
     """Return a step of kind `sync` of the current lane, at the line of the program that called the explorer.
 
-    target: the primitive. It counts as written, since most calls change it: the search may switch lanes here. A
-    caller that only reads sets `writes` to False.
+    target: the primitive. writes: most calls change the primitive, so another lane may see their order.
     """
     file, line = line_of_program()
     return Step(
-        run.current.number, "sync", verb, name, target=target, attribute=None, writes=True, file=file, line=line,
-        note=note,
+        run.current.number, "sync", verb, name, target=target, attribute=None, writes=writes, file=file,
+        line=line, note=note,
     )  # fmt: skip
 
 

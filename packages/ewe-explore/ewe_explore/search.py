@@ -39,10 +39,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ewe_explore.scheduler import Lane, Options, Problem, Run, Schedule, Step, base_name
+from ewe_explore.scheduler import Lane, Options, PartKey, Problem, Run, Schedule, Step, base_name
 
-Start = Callable[[Run], None]  # executes the program in a run
-Key = tuple[int, str | None]  # an object, or a part of it (Step.key())
+RunProgram = Callable[[Run], None]  # executes the program in a run
 Line = tuple[str, int, str, str]  # a place in the source: file, line, verb, and the text of the access
 SharedLines = set[Line]  # lines at which a switch can matter
 DEPTHS = (2, 3, 1, 4)  # depths of the races for which PCT searches, in turn
@@ -111,7 +110,7 @@ class Priorities:
 
 @dataclass
 class FailingSchedule:
-    """A failing schedule. complete: every smaller schedule passes, or fails in another way.
+    """A failing schedule. steps: of its run. complete: every smaller schedule passes, or fails in another way.
 
     others: a smaller schedule fails in another way.
     """
@@ -139,7 +138,7 @@ def failure_of(run: Run) -> FailingSchedule:
 class Level:
     """The untried schedules with the same number of deviations. tried: the number of tried ones."""
 
-    waiting: deque[Schedule] = field(default_factory=deque)
+    untried: deque[Schedule] = field(default_factory=deque)
     tried: int = 0
     dropped: bool = False  # there were more than MAX_UNTRIED_SCHEDULES
 
@@ -147,8 +146,8 @@ class Level:
 class Search:
     """Tries schedules one at a time. levels[d]: the schedules with d deviations from the default decisions."""
 
-    def __init__(self, start: Start, options: Options, seed: int) -> None:
-        self.start = start
+    def __init__(self, run_program: RunProgram, options: Options, seed: int) -> None:
+        self.run_program = run_program
         self.options = options
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]  # at first only the empty schedule
@@ -164,7 +163,7 @@ class Search:
         self.decision_count = 20  # the most decisions of a run at shared lines so far, and at least 20
         self.runs = 0
         self.priority_runs = 0  # runs with random priorities
-        self.longest = 0  # the most steps of a run so far
+        self.most_steps = 0  # the most steps of a run so far
         self.most_lanes = 0  # of a run so far
 
     def attempt(self) -> Run | None:
@@ -184,7 +183,7 @@ class Search:
 
     def exhausted(self) -> bool:
         """Return whether every schedule of every level was tried."""
-        return all(not level.waiting and not level.dropped for level in self.levels)
+        return all(not level.untried and not level.dropped for level in self.levels)
 
     def run_level(self, schedule: Schedule) -> Run:
         """Try a schedule, and add its extensions by one deviation to the next level.
@@ -210,10 +209,10 @@ class Search:
         if len(self.levels) == depth:
             self.levels.append(Level())
         level = self.levels[depth]
-        if len(level.waiting) >= MAX_UNTRIED_SCHEDULES:
+        if len(level.untried) >= MAX_UNTRIED_SCHEDULES:
             level.dropped = True
         else:
-            level.waiting.append((*schedule, deviation))
+            level.untried.append((*schedule, deviation))
 
     def keep_skipped(self, run: Run, schedule: Schedule, after: int) -> None:
         """Keep the decisions of a run, after the number `after`, at which deviations() yields nothing.
@@ -251,7 +250,7 @@ class Search:
             if line not in self.shared_lines:
                 self.shared_lines.add(line)
                 self.try_skipped(line)
-        self.unseen.update(dict.fromkeys(unseen_under_locks(run)))
+        self.unseen.update(dict.fromkeys(unseen_in_queues(run)))
         return decisions
 
     def try_skipped(self, line: Line) -> None:
@@ -277,13 +276,13 @@ class Search:
     def execute(self, strategy: Replay | Priorities) -> Run:
         """Run the program once; return the run. Add the lines of its accesses to shared objects to `shared_lines`.
 
-        Also raise `longest`, the most steps of a run, and `decision_count`, the most decisions of a run at such
+        Also raise `most_steps`, the most steps of a run, and `decision_count`, the most decisions of a run at such
         accesses. Priorities change only there, so decision_count is the k of the module's docstring.
         """
         run = Run(strategy, self.options)
-        self.start(run)
+        self.run_program(run)
         self.runs += 1
-        self.longest = max(self.longest, len(run.steps))
+        self.most_steps = max(self.most_steps, len(run.steps))
         self.most_lanes = max(self.most_lanes, len(run.lanes))
         self.decision_count = max(self.decision_count, self.note_run(run))
         return run
@@ -291,12 +290,12 @@ class Search:
     def take(self) -> Schedule | None:
         """Return an untried schedule of the lowest level that has one, chosen at random."""
         for level in self.levels:
-            if level.waiting:
+            if level.untried:
                 # Rotate by a small random number: the order stays similar, but differs between seeds.
-                index = self.random.randrange(min(len(level.waiting), MAX_ROTATION))
-                level.waiting.rotate(-index)
-                found = level.waiting.popleft()
-                level.waiting.rotate(index)
+                index = self.random.randrange(min(len(level.untried), MAX_ROTATION))
+                level.untried.rotate(-index)
+                found = level.untried.popleft()
+                level.untried.rotate(index)
                 return found
         return None
 
@@ -317,7 +316,7 @@ class Search:
         """Return the number of deviations up to which every schedule was tried; -1 if no level is complete."""
         done = -1
         for depth, level in enumerate(self.levels):
-            if level.waiting or level.dropped:
+            if level.untried or level.dropped:
                 break
             done = depth
         return done
@@ -328,27 +327,27 @@ def line_of(step: Step) -> Line:
     return step.file, step.line, step.verb, step.name if step.kind in ("read", "write") else ""
 
 
-def matters(step: Step, shared: set[Key]) -> bool:
+def matters(step: Step, shared: set[PartKey]) -> bool:
     """Return whether a switch before a step can change the result. The end of a lane may end the run."""
     if step.target is None:
         return False
     return step.kind == "life" or any(key in shared for key, _ in step.uses())
 
 
-def shared_keys(run: Run) -> set[Key]:
+def shared_keys(run: Run) -> set[PartKey]:
     """Return the objects, or their parts, that several lanes use and one lane changes.
 
     A change counts only if another user of the object had started before: an object that a thread prepares before
     it starts another thread is not shared.
     """
-    users: dict[Key, int] = {}  # -> a set of lanes, as an integer with a bit for each
+    users: dict[PartKey, int] = {}  # -> a set of lanes, as an integer with a bit for each
     for step in run.steps:
         if step.target is not None:
             for key, _ in step.uses():
                 users[key] = users.get(key, 0) | 1 << step.lane
     several = {key for key, lanes in users.items() if lanes & (lanes - 1)}  # more than one bit is set
     start_indexes = [lane.start_index for lane in run.lanes]
-    found: set[Key] = set()
+    found: set[PartKey] = set()
     for step in run.steps:
         if step.target is None:
             continue
@@ -362,19 +361,19 @@ def shared_keys(run: Run) -> set[Key]:
     return found
 
 
-def unseen_under_locks(run: Run) -> Iterator[str]:
+def unseen_in_queues(run: Run) -> Iterator[str]:
     """Yield the accesses within the methods of a queue that conflict with a step of another lane.
 
     These accesses are no steps (Lane.has_points): the queue's lock excludes only other calls of the queue.
     """
-    if not run.under_lock:
+    if not run.accesses_in_queues:
         return
-    lanes: dict[Key, set[tuple[int, bool]]] = {}
+    lanes: dict[PartKey, set[tuple[int, bool]]] = {}
     for step in run.steps:
         if step.target is not None:
             for key, writes in step.uses():
                 lanes.setdefault(key, set()).add((step.lane, writes))
-    for step in run.under_lock.values():
+    for step in run.accesses_in_queues.values():
         for key, writes in step.uses():
             if any(lane != step.lane and (writes or also) for lane, also in lanes.get(key, ())):
                 yield f"{step.name} within a method that a queue calls ({base_name(step.file)}:{step.line})"

@@ -36,7 +36,9 @@ class Shrinker:
     def __init__(self, search: Search, found: FailingSchedule) -> None:
         self.search = search
         self.best = found  # the smallest failing schedule so far
-        self.others: list[FailingSchedule] = []  # schedules that fail in another way
+        # Deviations and preemptions of the smallest schedule that fails in another way. Not the failure itself: it
+        # would keep the objects of its run
+        self.smallest_other: tuple[int, int] | None = None
         self.runs = 0
         # The schedules that were run -> whether they fail in the same way
         self.seen: dict[Schedule, bool] = {}
@@ -49,15 +51,19 @@ class Shrinker:
         same = self.best.problem.is_same_failure(run.problem)
         self.seen[schedule] = same
         if same:
-            found = failure_of(run)
-            if found.key() < self.best.key():
-                self.best = found
+            self.keep_better(failure_of(run))
         return same
 
+    def keep_better(self, found: FailingSchedule) -> None:
+        """Keep a failure of the same kind if it is smaller than the best one."""
+        if found.key() < self.best.key():
+            self.best = found
+
     def run(self, schedule: Schedule) -> Run:
+        """Run a schedule once; return the run."""
         self.runs += 1
         run = Run(Replay(schedule), self.search.options)
-        self.search.start(run)
+        self.search.run_program(run)
         self.search.note_run(run)  # it may show more lines at which a switch can matter
         return run
 
@@ -67,7 +73,7 @@ class Shrinker:
         self.prove()
         self.move()
         self.leave_out()
-        self.best.others = any(self.is_smaller(len(each.schedule), each.preemptions) for each in self.others)
+        self.best.others = self.smallest_other is not None and self.is_smaller(*self.smallest_other)
         self.best.tried = self.runs
         # A smaller schedule may need a switch at an access that no run has shown
         self.best.complete = self.best.complete and not self.search.unseen
@@ -119,11 +125,10 @@ class Shrinker:
                 continue
             run = self.run(schedule)
             if self.best.problem.is_same_failure(run.problem):
-                found = failure_of(run)
-                if found.key() < self.best.key():
-                    self.best = found
+                self.keep_better(failure_of(run))
             elif run.problem is not None:
-                self.others.append(failure_of(run))
+                other = len(run.deviations), run.preemptions
+                self.smallest_other = min(other, self.smallest_other or other)
             if run.problem is not None or tuple(run.deviations) != schedule:
                 continue  # its last deviation did not happen, and the schedule without it was tried before
             last_decision = schedule[-1][0] if schedule else -1

@@ -12,9 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ewe_explore.calls import seen
+from ewe_explore.calls import with_step
 from ewe_explore.primitives import Event, Primitive
-from ewe_explore.scheduler import ACTIVE_RUNS, Lane, Run, line_of_program, synchronization_step
+from ewe_explore.scheduler import (
+    Lane,
+    PartUse,
+    Run,
+    active_run,
+    line_of_program,
+    synchronization_step,
+    this_run,
+)
 
 
 def lane_name(run: Run, target: Any) -> str:
@@ -48,11 +56,12 @@ class Thread(Primitive):
         self._kwargs = dict(kwargs or {})
         self._given = name
         self._name = name or ""
-        inherited = bool(ACTIVE_RUNS) and ACTIVE_RUNS[-1].current.daemon
-        self._daemonic = inherited if daemon is None else daemon
+        self._daemonic = bool(daemon)
         self.explored_lane: Lane | None = None
-        if ACTIVE_RUNS:
-            ACTIVE_RUNS[-1].threads.append(self)
+        if (run := active_run()) is not None:
+            if daemon is None:
+                self._daemonic = run.current.daemon
+            run.threads.append(self)
 
     @property
     def explorer_label(self) -> str:
@@ -64,13 +73,13 @@ class Thread(Primitive):
     def run(self) -> None:
         """Call the target. A subclass may override this."""
         if self._target is not None:
-            seen(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
+            with_step(self._target, *self.line_of_creation)(*self._args, **self._kwargs)
 
     def start(self) -> None:
         """Start the real thread of a new lane. The point after that decides whether the lane runs at once."""
-        if not ACTIVE_RUNS:
+        run = active_run()
+        if run is None:
             raise RuntimeError("threads of the explorer can start only during a run")
-        run = ACTIVE_RUNS[-1]
         if self.explored_lane is not None:
             # The point of the other start is after it, so this one cannot come first in a schedule
             run.note_unseen(f"the order of two starts of {self.explorer_label}", *line_of_program())
@@ -94,25 +103,28 @@ class Thread(Primitive):
             run.note_unseen(f"a call of join() before the start of {self.explorer_label}", *line_of_program())
         if lane is None:
             raise RuntimeError("cannot join thread before it is started")
-        if not ACTIVE_RUNS:
+        if not active_run():
             return
-        if lane is ACTIVE_RUNS[-1].current:
+        if lane is this_run().current:
             raise RuntimeError("cannot join current thread")
-        if run is not None and not lane.done:
-            Primitive.wait(self, run, "waits for the end of", lambda: lane.done, timeout, "sees the end of")
-        if run is not None and lane.done and run.current.number == 0:
-            lane.is_joined = True
+        if run is not None and not lane.has_ended:
+            Primitive.wait(
+                self, run, "waits for the end of", lambda: lane.has_ended, timeout, "sees the end of"
+            )
+        if run is not None and lane.has_ended and run.current.number == 0:
+            lane.is_joined = True  # Run.is_alone() is true again if the main thread has joined all others
 
     def is_alive(self) -> bool:
         """Return whether the thread has begun and not ended. It is a step: start and end change the answer."""
-        if ACTIVE_RUNS and not ACTIVE_RUNS[-1].inside_invariant:
-            # The lane is the target of the step "ends", too, so the search knows that the order of both matters.
-            # The thread is that of the step "starts"
+        run = active_run()
+        if run is not None and not run.inside_invariant:
+            # The search must know that the order of this step and of two others matters. The step "ends" has the
+            # lane as its target, and the step "starts" has the thread
             target = self if self.explored_lane is None else self.explored_lane
-            step = synchronization_step(ACTIVE_RUNS[-1], "looks at", target, self.explorer_label)
-            step.writes, step.more = False, ((self, None, False),)
-            ACTIVE_RUNS[-1].point(step)
-        return self.explored_lane is not None and not self.explored_lane.done
+            step = synchronization_step(run, "looks at", target, self.explorer_label, writes=False)
+            step.other_uses = (PartUse(self, None, writes=False),)
+            run.point(step)
+        return self.explored_lane is not None and not self.explored_lane.has_ended
 
     @property
     def name(self) -> str:
@@ -179,15 +191,16 @@ class Timer(Thread):
     def run(self) -> None:
         self.finished.wait(self.interval)
         if not self.finished.is_set():
-            seen(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
+            with_step(self.function, *self.line_of_creation)(*self.args, **self.kwargs)
         self.finished.set()
 
 
 def current_thread() -> Any:
     """Return the Thread of the current lane."""
-    if not ACTIVE_RUNS:
+    run = active_run()
+    if run is None:
         return threading.current_thread()
-    lane = ACTIVE_RUNS[-1].current
+    lane = run.current
     if lane.thread is None:
         thread = Thread(name=lane.name, daemon=lane.daemon)
         thread.explored_lane = lane
@@ -197,7 +210,7 @@ def current_thread() -> Any:
 
 def main_thread() -> Any:
     """Return the Thread of lane 0."""
-    run = ACTIVE_RUNS[-1]
+    run = this_run()
     # current_thread() makes the Thread of a lane at its first call, so let it see lane 0 for a moment.
     before, run.current = run.current, run.lanes[0]
     try:
@@ -208,26 +221,26 @@ def main_thread() -> Any:
 
 def enumerate_threads() -> list[Any]:
     """Return the threads that have not ended."""
-    if not ACTIVE_RUNS:
+    run = active_run()
+    if run is None:
         return []
-    ACTIVE_RUNS[-1].note_unseen(
-        "the ends of threads that threading.enumerate() leaves out", *line_of_program()
-    )
-    return [lane.thread or main_thread() for lane in ACTIVE_RUNS[-1].lanes if not lane.done]
+    run.note_unseen("the ends of threads that threading.enumerate() leaves out", *line_of_program())
+    return [lane.thread or main_thread() for lane in run.lanes if not lane.has_ended]
 
 
 def get_ident() -> int:
     """Return the identifier of the current thread, which is the same in every run."""
-    return ACTIVE_RUNS[-1].current.number + 1 if ACTIVE_RUNS else threading.get_ident()
+    run = active_run()
+    return run.current.number + 1 if run is not None else threading.get_ident()
 
 
 def start_new_thread(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> int:
     """Start a lane without a Thread object. The lane is a daemon, as in the standard library."""
-    run = ACTIVE_RUNS[-1]
+    run = this_run()
     line = line_of_program()
-    target = lambda: seen(function, *line)(*args, **(kwargs or {}))  # noqa: E731
+    target = lambda: with_step(function, *line)(*args, **(kwargs or {}))  # noqa: E731
     lane = run.add_lane(lane_name(run, function), target, daemon=True)
     run.start_thread(lane)
     run.point(synchronization_step(run, "starts", lane, lane.name))

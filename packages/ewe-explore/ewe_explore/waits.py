@@ -5,8 +5,8 @@ When no thread can go on, each thread has ended or waits. For each thread that w
 - the history of the object: which thread has taken the lock, got the items of the queue, or called set();
 - the state of the thread that could have ended the wait: it has ended, or it waits itself, and for what.
 
-Both come from the run at its failure. After the failure, the scheduler ends every thread, so Lane.done says nothing
-about the end of a thread before the failure. The step "ends" of a thread does.
+Both come from the run at its failure. After the failure the scheduler ends every thread, so Lane.has_ended says
+nothing about the end of a thread before the failure. The step "ends" of a thread does.
 
     waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
       └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
@@ -140,7 +140,7 @@ def reason_of_one(run: Run, wait: BlockedLane) -> str:
 
 
 def has_ended(run: Run, lane: int) -> bool:
-    """Return whether a lane had ended before the failure. Not Lane.done: at the end of a run every lane ends."""
+    """Return whether a lane had ended before the failure. Lane.has_ended is true of all lanes after a run."""
     return any(step.lane == lane and step.kind == "life" and step.verb == "ends" for step in run.steps)
 
 
@@ -308,6 +308,9 @@ def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     """Describe how many threads a barrier still needs, and where the others are."""
     barrier = wait.target
     came = barrier.round.count
+    if came == barrier.parties:
+        text = f"{wait_clause(run, wait)}: all {came} threads have come, and the action does not end."
+        return f"{text} {others_of(run, wait)}".rstrip()
     here = (
         {each.lane for each in run.problem.waits if each.target is barrier}
         if run.problem is not None
@@ -332,7 +335,7 @@ def silent_socket(run: Run, wait: BlockedLane) -> str:
         text += ": the bytes that it has sent fill the buffer, and no thread reads them any more."
     else:
         text += ": no bytes come, and no thread closes the other end."
-    other_end = target.partner
+    other_end = target.other_end
     if other_end is not None and other_end.is_in_backlog:
         return f"{text} No thread has accepted this connection. {others_of(run, wait)}".rstrip()
     uses = steps_on(run, other_end)

@@ -22,6 +22,7 @@ ready = threading.Event()
 places = threading.Semaphore(1)
 signals = threading.Semaphore(0)
 gate = threading.Barrier(2)
+slow_gate = threading.Barrier(2, event.wait)
 jobs = queue.Queue(1)
 one, other = socket.socketpair()
 server = socket.create_server(("127.0.0.1", 7000), backlog=1)
@@ -268,6 +269,16 @@ ROWS: dict[str, tuple[str, str, list[str]] | tuple[str, str, list[str], str]] = 
         "gate.wait()",
         "event.wait(); gate.wait()",
         ["which needs 2 threads: only 1 has come. second waits for event [S1].", f"second {NO_SET}"],
+    ),
+    "a barrier: its action does not end": (
+        "slow_gate.wait()",
+        "slow_gate.wait()",
+        [
+            "first waits at slow_gate [F1]: all 2 threads have come, and the action does not end.",
+            "main waits for the action of slow_gate [M3]: all 2 threads have come, and the action does not end.",
+            f"second {NO_SET}",
+        ],
+        "for each in threads: each.start()\ntime.sleep(1)\nslow_gate.wait()",
     ),
     "a receive: the other end is not used": (
         "one.recv(1)",

@@ -92,6 +92,24 @@ SAME = {
         barrier.reset()
         yield barrier.broken
         """,
+    "barrier whose action takes time": """
+        def pause():
+            time.sleep(0.02)
+            done.append(1)
+        barrier, done, indexes = threading.Barrier(2, pause), [], []
+        threads = [threading.Thread(target=lambda: indexes.append(barrier.wait())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        yield sorted(indexes), done
+        def start_reset():
+            resets.start()
+            time.sleep(0.02)
+        other = threading.Barrier(2, start_reset)
+        resets = threading.Thread(target=other.reset)
+        yield in_threads(other.wait, 2), resets.join(), other.broken
+        """,
     "thread": """
         thread = threading.Thread(target=lambda: None, name="T", daemon=True)
         yield caught(thread.join), thread.is_alive(), thread.daemon, thread.name
@@ -151,6 +169,7 @@ SAME = {
         last = Last()
         last.put(1), last.put(2)
         yield last.get()
+        yield caught(queue.Queue().put, 1, True, -1), caught(queue.Queue(1).put, 1, True, -1)
         """,
     "sockets": """
         one, other = socket.socketpair()
@@ -168,6 +187,20 @@ SAME = {
         one.close(), file.close()
         yield caught(one.recv, 1), one.fileno(), caught(other.send, b"late")
         other.close()
+        """,
+    "file of a socket that is closed": """
+        one, other = socket.socketpair()
+        file = one.makefile("rb")
+        one.close()
+        other.sendall(b"line\\n")
+        yield file.readline(), one.fileno() >= 0
+        file.close()
+        yield one.fileno(), caught(other.send, b"late")
+        other.close()
+        """,
+    "socket that does not listen": """
+        with socket.socket() as server:
+            yield caught(server.accept)
         """,
     "server": """
         server = socket.create_server(("127.0.0.1", 0))
@@ -214,6 +247,7 @@ SAME = {
             other.send(b"x")
             yield [(key.data, events) for key, events in selector.select(1)]
         yield [len(each) for each in select.select([one], [one], [], 1)]
+        yield caught(select.poll().unregister, one), caught(select.epoll().unregister, one)
         one.close(), other.close()
         """,
     "executor": """
@@ -239,6 +273,15 @@ def in_thread(function):
     thread.start()
     thread.join()
     return found[0]
+
+def in_threads(function, count):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(function())) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(found)
 
 def steps():
 {body}

@@ -16,6 +16,7 @@ from ewe_explore.cli import main
 from ewe_explore.explain import Story, TimelineEvent
 from ewe_explore.names import name_of
 from ewe_explore.page import split_name
+from ewe_explore.points import MODULE_NAMES, SOURCE_POINTS
 from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
@@ -109,7 +110,19 @@ def test_no_smaller_schedule_fails(name: str) -> None:
         assert replay(explored, shorter).failure is None
 
 
-# Ends of a run: the text of scenario(), the kind of problem (None: it passes), what the headline says
+def test_a_file_that_is_explored_again_adds_no_points(tmp_path: Path) -> None:
+    """A notebook explores one file many times. A file that has changed has other points."""
+    path = tmp_path / "again.py"
+    text = f"n = 0\ndef work():\n    global n\n    n += 1\ndef value(): return n\n{TWO}"
+    texts, sizes = [], []
+    for source in (text, text, text + "x = n\n"):
+        texts.append(explore(program(path, source), runs=60).text())
+        sizes.append(len(SOURCE_POINTS))
+    assert "A lost update" in texts[0] and texts[0] == texts[1]
+    assert sizes[0] == sizes[1] < sizes[2]
+    assert all(variable.frame is None for variable in MODULE_NAMES[str(path)].variables.values())
+
+
 def test_a_smaller_schedule_that_fails_in_another_way_is_told(tmp_path: Path) -> None:
     """Two lost updates need two switches. One lost update, which another line finds, needs one."""
     text = (
@@ -134,6 +147,7 @@ def test_a_smaller_schedule_that_fails_in_another_way_is_told(tmp_path: Path) ->
     assert (len(lost_one.schedule), lost_one.complete, lost_one.others) == (1, True, False)
 
 
+# Ends of a run: the text of scenario(), the kind of problem (None: it passes), what the headline says
 ENDS = [
     ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "deadlock", "main waits without end"),
     ("threading.Thread(target=queue.Queue().get).start()", "deadlock", "the program cannot end: get 1"),
@@ -219,6 +233,17 @@ def test_a_lane_that_leaves_the_scheduler_is_reported(text: str, says: str, tmp_
     assert re.search(says, str(caught.value)) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("queue.Queue().mutex.acquire()", "Queue.mutex"), ("one.sendto(b'', ())", "Socket.sendto")],
+)
+def test_an_attribute_that_a_stand_in_lacks_is_no_failure(text: str, name: str, tmp_path: Path) -> None:
+    """The program would work with the standard library, so the report may not say that it fails."""
+    source = f"import queue, socket\none, _ = socket.socketpair()\ndef scenario():\n    {text}\n"
+    with pytest.raises(ProgramError, match=rf"^lacks\.py:4: the explorer has no {name}; leave it out$"):
+        explore(program(tmp_path / "lacks.py", source), runs=1)
+
+
 def test_the_threads_of_an_interrupted_run_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook goes on after Ctrl-C, and a busy wait would use a processor without end."""
     text = "import threading\nbox = [0]\ndef scenario():\n    threading.Thread(target=len, args=(box,)).start()\n"
@@ -233,7 +258,7 @@ def test_the_threads_of_an_interrupted_run_end(tmp_path: Path, monkeypatch: pyte
     run = Run(Replay(()), explored.options)
     with pytest.raises(KeyboardInterrupt):
         explored.start(run)
-    assert [lane.done for lane in run.lanes] == [True, True]
+    assert [lane.has_ended for lane in run.lanes] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.events import NOBODY, TraceEvent
+from ewe_watch.events import NOBODY, TraceEvent, process_in_name, process_of
 
 ENGINE, DATABASE = "engine", "database"
 KINDS = (ENGINE, DATABASE)
@@ -126,13 +126,13 @@ class BehindStory:
     # X-Switch
 
     def x_begins(self, event: TraceEvent) -> None:
-        self.processes.add(event.worker.partition("/")[0])
+        self.processes.add(process_of(event.worker))
 
     def x_stops(self, event: TraceEvent) -> None:
         """End the lanes of all engines of an X-Switch that stops."""
-        process = event.worker.partition("/")[0]
+        process = process_of(event.worker)
         for key, lane in list(self.open_lanes.items()):
-            if lane.kind == ENGINE and key.partition(".")[0] == process:
+            if lane.kind == ENGINE and process_in_name(key) == process:
                 self.end_lane(key, event.seconds, "X-Switch stops")
 
     def x_engine(self, event: TraceEvent) -> None:
@@ -243,7 +243,7 @@ class BehindStory:
     def db_lost(self, event: TraceEvent) -> None:
         """End the lanes of a process of the daemon that has ended. The text of the event is its pid."""
         for key, lane in list(self.open_lanes.items()):
-            if lane.kind == DATABASE and key.partition("/")[0] == event.text:
+            if lane.kind == DATABASE and process_of(key) == event.text:
                 self.end_lane(key, event.seconds, "its process has ended")
 
     # Lanes and states
@@ -283,7 +283,8 @@ class BehindStory:
             request.lane.busy = None
             request.lane = None
         request.state, request.since = state, seconds
-        self.change_queue_length(request.kind, seconds, 1 if state == QUEUED else 0)
+        if state == QUEUED:
+            self.change_queue_length(request.kind, seconds, +1)
 
     def end_state(self, request: BehindRequest, seconds: float) -> None:
         """End the state of a request, if it has one: add its span, unless it took no time."""
@@ -305,13 +306,12 @@ class BehindStory:
                 request.lane.busy, request.lane.outcome = None, request.outcome
 
     def change_queue_length(self, kind: str, seconds: float, change: int) -> None:
-        """Add 1, 0 or -1 to the length of a queue, and note the new length if it has changed."""
-        if change:
-            self.queued[kind] += change
-            steps = self.steps[kind]
-            if steps and steps[-1].seconds >= seconds:  # one length for each time
-                steps.pop()
-            steps.append(BehindStep(seconds, self.queued[kind]))
+        """Add 1 or -1 to the length of a queue, and note the new length."""
+        self.queued[kind] += change
+        steps = self.steps[kind]
+        if steps and steps[-1].seconds >= seconds:  # one length for each time
+            steps.pop()
+        steps.append(BehindStep(seconds, self.queued[kind]))
 
     # Results
 
@@ -396,7 +396,7 @@ def split_words(text: str, count: int) -> list[str]:
 
 def connection_text(driver: str, worker: str) -> str:
     """Return the detail of a connection."""
-    return f"{driver}, process {worker.partition('/')[0]}"
+    return f"{driver}, process {process_of(worker)}"
 
 
 EVENTS: dict[str, Callable[[BehindStory, TraceEvent], None]] = {

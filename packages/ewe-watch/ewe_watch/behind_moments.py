@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ewe_watch.behind import DATABASE, ENGINE, LEFT, QUEUED, RUNS, BehindSpan, BehindStory
+from ewe_watch.behind import DATABASE, ENGINE, LEFT, QUEUED, RUNS, BehindLane, BehindSpan, BehindStory
 from ewe_watch.moment import LONG_SECONDS, WORTH_SECONDS, Moment, duration
 
 BY_FORCE = ("killed", "evicted", "ended by")
@@ -26,28 +26,21 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
     spans = story.all_spans()
     for kind, moment_of_wait in ((ENGINE, engine_wait), (DATABASE, connection_wait)):
         queued = [span for span in spans if span.state == QUEUED and span.request.kind == kind]
-        if queued and seconds_of(longest := max(queued, key=seconds_of)) >= WORTH_SECONDS:
-            yield moment_of_wait(longest, spans)
-    ran_on = [span for span in spans if span.state == LEFT and span.lane is not None]
-    if ran_on and seconds_of(longest := max(ran_on, key=seconds_of)) >= LONG_SECONDS:
-        assert longest.lane is not None
-        text = (
-            f"The engine of {longest.lane.name} still ran {shortened(longest.request.text)} for "
-            f"{duration(seconds_of(longest))} after its client had left."
-        )
-        yield moment_of_span("engine-outlived-client", "An engine that outlived its client", text, longest)
+        if (wait := longest(queued, WORTH_SECONDS)) is not None:
+            yield moment_of_wait(wait, spans)
+    if (ran_on := longest([span for span in spans if span.state == LEFT], LONG_SECONDS)) is not None:
+        yield outlived_client(ran_on)
     if (ended := next((lane for lane in story.lanes if lane.why.startswith(BY_FORCE)), None)) is not None:
-        assert ended.ended is not None
-        text = f"The engine of {ended.name} ({ended.detail or 'not started yet'}) ended after "
-        text += f"{duration(ended.ended - ended.began)}, {ended.why}."
-        yield Moment("engine-end", "An engine that was ended", text, ended.began, ended.ended)
+        yield ended_engine(ended)
     statements = [span for span in spans if span.state == RUNS and span.request.kind == DATABASE]
-    if statements and seconds_of(longest := max(statements, key=seconds_of)) >= WORTH_SECONDS:
-        text = (
-            f"The longest statement kept a connection to {longest.request.what} busy for "
-            f"{duration(seconds_of(longest))}: {shortened(longest.request.text)}"
-        )
-        yield moment_of_span("statement", "The longest statement", text, longest)
+    if (statement := longest(statements, WORTH_SECONDS)) is not None:
+        yield longest_statement(statement)
+
+
+def longest(spans: list[BehindSpan], least_s: float) -> BehindSpan | None:
+    """Return the longest span; None if there is none of at least `least_s` seconds."""
+    found = max(spans, key=seconds_of, default=None)
+    return found if found is not None and seconds_of(found) >= least_s else None
 
 
 def engine_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
@@ -70,6 +63,33 @@ def connection_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
         f"When it came, {count_text(busy, 'connection')} ran a statement."
     )
     return moment_of_span("connection-wait", "The longest wait for a connection to a database", text, span)
+
+
+def outlived_client(span: BehindSpan) -> Moment:
+    """Return the moment of an engine that runs on after its client has left. span: of the state LEFT."""
+    assert span.lane is not None  # only a request in a lane has this state
+    text = (
+        f"The engine of {span.lane.name} still ran {shortened(span.request.text)} for "
+        f"{duration(seconds_of(span))} after its client had left."
+    )
+    return moment_of_span("engine-outlived-client", "An engine that outlived its client", text, span)
+
+
+def ended_engine(lane: BehindLane) -> Moment:
+    """Return the moment of an engine that was killed or evicted."""
+    assert lane.ended is not None  # a lane has a cause of its end
+    text = f"The engine of {lane.name} ({lane.detail or 'not started yet'}) ended after "
+    text += f"{duration(lane.ended - lane.began)}, {lane.why}."
+    return Moment("engine-end", "An engine that was ended", text, lane.began, lane.ended)
+
+
+def longest_statement(span: BehindSpan) -> Moment:
+    """Return the moment of the longest statement. span: the time in which a connection ran it."""
+    text = (
+        f"The longest statement kept a connection to {span.request.what} busy for "
+        f"{duration(seconds_of(span))}: {shortened(span.request.text)}"
+    )
+    return moment_of_span("statement", "The longest statement", text, span)
 
 
 def moment_of_span(kind: str, title: str, text: str, span: BehindSpan) -> Moment:

@@ -76,6 +76,22 @@ class TraceEvent(NamedTuple):
     text: str
 
 
+def process_of(worker: str) -> str:
+    """Return the process of a worker: the PID of PID/TID."""
+    return worker.partition("/")[0]
+
+
+def is_main_thread(worker: str) -> bool:
+    """Return whether a worker is the first thread of its process: its TID is the PID."""
+    process, _, thread = worker.partition("/")
+    return process == thread
+
+
+def process_in_name(name: str) -> str:
+    """Return the process in the name of a connection or of an engine: the PID of PID.NUMBER."""
+    return name.partition(".")[0]
+
+
 def parse(line: str) -> TraceEvent:
     """Parse one line, without its line end. Raises ValueError with the reason."""
     parts = line.split(" ", 4)

@@ -81,14 +81,15 @@ def as_data(documents: Sequence[dict[str, Any]]) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def moment_list(index: int, found: dict[str, Any]) -> str:
+def moment_list(index: int, document: dict[str, Any]) -> str:
     """Return the moments of one trace as HTML: a link each, which the program makes zoom."""
-    title = html.escape(f"{found['model']} ({found['name']})" if found["model"] else found["name"])
+    model, name = document["model"], document["name"]
+    title = html.escape(f"{model} ({name})" if model else name)
     rows = [
         f'<li><a href="#trace{index}" data-trace="{index}" data-moment="{number}">'
         f"{html.escape(moment['title'])}</a> "
         f'<span class="at">at {duration(moment["begin"] / 1e6)}</span><br>{html.escape(moment["text"])}</li>'
-        for number, moment in enumerate(found["moments"])
+        for number, moment in enumerate(document["moments"])
     ]
     body = f"<ol>{''.join(rows)}</ol>" if rows else "<p>No connection waited 1 ms or longer in the queue.</p>"
     return f"<div><h3>{title}</h3>{body}</div>"

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ewe_watch.behind import DATABASE, ENGINE, RUNS, BehindLane, BehindRequest, BehindSpan
+from ewe_watch.events import process_of
 from ewe_watch.story import (
     BACKLOG,
     BUSY,
@@ -32,7 +33,6 @@ from ewe_watch.story import (
     Span,
     TraceStory,
     WorkerLane,
-    process_of,
 )
 
 AnySpan = TypeVar("AnySpan", Span, BehindSpan)

@@ -72,42 +72,42 @@ class Work(NamedTuple):
 def svg_of(documents: Sequence[dict[str, Any]]) -> str:
     """Return an SVG file of one or more traces, with one axis of time and one scale of the queue for all."""
     parts = [
-        FilePart(heading(found), drawn, notes(found))
-        for found, drawn in zip(documents, lane_pictures(documents), strict=True)
+        FilePart(heading(document), drawn, notes(document))
+        for document, drawn in zip(documents, lane_pictures(documents), strict=True)
     ]
-    title = " and ".join(found["name"] for found in documents)
+    title = " and ".join(document["name"] for document in documents)
     return svg_file(f"{title}: what each worker does", parts, legend_of([part.picture for part in parts]))
 
 
 def lane_pictures(documents: Sequence[dict[str, Any]], width: float = LANES_PX) -> list[LanePicture]:
     """Return the pictures of some traces. documents: those of document.py. width: of the lanes, in pixels."""
-    micros = max(1, *(found["duration"] for found in documents))
+    micros = max(1, *(document["duration"] for document in documents))
     most = {
-        state: max(LEAST_MOST, *(max(counts(found, state), default=0) for found in documents))
+        state: max(LEAST_MOST, *(max(counts(document, state), default=0) for document in documents))
         for state in (QUEUED, PARKED)
     }
-    return [TraceDrawing(found, width, width / micros, most).picture() for found in documents]
+    return [TraceDrawing(document, width, width / micros, most).picture() for document in documents]
 
 
 def picture_html(documents: Sequence[dict[str, Any]]) -> str:
     """Return the pictures as a part of a page, with their tables and one legend. Its style is lanes.style()."""
     pictures = lane_pictures(documents)
     items = "".join(
-        f"<h2>{svg.clean(heading(found))}</h2>{drawn.html()}"
-        for found, drawn in zip(documents, pictures, strict=True)
+        f"<h2>{svg.clean(heading(document))}</h2>{drawn.html()}"
+        for document, drawn in zip(documents, pictures, strict=True)
     )
     return f'{definitions()}{items}<p class="ln-key">{legend(legend_of(pictures))}</p>'
 
 
-def heading(found: dict[str, Any]) -> str:
+def heading(document: dict[str, Any]) -> str:
     """Return the line above a picture: the model, its description, and the name of the trace."""
-    model = f"{found['model']}: {found['description']} " if found["model"] else ""
-    return f"{model}({found['name']})"
+    model = f"{document['model']}: {document['description']} " if document["model"] else ""
+    return f"{model}({document['name']})"
 
 
-def notes(found: dict[str, Any]) -> list[str]:
+def notes(document: dict[str, Any]) -> list[str]:
     """Return the moments of a trace as numbered lines."""
-    return [f"{number}: {moment['text']}" for number, moment in enumerate(found["moments"], 1)]
+    return [f"{number}: {moment['text']}" for number, moment in enumerate(document["moments"], 1)]
 
 
 def legend_of(pictures: Sequence[LanePicture]) -> list[tuple[str, str]]:
@@ -121,32 +121,32 @@ def legend_of(pictures: Sequence[LanePicture]) -> list[tuple[str, str]]:
 
 @dataclass
 class TraceDrawing:
-    """Computes the picture of a trace. found: its numbers. width: of the lanes, in pixels. most: see area()."""
+    """Computes the picture of a trace. document: its numbers. width: of the lanes, in pixels. most: see area()."""
 
-    found: dict[str, Any]
+    document: dict[str, Any]
     width: float
     px_per_micro: float
     most: dict[str, int]
 
     def picture(self) -> LanePicture:
         """Return the picture."""
-        found = self.found
+        document = self.document
         lanes: list[DrawnLane] = []
-        if found["connections"]:
+        if document["connections"]:
             lanes += self.waiting()
             lanes[-1].marks = self.refusals()
-        if any(found["queue"][PARKED]):
-            lanes += self.area("parked", found["queue"], PARKED, self.most[PARKED], PLAIN)
+        if any(document["queue"][PARKED]):
+            lanes += self.area("parked", document["queue"], PARKED, self.most[PARKED], PLAIN)
         lanes += [*self.workers(), *self.behind()]
-        label = f"{heading(found)}: the queue, and what each worker does"
+        label = f"{heading(document)}: the queue, and what each worker does"
         return LanePicture(label, self.width, lanes, self.ticks(), list(self.moments()), page=PAGE_PX)
 
     def waiting(self) -> list[DrawnLane]:
         """Return the lanes of the connections in the queue, and above them of those in the backlog."""
-        numbers, most = self.found["queue"], self.most[QUEUED]
+        numbers, most = self.document["queue"], self.most[QUEUED]
         lanes = self.area("queue", numbers, QUEUED, most, "queue")
         if any(numbers[BACKLOG]):
-            both = numbers | {QUEUED: counts(self.found, QUEUED)}
+            both = numbers | {QUEUED: counts(self.document, QUEUED)}
             above = self.area("waiting", both, QUEUED, most, "backlog")
             above[-1].areas += lanes[-1].areas
             return above
@@ -160,18 +160,18 @@ class TraceDrawing:
 
     def workers(self) -> list[DrawnLane]:
         """Return a lane for each row of workers."""
-        found, spans = self.found, self.found["spans"]
+        document, spans = self.document, self.document["spans"]
         work: dict[int, list[Work]] = defaultdict(list)
         for number, state in enumerate(spans["state"]):
             if state in OCCUPYING:
-                label = found["connections"][spans["connection"][number]]["label"]
+                label = document["connections"][spans["connection"][number]]["label"]
                 request = spans["request"][number]
-                line = f": {found['requests'][request]['line']}" if request >= 0 else ""
+                line = f": {document['requests'][request]['line']}" if request >= 0 else ""
                 kind = kind_of(state, spans["want"][number])
-                row = found["workers"][spans["worker"][number]]["row"]
+                row = document["workers"][spans["worker"][number]]["row"]
                 work[row].append(work_of(spans, number, kind, f"connection {label}{line}"))
         rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for each in found["workers"]:
+        for each in document["workers"]:
             rows[each["row"]].append(each)
         return [
             DrawnLane(
@@ -184,7 +184,7 @@ class TraceDrawing:
     def lives(self, workers: list[dict[str, Any]]) -> list[LaneSpan]:
         """Return the lives of the workers of a row. Lives that are less than a column apart become one."""
         if any(each["began"] is None for each in workers):  # it is not in the trace
-            return [LaneSpan(0, self.found["duration"] * self.px_per_micro, "free", "")]
+            return [LaneSpan(0, self.document["duration"] * self.px_per_micro, "free", "")]
         lives: list[LaneSpan] = []
         for each in sorted(workers, key=lambda each: each["began"]):
             life = self.life(each)
@@ -195,7 +195,7 @@ class TraceDrawing:
 
     def behind(self) -> Iterator[DrawnLane]:
         """Yield the lanes of X-Switch's engines, and those of the connections to databases, with their queues."""
-        behind = self.found["behind"]
+        behind = self.document["behind"]
         spans = behind["spans"]
         work: dict[int, list[Work]] = defaultdict(list)
         for number, lane in enumerate(spans["lane"]):
@@ -219,7 +219,7 @@ class TraceDrawing:
 
     def life(self, lane: dict[str, Any]) -> LaneSpan:
         """Return the time in which an engine or a connection to a database lives."""
-        ended = self.found["duration"] if lane["ended"] is None else lane["ended"]
+        ended = self.document["duration"] if lane["ended"] is None else lane["ended"]
         return LaneSpan(lane["began"] * self.px_per_micro, ended * self.px_per_micro, "free", "")
 
     def drawn(self, work: Iterable[Work]) -> list[LaneSpan]:
@@ -254,7 +254,7 @@ class TraceDrawing:
         """
         times, counts = numbers["time"], numbers[state]
         means: dict[int, float] = defaultdict(float)
-        ends = [*times[1:], self.found["duration"]][: len(times)]  # there may be no step at all
+        ends = [*times[1:], self.document["duration"]][: len(times)]  # there may be no step at all
         for begin, end, count in zip(times, ends, counts, strict=True):
             left, right = begin * self.px_per_micro / COLUMN_PX, end * self.px_per_micro / COLUMN_PX
             for column in range(int(left), int(right) + 1) if count else ():
@@ -270,7 +270,7 @@ class TraceDrawing:
     def refusals(self) -> list[LaneMark]:
         """Return a mark for each refused connection, unless it would cover the one before."""
         marks: list[LaneMark] = []
-        for each in self.found["refusals"]:
+        for each in self.document["refusals"]:
             x = each["time"] * self.px_per_micro
             if not marks or x - marks[-1].x >= MARK_PX:
                 marks.append(LaneMark(x, "end", f"{duration(each['time'] / 1e6)}: refused {each['text']}"))
@@ -279,7 +279,7 @@ class TraceDrawing:
     def moments(self) -> Iterator[LaneMoment]:
         """Yield a line at the begin of each moment, labelled by its number; moments at one place share a label."""
         before: LaneMoment | None = None
-        for number, moment in enumerate(self.found["moments"], 1):
+        for number, moment in enumerate(self.document["moments"], 1):
             x = moment["begin"] * self.px_per_micro
             tip = f"{duration(moment['begin'] / 1e6)}: {moment['text']}"
             if before is not None and x - before.x < MARK_PX:
@@ -292,9 +292,9 @@ class TraceDrawing:
             yield before
 
 
-def counts(found: dict[str, Any], state: str) -> list[int]:
+def counts(document: dict[str, Any], state: str) -> list[int]:
     """Return the column of a state. The connections in the backlog stand above those in the queue."""
-    numbers = found["queue"]
+    numbers = document["queue"]
     if state != QUEUED:
         return list(numbers[state])
     return [queued + backlog for queued, backlog in zip(numbers[QUEUED], numbers[BACKLOG], strict=True)]

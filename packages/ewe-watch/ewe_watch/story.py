@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ewe_watch.behind import ENGINE, BehindStory, is_behind, shared_rows
-from ewe_watch.events import TraceEvent, parts_of_accepted
+from ewe_watch.events import TraceEvent, is_main_thread, parts_of_accepted, process_in_name, process_of
 
 BACKLOG, QUEUED, BUSY, SENDS, WAITS, PARKED = "backlog", "queued", "busy", "sends", "waits", "parked"
 TICK_S = 0.01  # of the kernel's clock, at most: a shorter time in the backlog may be none
@@ -199,7 +199,7 @@ class TraceStory:
             if connection is None:
                 connection = TracedConnection(event.connection, event.seconds)
                 self.connections[event.connection] = connection
-                self.accepting_processes.add(event.connection.partition(".")[0])
+                self.accepting_processes.add(process_in_name(event.connection))
             if event.kind in OF_CONNECTION:
                 OF_CONNECTION[event.kind](self, event, connection)
         elif event.kind in OF_SERVER:
@@ -213,7 +213,7 @@ class TraceStory:
         self.worker_began[event.worker] = event.seconds
 
     def stops(self, event: TraceEvent) -> None:
-        """End the states of all connections that a process of the server has: it stops."""
+        """End the states of the connections that have a worker of this process: it stops."""
         self.stopped[process_of(event.worker)] = event.seconds
         for worker in self.occupied_of.pop(process_of(event.worker), ()):
             self.end_state(self.occupied[worker], event.seconds)
@@ -471,6 +471,10 @@ class TraceStory:
             return self.client_names[found.address]
         return connection if len(self.accepting_processes) > 1 else connection.partition(".")[2]
 
+    def model_name(self) -> str:
+        """Return the name of the model, or "" if the trace does not name it."""
+        return self.model_text().partition(" ")[0]
+
     def model_text(self) -> str:
         """Return the name and description of the model, or "" if the trace does not name it."""
         return next(iter(self.models.values()), "")
@@ -526,15 +530,10 @@ def with_backlog(steps: list[QueueStep], spans: Iterable[Span]) -> Iterator[Queu
         yield now
 
 
-def process_of(worker: str) -> str:
-    """Return the process of a worker."""
-    return worker.partition("/")[0]
-
-
 def worker_detail(worker: str, threads: Mapping[str, int]) -> str:
     """Return a worker as text: `thread 7131 of process 7120`. threads: how many workers each process has."""
     process, _, thread = worker.partition("/")
-    if process == thread:
+    if is_main_thread(worker):
         # A process with threads: its main thread begins each conversation in a pool with parking.
         return f"process {process}" if threads[process] == 1 else f"main thread {process}"
     return f"thread {thread}" + (f" of process {process}" if len(threads) > 1 else "")

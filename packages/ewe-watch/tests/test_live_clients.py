@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -101,6 +102,19 @@ def test_a_flood_counts_each_answer(
         assert group.flooded == {end: 20}
     finally:
         loop.stop()
+
+
+def test_a_loop_that_is_held_up_does_not_stop_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The director would not end the models and remove its files after an exception."""
+    monkeypatch.setattr(clients, "STOP_S", 0.05)
+    loop, let_go = Clients(), threading.Event()
+    loop.loop.call_soon_threadsafe(let_go.wait)
+    loop.stop()
+    assert loop.thread.is_alive()
+    let_go.set()
+    loop.thread.join()
+    loop.loop.run_until_complete(asyncio.sleep(0.01))  # the tasks that stop() has begun
+    loop.loop.close()
 
 
 @pytest.mark.parametrize(("slowdown", "target"), [(1.0, b"/page"), (100.0, b"/page?ms=500&gate=7")])

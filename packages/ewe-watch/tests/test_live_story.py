@@ -318,6 +318,20 @@ def test_a_slow_reader_loses_the_oldest_changes() -> None:
     assert reader.next() == b""
 
 
+def test_a_slow_reader_loses_no_state() -> None:
+    """A page that has missed the change of the models would show their work below the titles of others."""
+    reader = ChangeReader()
+    for name in ("old", "new"):
+        reader.add_change(f"picture of {name}\n".encode())
+        reader.add_change(b"scene 1\n", "scene")
+        reader.add_change(f"all {name}\n".encode(), "all")
+    for number in range(1000):
+        reader.add_change(b"scene %d\n" % number, "scene")
+        reader.add_change(b"%d\n" % number)
+    lines = reader.next().splitlines()
+    assert lines[:3] == [b"all new", b"scene 999", b"800"] and len(lines) == 202
+
+
 def test_threads_that_are_seen_from_outside_have_rows_and_say_their_calls() -> None:
     told = story("server")
     told.show_calls({"7/7": "in accept4", "7/8": "in futex"})

@@ -74,6 +74,44 @@ def test_a_model_for_which_there_is_no_process_leaves_nothing_open(
     assert set(os.listdir("/proc/self/fd")) == before and not list(tmp_path.iterdir())
 
 
+def test_a_server_from_outside_for_which_there_is_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(foreign, "free_port", refuse)
+    guard: Any = None
+    with pytest.raises(StartFailure, match="server does not start: Too many open files"):
+        ForeignProcess(foreign.foreign_choice("./server {port}"), tmp_path, 1, guard)
+
+
+def test_a_log_that_cannot_be_read_is_no_other_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The director knows a StartFailure: it then shows the model as it was before."""
+    monkeypatch.setattr(model_process, "START_S", 0.05)
+    server: Any = object.__new__(ModelProcess)
+    server.choice, server.log = parse_choice("-t"), tmp_path / "log"
+    server.process = SimpleNamespace(poll=lambda: None)
+    with pytest.raises(StartFailure, match="thread is not ready: the server did not say why"):
+        server.wait_for_banner()
+
+
+@pytest.mark.starts_processes
+def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, the number of its process group may be that of another program."""
+    guard: Any = SimpleNamespace(remove=lambda group: None)
+    server = ServerProcess()
+    server.process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    server.pid, server.guard, server.log = server.process.pid, guard, tmp_path / "log"
+    server.stop()
+    signals: list[int] = []
+    monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
+    server.stop()
+    assert signals == [] and not server.alive()
+
+
 @pytest.mark.starts_processes
 def test_a_server_that_cannot_be_killed_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +186,7 @@ def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
 
     server: Any = object.__new__(ForeignProcess)
     server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
-    monkeypatch.setattr(foreign, "tcp_lines", no_descriptor)
+    monkeypatch.setattr(foreign, "tcp_sockets", no_descriptor)
     assert server.read() == (b"", [])
     assert server.names == {7: "1.1"} and server.held
     monkeypatch.setattr(meters.psutil, "Process", no_descriptor)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from support.needs import require
 from support.server import wait_until
 
 from ewe_watch.cli import main
+from ewe_watch.live import scenes
 from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.director import ActionError
 from ewe_watch.live.guard import ModelGuard, UserScript
@@ -150,6 +152,20 @@ def test_a_scene_that_another_page_has_just_chosen_is_not_ended_within_a_step() 
     with chooser.alone():
         assert new_stage.lock.locked()
     assert not new_stage.lock.locked()
+
+
+def test_a_scene_that_another_page_leaves_at_once_offers_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser: Any = object.__new__(SceneChooser)
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        yield
+        chooser.stage = None  # the other page has waited for the locks
+
+    chooser.stage, chooser.director, chooser.alone = None, SimpleNamespace(models=[]), alone
+    monkeypatch.setattr(scenes, "Stage", lambda director, scene: SimpleNamespace())
+    chooser.start("pool-starves")
+    assert chooser.stage is None
 
 
 @pytest.mark.starts_processes

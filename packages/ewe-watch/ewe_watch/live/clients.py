@@ -23,6 +23,7 @@ from typing import Any
 from ewe.http.response_head import parse_response_head
 from ewe.http.response_reader import ResponseReader
 from ewe.http.status import HTTPError
+from ewe_watch.live.demonstration import MOST_MS
 
 LIMIT_S = 300.0  # the longest life of a client
 FLOOD_S = 5.0  # the longest flood
@@ -43,7 +44,6 @@ SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
 # The number to which each statement of a report counts. Slow motion does not multiply it: the daemon cancels a
 # statement after its time-limit of ten seconds, which is less far away on a busy machine.
 REPORT_COUNT = 500_000
-HELD_MS = 120_000  # of a page that waits until it is let go: demonstration.MOST_MS
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
 ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
 ERROR = "error"  # a response with a status from 400 on, but 503: that one refuses
@@ -215,7 +215,7 @@ async def run_program(client: LiveClient) -> str:
 
 async def run_held_program(client: LiveClient) -> str:
     """Ask for a program that runs until it is let go."""
-    return await client.ask(f"/cgi-bin/slow?ms={HELD_MS}&gate={client.gate}")
+    return await client.ask(f"/cgi-bin/slow?ms={MOST_MS}&gate={client.gate}")
 
 
 async def run_script(client: LiveClient) -> str:
@@ -253,7 +253,7 @@ async def block(client: LiveClient) -> str:
 
 async def hold(client: LiveClient) -> str:
     """Ask for a page that blocks its thread until it is let go."""
-    return await client.ask(f"/blocking?ms={HELD_MS}&gate={client.gate}")
+    return await client.ask(f"/blocking?ms={MOST_MS}&gate={client.gate}")
 
 
 async def keep(client: LiveClient) -> str:
@@ -272,18 +272,18 @@ async def flood(client: LiveClient) -> str:
 
     Return the best end of all requests; the numbers of all ends are stored in `flooded`.
     """
-    end = time.monotonic() + FLOOD_S
+    deadline = time.monotonic() + FLOOD_S
     left = FLOOD_REQUESTS
     ends: Counter[str] = Counter()
 
     async def one() -> None:
         """Make one request after another, each on a new connection, until the flood ends."""
         nonlocal left
-        while left > 0 and time.monotonic() < end:
+        while left > 0 and time.monotonic() < deadline:
             left -= 1
             visitor = LiveClient(client.group, client.kind, 0, client.gate, client.slowdown)
             try:
-                ends[await asyncio.wait_for(visit(visitor), max(end - time.monotonic(), 0.01))] += 1
+                ends[await asyncio.wait_for(visit(visitor), max(deadline - time.monotonic(), 0.01))] += 1
             except TimeoutError:
                 ends[UNFINISHED] += 1
             except OSError:
@@ -306,7 +306,7 @@ KINDS = {
         ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
         ClientKind("large file", "a large file", 1, 50, False, download),
         ClientKind("program", "a slow program", 1, 50, False, run_program),
-        ClientKind("endless program", "a endless program", 1, 50, False, run_held_program, button=False),
+        ClientKind("endless program", "an endless program", 1, 50, False, run_held_program, button=False),
         ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
         ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
         ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
@@ -441,4 +441,5 @@ class Clients:
         self.wait_for(self.cancel_rest())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(STOP_S)
-        self.loop.close()
+        if not self.thread.is_alive():  # else a callback still runs, and close() would raise RuntimeError
+            self.loop.close()

@@ -20,8 +20,11 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # the variables of a graphical sessio
 
 def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
     """Execute the command; return its exit status. Raises UsageError, SceneError, Failure."""
-    if options.files or options.output or options.perfetto or options.json:
+    if options.files or options.output or options.perfetto or options.svg or options.json:
         raise UsageError("a trace and a model are two commands: name either files or models")
+    is_scene = options.check_scene or (options.scene and options.scene != "list")
+    if is_scene and (models or options.command):
+        raise UsageError("a scene names its models itself")
     users = [each for each in options.users.split(",") if each]
     if options.check_scene:
         return check(options.check_scene, users)
@@ -30,8 +33,6 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
             print(f"{name:16} {find_scene(name).title}")
         return DONE
     if options.scene:
-        if models or options.command:
-            raise UsageError("a scene names its models itself")
         scene = find_scene(options.scene)
         with open_director(users) as director:
             tell_lack(scene, director)

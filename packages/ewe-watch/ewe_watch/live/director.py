@@ -7,7 +7,7 @@ Three threads beside those of the page's server:
     clients   the event loop of all clients
 
 Everything that grows has a limit: a story forgets the spans that it has handed over, a recording loses its oldest
-lines, and a reader of the changes that is too slow loses the oldest ones.
+lines, and a reader of the changes that is too slow loses the oldest pictures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from ewe.config.messages import Failure
 from ewe.scoreboard import is_alive
-from ewe_watch.behind import DATABASE, ENGINE, BehindStory
+from ewe_watch.behind import DATABASE, ENGINE
 from ewe_watch.events import parts_of_accepted
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
@@ -43,23 +43,30 @@ PICTURE_S = 0.05  # between two pictures: each is one change for all pages
 METERS_S = 1.0
 PICTURES_PER_BACKLOG = 4  # the kernel's backlog is read for each fourth picture
 RECORDING_BYTES = 16 * 1024 * 1024  # of each model
-CHANGES_KEPT = 200  # for a reader that is slow
+PICTURES_KEPT = 200  # for a reader that is slow
+EVERYTHING = "all"  # the state that has all others
 MOST_READERS = 20
 STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
 
-BEHIND: dict[str, Callable[[BehindStory], int]] = {
-    "engines": lambda behind: behind.count_lanes(ENGINE),
-    "engine users": lambda behind: len({lane.user for lane in behind.live_lanes(ENGINE)}),
-    "database connections": lambda behind: behind.count_lanes(DATABASE),
-    "running scripts": lambda behind: behind.count_lanes(ENGINE, busy=True),
-    "running statements": lambda behind: behind.count_lanes(DATABASE, busy=True),
-}
 COSTS = ("threads", "processes", "zombies", "descriptors")
-MEASURES = (
-    *COSTS, "backlog", "from backlog", "queued", "parked", "lost", "refused", "accepted", "programs",
-    "started programs", "statements", *BEHIND,
-)  # fmt: skip
+OF_STORY: dict[str, Callable[[LiveStory], int]] = {
+    "from backlog": lambda story: story.from_backlog,
+    "queued": lambda story: story.queued,
+    "parked": lambda story: story.parked,
+    "lost": lambda story: story.lost,
+    "refused": lambda story: story.counts["refused"],
+    "accepted": lambda story: story.counts["accepted"],
+    "programs": lambda story: story.counts["program"] - story.counts["exited"],
+    "started programs": lambda story: story.counts["program"],
+    "statements": lambda story: story.counts["db-answered"],
+    "engines": lambda story: story.behind.count_lanes(ENGINE),
+    "engine users": lambda story: len({lane.user for lane in story.behind.live_lanes(ENGINE)}),
+    "database connections": lambda story: story.behind.count_lanes(DATABASE),
+    "running scripts": lambda story: story.behind.count_lanes(ENGINE, busy=True),
+    "running statements": lambda story: story.behind.count_lanes(DATABASE, busy=True),
+}
+MEASURES = (*COSTS, "backlog", *OF_STORY)
 OF_KIND = ("held", "parked", "queued", "sent", "waiting", "answered", "error", "refused", "lost")
 # The line of the event `model`: time, event, connection, worker, text
 MODEL_LINE = re.compile(rb"^\S+ model \S+ \S+.*\n", re.MULTILINE)
@@ -200,14 +207,25 @@ class ChangeReader:
     """The changes that wait for one page, which reads them as Server-Sent Events."""
 
     def __init__(self) -> None:
-        self.changes: deque[bytes] = deque(maxlen=CHANGES_KEPT)
+        self.states: dict[str, bytes] = {}  # the newest change of each state
+        self.pictures: deque[bytes] = deque(maxlen=PICTURES_KEPT)
         self.condition = threading.Condition()
         self.ended = False
 
-    def add_change(self, change: bytes) -> None:
-        """Add a change, and wake up next(); the oldest change is lost if there are too many."""
+    def add_change(self, change: bytes, state: str = "") -> None:
+        """Add a change, and wake up next(). The oldest picture is lost if there are too many.
+
+        state: the name of the state that the change has, of which only the newest one counts; "" for a picture. A
+        state is never lost: without that of the models, a page would show their work below the titles of others.
+        """
         with self.condition:
-            self.changes.append(change)
+            if state == EVERYTHING:  # the pictures before it are those of other models
+                self.states.clear()
+                self.pictures.clear()
+            if state:
+                self.states[state] = change
+            else:
+                self.pictures.append(change)
             self.condition.notify()
 
     def end(self) -> None:
@@ -217,15 +235,14 @@ class ChangeReader:
     def next(self) -> bytes:
         """Return the changes that have come; a comment if none comes for a while; b"" at the end."""
         with self.condition:
-            if not self.changes and not self.ended:
+            if not self.states and not self.pictures and not self.ended:
                 self.condition.wait(COMMENT_EVERY_S)
             if self.ended:
                 return b""
-            if not self.changes:
-                return b": still here\n\n"
-            data = b"".join(self.changes)
-            self.changes.clear()
-            return data
+            data = b"".join([*self.states.values(), *self.pictures])
+            self.states.clear()
+            self.pictures.clear()
+            return data or b": still here\n\n"
 
 
 class Director:
@@ -369,7 +386,7 @@ class Director:
             raise ActionError(f"slow motion is a factor from 1 to {MOST_FACTOR:.0f}")
         with self.lock:
             self.slowdown = factor
-            self.publish({"factor": factor})
+            self.publish({"factor": factor}, "factor")
 
     # The picture
 
@@ -410,16 +427,16 @@ class Director:
                 with suppress(OSError):
                     model.measure_cost()
 
-    def publish(self, change: dict[str, Any]) -> None:
-        """Give a change to all readers."""
+    def publish(self, change: dict[str, Any], state: str = "") -> None:
+        """Give a change to all readers. state: as in ChangeReader.add_change()."""
         if self.readers:
             data = encoded(change)
             for reader in self.readers:
-                reader.add_change(data)
+                reader.add_change(data, state)
 
     def publish_all(self) -> None:
         """Tell all readers that the models are others."""
-        self.publish(self.everything())
+        self.publish(self.everything(), EVERYTHING)
 
     def everything(self) -> dict[str, Any]:
         """Return the facts of all models, the clients, the scene and the factor of slow motion.
@@ -438,7 +455,7 @@ class Director:
         """Tell all pages the scene that is shown, and how far it is. scene: {} for none."""
         with self.lock:
             self.scene = scene
-            self.publish({"scene": scene})
+            self.publish({"scene": scene}, "scene")
 
     def reader(self) -> ChangeReader:
         """Return another reader of the changes; the facts of all models come first.
@@ -449,7 +466,7 @@ class Director:
             if len(self.readers) >= MOST_READERS:
                 raise ActionError("twenty pages are open already: close one")
             reader = ChangeReader()
-            reader.add_change(encoded(self.everything()))
+            reader.add_change(encoded(self.everything()), EVERYTHING)
             self.readers.append(reader)
             return reader
 
@@ -473,32 +490,19 @@ class Director:
         """
         with self.lock:
             model = self.model(number)
-            story = model.story
             if name == "backlog":
                 self.look_at_backlogs()
                 return float(model.backlog or 0)
-            if name == "from backlog":
-                return float(story.from_backlog)
             if name in COSTS:
                 model.measure_cost()
                 return float(model.cost.get(name, 0))
-            if name in ("queued", "parked", "lost"):
-                return float(getattr(story, name))
-            if name in ("refused", "accepted"):
-                return float(story.counts[name])
-            if name in BEHIND:
-                return float(BEHIND[name](story.behind))
-            if name == "statements":
-                return float(story.counts["db-answered"])
-            if name == "started programs":
-                return float(story.counts["program"])
-            if name == "programs":
-                return float(story.counts["program"] - story.counts["exited"])
+            if name in OF_STORY:
+                return float(OF_STORY[name](model.story))
             if not can_be_measured(name):
                 raise ActionError(f"{name!r} cannot be measured")
             what, _, kind = name.partition(" ")
             if what in ("held", "parked", "queued"):
-                return float(story.count_of_kind(kind, what))
+                return float(model.story.count_of_kind(kind, what))
             # The time of now is needed only for "longest", which is not in OF_KIND
             return float(model.clients.tally(kind).as_json(now=0.0)[what])
 

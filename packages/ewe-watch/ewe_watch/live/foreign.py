@@ -37,12 +37,11 @@ from typing import NamedTuple
 from ewe.config.command import UsageError
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.guard import ModelGuard
-from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_lines
+from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_sockets
 from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
 
 DEFAULT_WORKERS = "5"
 HOLES = re.compile(r"\{(\w*)\}")
-TCP_COLUMNS = (1, 2, 3, 9)  # of a line of /proc/net/tcp: local address, remote address, state, inode
 ESTABLISHED = "01"
 MOST_THREADS = 200  # threads of a server that one look() reads
 # The system calls in which a thread may wait, by their numbers (Linux, asm/unistd.h), for each processor
@@ -157,15 +156,13 @@ class ForeignProcess(ServerProcess):
             raise StartFailure(f"--command works on Linux on {' and '.join(CALLS)}")
         self.call_names = CALLS[platform.machine()]
         self.log = directory / f"log-{number}"
-        self.port = free_port()
         self.description = UNSEEN
-        values = {
-            "port": str(self.port),
-            "root": str(directory / "htdocs"),
-            "workers": DEFAULT_WORKERS,
-        } | choice.values
-        words = [HOLES.sub(lambda hole: values[hole[1]], word) for word in shlex.split(choice.line)]
+        values = {"root": str(directory / "htdocs"), "workers": DEFAULT_WORKERS} | choice.values
+        words = shlex.split(choice.line)
         try:
+            self.port = free_port()
+            values["port"] = str(self.port)
+            words = [HOLES.sub(lambda hole: values[hole[1]], word) for word in words]
             with self.log.open("wb") as log:
                 self.process = subprocess.Popen(
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -192,7 +189,7 @@ class ForeignProcess(ServerProcess):
         deadline = time.monotonic() + START_S
         while not backlogs([self.port]):  # empty until the port listens; then {port: number}, even if it is 0
             if not self.alive() or time.monotonic() > deadline:
-                lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                lines = self.log_text().strip().splitlines()
                 reason = f": {lines[-1]}" if lines else ""
                 raise StartFailure(f"{choice.line}: does not listen on port {self.port}{reason}")
             time.sleep(0.02)
@@ -263,12 +260,11 @@ class ForeignProcess(ServerProcess):
         """
         port_suffix = f":{self.port:04X}"
         found = {}
-        for fields in tcp_lines():
-            # An address is IP:PORT in hexadecimal digits
-            local, client, state, inode = (fields[index] for index in TCP_COLUMNS)
-            if local.endswith(port_suffix) and state in (ESTABLISHED, CLOSE_WAIT) and inode != "0":
-                client_port = int(client.rpartition(":")[2], 16)
-                found[int(inode)] = f"127.0.0.1:{client_port}"
+        for sock in tcp_sockets():
+            is_open = sock.state in (ESTABLISHED, CLOSE_WAIT)
+            if sock.local.endswith(port_suffix) and is_open and sock.inode != "0":
+                client_port = int(sock.remote.rpartition(":")[2], 16)
+                found[int(sock.inode)] = f"127.0.0.1:{client_port}"
         return found
 
     def threads_now(self, peers: dict[int, str]) -> Iterator[ThreadNow]:
@@ -279,22 +275,23 @@ class ForeignProcess(ServerProcess):
         threads_left = MOST_THREADS
         for pid in [self.pid, *descendants(self.pid)]:
             with suppress(OSError):
-                for thread in os.listdir(f"/proc/{pid}/task")[:threads_left]:
-                    threads_left -= 1
+                threads = os.listdir(f"/proc/{pid}/task")[:threads_left]
+                threads_left -= len(threads)
+                for thread in threads:
                     with suppress(OSError, ValueError):
-                        # The number of the system call, then its arguments in hexadecimal digits; "running" if the
-                        # thread is in no system call; "-1 0x0 0x0" for a zombie
-                        number, *arguments = (
-                            Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
-                        )
-                        call = (
-                            self.call_names.get(int(number), f"call {number}") if number.isdecimal() else ""
-                        )
-                        name = ""
-                        if call in READS or call in WRITES:
-                            name = self.connection_of(pid, int(arguments[0], 16), peers)
-                        is_zombie = [number, *arguments] == ["-1", "0x0", "0x0"]
-                        yield ThreadNow(f"{pid}/{thread}", call, name, is_zombie)
+                        yield self.thread_now(pid, thread, peers)
+
+    def thread_now(self, pid: int, thread: str, peers: dict[int, str]) -> ThreadNow:
+        """Return what a thread does now. peers: from connections(). Raises OSError, ValueError if it has ended."""
+        # The number of the system call, then its arguments in hexadecimal digits; "running" if the thread is in no
+        # system call; "-1 0x0 0x0" for a zombie
+        words = Path(f"/proc/{pid}/task/{thread}/syscall").read_text("ascii").split()
+        number, *arguments = words
+        call = self.call_names.get(int(number), f"call {number}") if number.isdecimal() else ""
+        connection = ""
+        if call in READS or call in WRITES:
+            connection = self.connection_of(pid, int(arguments[0], 16), peers)
+        return ThreadNow(f"{pid}/{thread}", call, connection, is_zombie=words == ["-1", "0x0", "0x0"])
 
     def connection_of(self, pid: int, descriptor: int, peers: dict[int, str]) -> str:
         """Return the name of the connection that a descriptor of a process stands for, or "".

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from ewe_watch.events import TraceEvent
+from ewe_watch.events import TraceEvent, is_main_thread, process_in_name, process_of
 from ewe_watch.live.behind_rows import BehindRows
 from ewe_watch.live.worker_lives import WorkerLives
-from ewe_watch.story import NO_REQUEST, OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory, process_of
+from ewe_watch.story import NO_REQUEST, OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
@@ -148,7 +148,7 @@ class LiveStory(TraceStory):
             self.lives.end_process(process_of(event.worker), event.seconds)
         else:
             self.lives.begin(event.worker, event.seconds)
-            is_loop = self.model_text().partition(" ")[0] in LOOPS
+            is_loop = self.model_name() in LOOPS
             if (event.kind == "begins" or is_loop) and event.worker not in self.rows:
                 self.give_row(event.worker, may_take=False)
 
@@ -174,26 +174,28 @@ class LiveStory(TraceStory):
         several connections keeps its row between them, as long as there are free rows.
         """
         has_room = len(self.row_workers) < MOST_ROWS
-        model = self.model_text().partition(" ")[0]
-        free = [
-            row
-            for row, other in enumerate(self.row_workers)
-            if other not in self.occupied and other not in self.shown_zombies
-        ]
-        # A worker that is in neither has no known life, as in a model that does not name its worker_method
-        unknown = [row for row in free if self.row_workers[row] not in self.lives.began]
-        gone = [row for row in free if self.is_gone(self.row_workers[row])]
-        if model in ONE_CONNECTION_EACH:
-            gone = gone or unknown
-        if usable := gone or (free if may_take and not has_room else []):
-            row = usable[0]
-            self.rows.pop(self.row_workers[row], None)
-            self.lives.leaves(self.row_workers[row])
+        if (before := self.worker_to_replace(may_take=may_take and not has_room)) is not None:
+            row = self.rows.pop(before)
+            self.lives.leaves(before)
             self.row_workers[row] = worker
             self.rows[worker] = row
         elif has_room:
             self.rows[worker] = len(self.row_workers)
             self.row_workers.append(worker)
+
+    def worker_to_replace(self, *, may_take: bool) -> str | None:
+        """Return the worker whose row a new worker gets; None if each worker keeps its row.
+
+        It is one that has ended. With may_take it may also be one that serves no connection now.
+        """
+        free = [
+            each for each in self.row_workers if each not in self.occupied and each not in self.shown_zombies
+        ]
+        ended = [each for each in free if self.is_gone(each)]
+        if not ended and self.model_name() in ONE_CONNECTION_EACH:
+            # The trace says nothing of their lives, as for a model that does not name its worker_method
+            ended = [each for each in free if each not in self.lives.began]
+        return next(iter(ended or (free if may_take else [])), None)
 
     def show_calls(self, calls: Mapping[str, str]) -> None:
         """Note what each thread of a server does that is seen from outside; give it a row, if one is free.
@@ -272,7 +274,7 @@ class LiveStory(TraceStory):
         for each in self.connections.values():
             if each.state:
                 # A connection without a worker belongs to the process that has given it its name
-                process = process_of(each.worker) if each.worker else each.name.partition(".")[0]
+                process = process_of(each.worker) if each.worker else process_in_name(each.name)
                 of_process.setdefault(process, []).append(each)
         self.gone_since = {
             process: self.gone_since.get(process, now)
@@ -312,44 +314,48 @@ class LiveStory(TraceStory):
     def row_now(self, row: int, worker: str) -> LiveRow:
         """Return the row of a worker as it is now."""
         name = self.worker_name(row, worker)
-        connection = self.occupied.get(worker)
-        if connection is None and worker in self.shown_zombies:
+        if (connection := self.occupied.get(worker)) is not None:
+            return LiveRow(
+                name, worker, connection.state, self.at(connection.since), connection.want,
+                self.name_of(connection.name), self.request_line(connection.request),
+            )  # fmt: skip
+        if worker in self.shown_zombies:
             since = self.at(self.shown_zombies[worker])
             return LiveRow(name, worker, ZOMBIE, since, note="", label=ZOMBIE, request="")
-        # A server without a trace: the kernel knows the system call of each thread
-        if connection is None and self.calls:
-            return LiveRow(name, worker, "", 0, self.calls.get(worker, "ended"), label="", request="")
-        if connection is None:
-            # Without events of its life, a worker of a model with one connection each has ended with that
-            has_ended = worker in self.lives.ended or (
-                worker not in self.lives.began
-                and worker in self.ended_at
-                and self.model_text().partition(" ")[0] in ONE_CONNECTION_EACH
-            )
-            note = "ended" if has_ended else "accepts" if name == ACCEPTING_NAME else ""
-            if worker in self.lives.reaped:
-                note = REAPED
-            return LiveRow(name, worker, "", 0, note, label="", request="")
-        return LiveRow(
-            name, worker, connection.state, self.at(connection.since), connection.want,
-            self.name_of(connection.name), self.request_line(connection.request),
-        )  # fmt: skip
+        return LiveRow(name, worker, "", 0, self.note_of(name, worker), label="", request="")
+
+    def note_of(self, name: str, worker: str) -> str:
+        """Return the activity of a worker without a connection, as LiveRow.note. name: of the worker for people."""
+        if self.calls:  # a server without a trace: the kernel knows the system call of each thread
+            return self.calls.get(worker, "ended")
+        if worker in self.lives.reaped:
+            return REAPED
+        if self.has_ended(worker):
+            return "ended"
+        return "accepts" if name == ACCEPTING_NAME else ""
+
+    def has_ended(self, worker: str) -> bool:
+        """Return whether a worker without a connection has ended.
+
+        If the trace says nothing of its life, a worker of a model with one connection each has ended with that.
+        """
+        return worker in self.lives.ended or (
+            worker not in self.lives.began
+            and worker in self.ended_at
+            and self.model_name() in ONE_CONNECTION_EACH
+        )
 
     def is_accepting_thread(self, worker: str) -> bool:
         """Return whether a worker is the main thread of a pool: it begins conversations, and is not in the pool."""
-        process, _, thread = worker.partition("/")
-        return process == thread and self.model_text().partition(" ")[0] == "pool"
+        return is_main_thread(worker) and self.model_name() == "pool"
 
     def worker_name(self, row: int, worker: str) -> str:
         """Return the name of a worker for people."""
-        process, _, thread = worker.partition("/")
-        model = self.model_text().partition(" ")[0]
-        if process != thread:
+        if not is_main_thread(worker):
             # The thread that accepts has a row only in a pool with parking, and is no thread of the pool
-            main_threads_before = sum(
-                each.partition("/")[0] == each.partition("/")[2] for each in self.row_workers[:row]
-            )
+            main_threads_before = sum(map(is_main_thread, self.row_workers[:row]))
             return f"thread {row + 1 - main_threads_before}"
+        model = self.model_name()
         if model in LOOPS:
             return "event loop" if row == 0 else f"event loop {row + 1}"
         return ACCEPTING_NAME if model in ACCEPTING_THREAD else f"process {row + 1}"
@@ -413,7 +419,7 @@ class LiveStory(TraceStory):
         if len(self.workers) > MOST_WORKERS:
             self.workers = {worker: number for number, worker in enumerate(self.row_workers)}
             self.accepting_workers &= self.workers.keys()
-            self.accepting_processes &= {worker.partition("/")[0] for worker in self.workers}
+            self.accepting_processes &= {process_of(worker) for worker in self.workers}
 
     def keep_requests(self) -> None:
         """Keep only the current requests of open connections, and give the connections their new indexes."""

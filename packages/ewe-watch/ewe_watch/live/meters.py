@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -23,8 +23,22 @@ MOST_WITH_PSS = 24
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-def tcp_lines(*, listening_only: bool = False) -> Iterator[list[str]]:
-    """Yield the fields of each TCP socket of this machine, the listening ones first. Raises OSError.
+class TcpSocket(NamedTuple):
+    """A line of /proc/net/tcp. All numbers but the inode have hexadecimal digits.
+
+    local, remote: IP:PORT. queues: the bytes to send, a colon, and the received ones, or the backlog of a listening
+    socket. inode: "0" for a connection that no accept(2) has taken.
+    """
+
+    local: str
+    remote: str
+    state: str
+    queues: str
+    inode: str
+
+
+def tcp_sockets(*, listening_only: bool = False) -> Iterator[TcpSocket]:
+    """Yield each TCP socket of this machine, the listening ones first. Raises OSError.
 
     listening_only: read no further in a table. The kernel makes the lines while they are read, and a table may have
     ten thousands of connections that have ended (TIME_WAIT).
@@ -35,9 +49,10 @@ def tcp_lines(*, listening_only: bool = False) -> Iterator[list[str]]:
         with path.open(encoding="ascii") as file:
             next(file, "")  # the names of the columns
             for fields in map(str.split, file):
-                if listening_only and fields[3] != LISTENING:
+                found = TcpSocket(fields[1], fields[2], fields[3], fields[4], fields[9])
+                if listening_only and found.state != LISTENING:
                     break
-                yield fields
+                yield found
 
 
 def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
@@ -45,13 +60,12 @@ def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
     port_of_text = {f"{port:04X}": port for port in ports}
     found: dict[int, int] = {}
     try:
-        for fields in tcp_lines(listening_only=True):
-            local, queues = fields[1], fields[4]
-            port = port_of_text.get(local.rpartition(":")[2])
+        for sock in tcp_sockets(listening_only=True):
+            port = port_of_text.get(sock.local.rpartition(":")[2])
             # Several sockets may listen at one port: IPv4, IPv6, SO_REUSEPORT
             if port is not None:
-                receive_queue = queues.partition(":")[2]
-                found[port] = found.get(port, 0) + int(receive_queue, 16)
+                backlog = sock.queues.partition(":")[2]
+                found[port] = found.get(port, 0) + int(backlog, 16)
     except OSError:
         return None
     return found
@@ -65,9 +79,9 @@ def left_connections(ports: Iterable[int]) -> dict[int, int] | None:
     """
     found = dict.fromkeys(ports, 0)
     try:
-        for fields in tcp_lines():
-            port = int(fields[1].rpartition(":")[2], 16)
-            if port in found and fields[3] == CLOSE_WAIT and fields[9] != "0":
+        for sock in tcp_sockets():
+            port = int(sock.local.rpartition(":")[2], 16)
+            if port in found and sock.state == CLOSE_WAIT and sock.inode != "0":
                 found[port] += 1
     except OSError:
         return None

@@ -49,6 +49,7 @@ class ServerProcess:
     port: int
     description: str
     log: Path
+    is_stopped = False
 
     def read(self) -> tuple[bytes, list[TraceEvent]]:
         """Return the lines of the trace that have come, and their events. It never waits."""
@@ -62,8 +63,21 @@ class ServerProcess:
         """Return whether the first process runs."""
         return self.process.poll() is None
 
+    def log_text(self) -> str:
+        """Return the log so far; "" if it cannot be read now: the system may have no free descriptor."""
+        try:
+            return self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
     def stop(self) -> None:
-        """End the server with all its processes, and remove its log."""
+        """End the server with all its processes, and remove its log. A second call does nothing.
+
+        The process group has ended then, and its number may be that of another program.
+        """
+        if self.is_stopped:
+            return
+        self.is_stopped = True
         if self.alive():
             self.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -154,7 +168,7 @@ class ModelProcess(ServerProcess):
         """Wait for ewe's first line; return its port and the model's description. Raises StartFailure."""
         deadline = time.monotonic() + START_S
         while True:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
+            text = self.log_text()
             if found := BANNER.search(text):
                 return int(found[1]), found[2]
             ended = self.process.poll() is not None

@@ -336,7 +336,8 @@ class SceneChooser:
                 self.show_before()
                 raise
         # Only now: a step that a page asks for while alone() holds the locks would be refused
-        self.stage.ready()
+        if (stage := self.stage) is not None:  # None: another page has left the scene since
+            stage.ready()
 
     def leave(self) -> None:
         """Show again the models that were shown before the scene. Raises ActionError, StartFailure."""

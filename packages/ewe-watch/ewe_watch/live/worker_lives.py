@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe_watch.story import process_of
+from ewe_watch.events import is_main_thread, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -75,8 +75,7 @@ class WorkerLives:
         is_running: also true for a zombie. A thread that has ended leaves no status.
         """
         for worker in self.ended.keys() - self.reaped:
-            process, _, thread = worker.partition("/")
-            if process == thread and not is_running(int(process)):
+            if is_main_thread(worker) and not is_running(int(process_of(worker))):
                 self.reaped.add(worker)
 
     def changes(self, workers: Iterable[str]) -> dict[str, list[list[float | None]] | list[list[float]]]:
