@@ -179,16 +179,17 @@ def test_a_short_connection_is_four_writes(tmp_path: Path, monkeypatch: pytest.M
     """Under a model that begins a conversation at once: before recv(2), before the handler, at the next recv(2), at
     the end. A long response is a write more, since its client may not read it.
     """
-    (tmp_path / "index.html").write_text("hello")
     path = tmp_path / "trace"
-    config = Config(documentroot=tmp_path, trace=str(path))
-    processor = traced(model_named("serial"), str(path))(make_site(config), config)
     writes: list[bytes] = []
     append = Trace.append
     monkeypatch.setattr(Trace, "append", lambda trace, lines: append(trace, lines) or writes.append(lines))
     sizes = []
     for size in (10, ROOM_BYTES):
-        (tmp_path / "index.html").write_bytes(bytes(size))
+        root = tmp_path / str(size)  # one file for both would be believed for a second
+        root.mkdir()
+        (root / "index.html").write_bytes(bytes(size))
+        config = Config(documentroot=root, trace=str(path))
+        processor = traced(model_named("serial"), str(path))(make_site(config), config)
         stream = ScriptedStream(config)
         stream.left = 1
         processor.register(stream)
