@@ -60,10 +60,6 @@ class WebApplication(NamedTuple):
     context: str
     path: bytes
 
-    def with_directory(self, directory: str) -> WebApplication:
-        """Return the same application with another path of its directory, one without links."""
-        return self._replace(directory=directory)
-
     def variables(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Return the FastCGI parameters from which the engine builds its request.
 

@@ -682,5 +682,5 @@ def test_a_warm_request_makes_few_calls(
         loop.join(30)
         os.close(errors)
     made = calls.of_a_request("WebServerConnection.on_data")
-    assert len(made) <= 81, made
+    assert len(made) <= 80, made
     assert len({file for file, _ in made}) <= 18, made

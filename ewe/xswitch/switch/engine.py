@@ -39,6 +39,7 @@ from enum import Enum
 from ewe.xswitch.switch.context import STALLED_SECONDS, Context
 from ewe.xswitch.switch.error_lines import ErrorLines
 from ewe.xswitch.switch.exchange import Exchange
+from ewe.xswitch.switch.exchange_table import COMPLETE
 from ewe.xswitch.switch.loop import RECEIVE_BYTES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.scheduler import Key
@@ -240,7 +241,7 @@ class Engine:
         """
         output, self.held_output = self.held_output + output, b""
         exchange = self.take_exchange()
-        if self.outbox.pending or (exchange is not None and not exchange.body_is_complete()):
+        if self.outbox.pending or (exchange is not None and exchange.body is not COMPLETE):
             last = True  # the engine would read the rest of the body as the next request
         if self.exit_status is not None:
             last = True  # its process has ended, and leftover processes may keep the sockets open

@@ -276,9 +276,6 @@ class Exchange:
         if self.state in HAS_CLIENT:
             self.client.pause_reading()
 
-    def body_is_complete(self) -> bool:
-        return self.body is COMPLETE
-
     def resume_body(self) -> None:
         """Read the body again."""
         if self.state in HAS_CLIENT:

@@ -169,8 +169,8 @@ class ScriptRequests:
             return
         exchange.script, exchange.own_variables = answer.path, answer.variables
         if exchange.application is not None:
-            # answer.path is that of the application's WEB-INF
-            exchange.application = exchange.application.with_directory(os.path.dirname(answer.path))
+            # answer.path is that of the application's WEB-INF, without links
+            exchange.application = exchange.application._replace(directory=os.path.dirname(answer.path))
         exchange.key = (answer.user, kind.name)
         if self.primer is not None:
             self.primer.note_request(exchange.key, answer.path)
