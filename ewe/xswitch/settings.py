@@ -27,7 +27,7 @@ import os
 import pwd
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 
 from ewe.config.defaults import PACKAGE_DIRECTORY
@@ -58,7 +58,6 @@ from ewe.xswitch.user_limits import (
     NO_LIMITS,
     USERS,
     UserLimits,
-    as_values,
     from_tables,
     merge_first_wins,
 )
@@ -230,6 +229,11 @@ class Settings:
     def is_private(self, user_limits: UserLimits) -> bool:
         """Return whether the engines of a user have a private file system. user_limits: the limits of the user."""
         return self.private if user_limits.private is None else user_limits.private
+
+    def home_in(self, path: str) -> str:
+        """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
+        home, separator, _ = path.partition(f"/{self.userdir.strip('/')}/")
+        return home if separator else ""
 
     def max_memory_of(self, language: str) -> float:
         """Return the size in bytes above which an engine of this language is replaced; inf if there is no limit."""
@@ -438,16 +442,9 @@ def write_copy(settings: Settings) -> int:
 
     A message is too small for all settings: [directories] may have a line for each student and exercise.
     """
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    values["engines"] = {
-        name: {key.name: getattr(kind, key.name) for key in fields(kind)}
-        for name, kind in settings.engines.items()
-    }
-    for tables in ("users", "groups"):
-        values[tables] = {name: as_values(limits) for name, limits in values[tables].items()}
     descriptor = os.memfd_create("xswitch-settings", os.MFD_CLOEXEC)
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
-        json.dump(values, file)
+        json.dump(asdict(settings), file)
     return descriptor
 
 

@@ -22,7 +22,7 @@ The log and the status say whether cgroups or setrlimit enforce memory and proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ewe.config.setting_types import BOOL, size
 from ewe.config.table_kinds import TableKind
@@ -78,8 +78,3 @@ def merge_first_wins(tables: Iterable[UserLimits]) -> UserLimits:
             if value is not None:
                 values.setdefault(key, value)
     return UserLimits(**values) if values else NO_LIMITS  # type: ignore[arg-type]
-
-
-def as_values(limits: UserLimits) -> dict[str, object]:
-    """Return the values by the names of their fields, for a message to another process."""
-    return {field.name: getattr(limits, field.name) for field in fields(limits)}

@@ -69,7 +69,7 @@ class DropIns:
 
     def look(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
-        home = home_in(path, settings)
+        home = settings.home_in(path)
         if not home or not settings.packages or self.seen_homes.get(home, False):
             return
         self.seen_homes[home] = True
@@ -135,7 +135,7 @@ class DropIns:
 
     def installing(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
-        home = home_in(path, settings)
+        home = settings.home_in(path)
         homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
@@ -153,12 +153,6 @@ class DropIns:
         if status and not lines:
             lines = [f"{account.home}: its packages could not be read within the limits of memory and time"]
         return account, lines
-
-
-def home_in(path: str, settings: Settings) -> str:
-    """Return the beginning of a path before a user's directory for scripts (`userdir`); "" if it has none."""
-    home, separator, _ = path.partition(f"/{settings.userdir.strip('/')}/")
-    return home if separator else ""
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:

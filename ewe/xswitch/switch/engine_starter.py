@@ -99,7 +99,7 @@ class EngineStarter:
 
         order = {"order": "start", "path": script, "uid": uid, "engine": engine.language}
         self.orders.ask(
-            self.orders.user_of(script),
+            self.context.settings.home_in(script),
             order,
             on_answer=started,
             descriptors_to_pass=engine_descriptors,

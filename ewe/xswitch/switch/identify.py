@@ -100,7 +100,8 @@ class Identifier:
                 except Exception as fault:  # the other requests for this script go on
                     self.context.loop.on_fault(fault)
 
-        self.orders.ask(self.orders.user_of(path), {"order": "identify", "path": path}, answered)
+        home = self.context.settings.home_in(path)
+        self.orders.ask(home, {"order": "identify", "path": path}, answered)
 
     def cache_answer(self, path: str, signature: Signature, message: dict[str, Any]) -> Answer:
         """Return suexecme's answer for a path, and cache it.

@@ -74,7 +74,8 @@ class Orders:
         self.loop = loop
         self.socket = sock
         self.settings = settings
-        self.queues: dict[str, deque[Order]] = {}  # user -> orders; the user whose turn is next comes first
+        # User -> orders; the user whose turn is next comes first. A home stands for its user, "" for the site
+        self.queues: dict[str, deque[Order]] = {}
         # Pids of engines that suexecme must kill. These orders come before all others.
         self.to_kill: deque[int] = deque()
         # Orders in flight: id -> order, and when it was sent; the oldest first
@@ -105,11 +106,6 @@ class Orders:
             return
         queue.append(order)
         self.dispatch()
-
-    def user_of(self, path: str) -> str:
-        """Return the user in the queues for a path: the home directory that contains it, "" for the site."""
-        home, separator, _ = path.partition(f"/{self.settings.userdir.strip('/')}/")
-        return home if separator else ""
 
     def kill_engine(self, pid: int) -> None:
         """Make suexecme kill an engine, and its leftover processes."""
