@@ -341,6 +341,15 @@ def connected(bench: Bench) -> Iterator[tuple[WebServerConnection, socket.socket
         connection.close()
 
 
+def test_a_handshake_that_ends_at_a_stop_does_not_delay_it(bench: Bench) -> None:
+    """No request can come over the new connection. Its peer may keep it open."""
+    bench.switch.stop()
+    sock, other = socket.socketpair()
+    bench.switch.connections.connected(sock)
+    with other:
+        assert not bench.switch.connections.open and other.recv(1) == b""
+
+
 def test_a_web_server_that_takes_no_responses_has_its_requests_read_later(
     connected: tuple[WebServerConnection, socket.socket],
 ) -> None:

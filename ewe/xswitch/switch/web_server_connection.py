@@ -280,6 +280,9 @@ class WebServerConnections:
 
     def connected(self, sock: socket.socket) -> None:
         """Serve a new connection."""
+        if self.context.is_stopping:  # its TLS handshake has ended after stop(), which would wait for it
+            sock.close()
+            return
         self.open.add(WebServerConnection(self.context, sock, self.begin_exchange, self.open.discard))
 
     def tick(self, now: float) -> None:
