@@ -6,6 +6,7 @@ This file imports no module of ewe: a preloaded parent loads it under the engine
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
@@ -123,8 +124,6 @@ def prepare_process(descriptors: Mapping[int, int]) -> None:
 
 def duplicate_above(descriptor: int, least: int) -> int:
     """Return a copy of a descriptor whose number is at least `least`."""
-    import fcntl
-
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
 
 
