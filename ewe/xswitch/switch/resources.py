@@ -45,6 +45,18 @@ class MachineReading(NamedTuple):
     cpu_pressure: float = 0.0
 
 
+class LimitedCgroup(NamedTuple):
+    """A cgroup that may limit this process: its directory, and the names by which it gives its numbers.
+
+    limit_file, use_file: in bytes. cache_field: the bytes of its file cache, in `memory.stat`.
+    """
+
+    directory: str
+    limit_file: str
+    use_file: str
+    cache_field: str
+
+
 class MachineReader:
     """Reads the resources of the machine, or of the container."""
 
@@ -55,7 +67,7 @@ class MachineReader:
 
     def read(self) -> MachineReading:
         """Return the available memory and the pressures of this moment."""
-        sizes = [self.meminfo(), *(cgroup_available_bytes(*cgroup) for cgroup in self.cgroups)]
+        sizes = [self.meminfo(), *map(available_in_cgroup, self.cgroups)]
         memory = min((size for size in sizes if size is not None), default=None)
         return MachineReading(memory, self.pressure("memory"), self.pressure("cpu"))
 
@@ -77,33 +89,33 @@ class MachineReader:
         except (OSError, ValueError, IndexError):
             return 0.0
 
-    def limited_cgroups(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield the directories of cgroups that may limit this process, with the names of limit, use and cache.
+    def limited_cgroups(self) -> Iterator[LimitedCgroup]:
+        """Yield the cgroups that may limit this process: an ancestor's limit holds as well.
 
-        An ancestor's limit holds as well. First those of cgroups version 2, then those of version 1.
+        First those of cgroups version 2, then those of version 1.
         """
-        for controller, names in (
-            ("", ("memory.max", "memory.current", "inactive_file")),
-            ("memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        for controller, *names in (
+            ("", "memory.max", "memory.current", "inactive_file"),
+            ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
             for directory in cgroups_above(self.proc, controller):
-                limit_file, _, _ = names
-                if os.path.exists(f"{directory}/{limit_file}"):
-                    yield (directory, *names)
+                cgroup = LimitedCgroup(directory, *names)
+                if os.path.exists(f"{directory}/{cgroup.limit_file}"):
+                    yield cgroup
 
 
-def cgroup_available_bytes(directory: str, limit: str, use: str, cache: str) -> int | None:
-    """Return the bytes that a cgroup has left, its file cache included; None if it has no limit.
-
-    limit, use, cache: the names of the cgroup's files for the two, and of the field for the file cache.
-    """
+def available_in_cgroup(cgroup: LimitedCgroup) -> int | None:
+    """Return the bytes of memory that a cgroup has left, its file cache included; None if it has no limit."""
+    directory, limit_file, use_file, cache_field = cgroup
     try:
-        with open(f"{directory}/{limit}", encoding="utf-8") as file:
+        with open(f"{directory}/{limit_file}", encoding="utf-8") as file:
             limit_bytes = int(file.read())  # "max", without a limit: ValueError
-        with open(f"{directory}/{use}", encoding="utf-8") as file:
+        with open(f"{directory}/{use_file}", encoding="utf-8") as file:
             used_bytes = int(file.read())
         with open(f"{directory}/memory.stat", encoding="utf-8") as file:
-            cache_bytes = next((int(line.split()[1]) for line in file if line.startswith(f"{cache} ")), 0)
+            cache_bytes = next(
+                (int(line.split()[1]) for line in file if line.startswith(f"{cache_field} ")), 0
+            )
     except (OSError, ValueError, IndexError):
         return None
     return max(limit_bytes - used_bytes + cache_bytes, 0)
