@@ -108,6 +108,7 @@ def new_file_beside(target: str) -> Iterator[str]:
         descriptor, new_file = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=directory)
     except OSError as reason:
         raise cannot_write(target, reason) from None
+    # The new file gets the mode that open(2) would give it. The umask can be read only by setting it
     umask = os.umask(0o077)
     os.umask(umask)
     os.fchmod(descriptor, 0o666 & ~umask)

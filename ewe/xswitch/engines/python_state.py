@@ -120,9 +120,10 @@ def hide_shadowed_modules(directory):
     """
     checked_at, cached_signature, module_count, names = shadowed_modules.get(directory, (0, None, 0, ()))
     now = monotonic()
-    if now - checked_at > CHECK_S or module_count != len(known_modules):
+    has_new_modules = module_count != len(known_modules)
+    if has_new_modules or now - checked_at > CHECK_S:
         current_signature = file_signature(directory)
-        if current_signature != cached_signature or module_count != len(known_modules):
+        if has_new_modules or current_signature != cached_signature:
             names = [name for name in module_names_in(directory) if is_found_on_path(name)]
         if len(shadowed_modules) >= MAX_DIRECTORIES:
             shadowed_modules.clear()
