@@ -239,12 +239,12 @@ def test_an_engine_that_is_traced_ends_no_other() -> None:
     suexecme.work_directories, suexecme.leftovers, suexecme.log = Mock(), Mock(), Mock()
     suexecme.cgroups, suexecme.namespaces, suexecme.oom_kills = UserCgroups(), Mock(), {}
     suexecme.drop_ins = DropIns()
-    told: list[dict[str, int]] = []
+    told: list[dict[str, object]] = []
     suexecme.send_to_main = told.append  # type: ignore[assignment, method-assign]
     pid = traced_child()
     suexecme.engines = {pid: Account("me", os.geteuid(), os.getegid(), (), "/")}
     wait_until(lambda: suexecme.reap() is not None and bool(told), 20)
-    assert told == [{"ended": pid, "status": -signal.SIGKILL}]
+    assert told == [{"ended": pid, "status": -signal.SIGKILL, "cause": ""}]
 
 
 def test_the_processes_of_the_server_are_not_stopped_by_a_trace() -> None:

@@ -230,7 +230,7 @@ def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Be
         os.close(ends[1])
         data.sendall(HEAD)
         control.sendall(b"\x040\n")
-        bench.switch.handle_message({"ended": 4_000_000, "status": 0}, [])
+        bench.switch.handle_message({"ended": 4_000_000, "status": 0, "cause": ""}, [])
         assert first.state is State.DONE and first_client.data == HEAD
         message, ends = bench.next_start()  # for the second request
         assert second.state is State.RUNNING and message["order"] == "start"

@@ -222,11 +222,11 @@ def test_the_owner_of_a_killed_engine_reads_that_memory_was_the_cause(tmp_path: 
     suexecme = Suexecme.__new__(Suexecme)
     suexecme.cgroups = UserCgroups(str(tmp_path), "", frozenset({"memory"}))
     suexecme.oom_kills = {}
-    assert suexecme.memory_cause(7) == {}
+    assert suexecme.memory_cause(7) == ""
     (tmp_path / "user-7").mkdir()
     (tmp_path / "user-7" / "memory.events").write_text("oom_kill 1\n")
-    assert "no more memory" in suexecme.memory_cause(7)["cause"]
-    assert suexecme.memory_cause(7) == {}  # another signal has killed this one
+    assert "no more memory" in suexecme.memory_cause(7)
+    assert suexecme.memory_cause(7) == ""  # another signal has killed this one
 
 
 def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_path: Path) -> None:
@@ -237,9 +237,9 @@ def test_a_kill_is_reported_once_while_leftover_processes_keep_the_cgroup(tmp_pa
     group = tmp_path / "user-7"
     group.mkdir()
     (group / "memory.events").write_text("oom_kill 1\n")  # the file keeps the directory, as a process would
-    assert "no more memory" in suexecme.memory_cause(7)["cause"]
+    assert "no more memory" in suexecme.memory_cause(7)
     suexecme.remove_cgroup(7)
-    assert suexecme.memory_cause(7) == {}
+    assert suexecme.memory_cause(7) == ""
     (group / "memory.events").unlink()
     suexecme.remove_cgroup(7)
     assert not group.exists() and not suexecme.oom_kills

@@ -38,9 +38,9 @@ Answers carry the id:
                                                     "installing" (a home) if a package there may have the script
 
 `kill` has no answer. An answer with "user" comes with a descriptor of the user's log, if the user has one. When an
-engine's process ends, suexecme sends {"ended": P, "status"} without an order; with "cause" if the kernel killed it
-for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user that were installed.
-{"installed": home} tells that their installation has ended.
+engine's process ends, suexecme sends {"ended": P, "status", "cause"} without an order. The cause is "" unless the
+kernel killed it for lack of memory in its user's cgroup. {"package", "user"} is a line about packages of a user
+that were installed. {"installed": home} tells that their installation has ended.
 
 When a process dies:
 
@@ -401,17 +401,16 @@ class Suexecme:
             except OSError as reason:
                 self.log.error(f"the limits of {account.name} do not change: {reason.strerror}")
 
-    def memory_cause(self, uid: int) -> dict[str, str]:
-        """Return {"cause": text} if the kernel has killed an engine of a user because its cgroup had no memory.
+    def memory_cause(self, uid: int) -> str:
+        """Return a text for the log if the kernel has killed an engine because its user's cgroup had no memory.
 
-        Return {} otherwise. Note the number of such kills: each is reported once.
+        Return "" otherwise. Note the number of such kills: each is reported once.
         """
-        if not self.cgroups.base or (kills := self.cgroups.oom_kill_count(uid)) <= self.oom_kills.get(uid, 0):
-            return {}
+        kills = self.cgroups.oom_kill_count(uid) if self.cgroups.base else 0
+        if kills <= self.oom_kills.get(uid, 0):
+            return ""
         self.oom_kills[uid] = kills
-        return {
-            "cause": "killed: the engines of this user together have no more memory (`memory` of [users])"
-        }
+        return "killed: the engines of this user together have no more memory (`memory` of [users])"
 
     def remove_cgroup(self, uid: int) -> None:
         """Remove the cgroup of a user without engines.
@@ -468,13 +467,13 @@ class Suexecme:
         exit_status = os.waitstatus_to_exitcode(wait_status)
         uid = self.engines.pop(pid).uid
         # For lack of memory the kernel sends this signal, as suexecme does
-        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else {}
+        cause = self.memory_cause(uid) if exit_status == -signal.SIGKILL else ""
         was_killed = pid in self.killed_pids
         self.killed_pids.discard(pid)
         if not was_killed:
             self.self_ended[pid] = uid
         self.work_directories.remove_of_engine(pid)
-        self.send_to_main({"ended": pid, "status": exit_status, **cause})
+        self.send_to_main({"ended": pid, "status": exit_status, "cause": cause})
         self.remove_if_without_engines(uid)
         return uid if was_killed else None
 

@@ -150,8 +150,8 @@ class EngineStarter:
         self.running.pop(pid, None)
         self.orders.kill_engine(pid)
 
-    def process_ended(self, pid: int, status: int, cause: str = "") -> None:
-        """Tell an engine that its process has ended. cause: why the kernel has killed it, if it has."""
+    def process_ended(self, pid: int, status: int, cause: str) -> None:
+        """Tell an engine that its process has ended. cause: why the kernel has killed it; "": it has not."""
         if (engine := self.running.pop(pid, None)) is not None:
             if cause:
                 self.context.log_for_user(engine.user, f"{engine.script}: {cause}")

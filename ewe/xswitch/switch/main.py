@@ -135,7 +135,7 @@ class Switch:
         for descriptor in descriptors:
             self.context.user_logs.use_descriptor(message["user"], descriptor)  # of the user's log
         if "ended" in message:
-            self.starter.process_ended(message["ended"], message["status"], message.get("cause", ""))
+            self.starter.process_ended(message["ended"], message["status"], message["cause"])
         elif "installed" in message:
             self.requests.installations.ended(message["installed"])
         elif "package" in message:
