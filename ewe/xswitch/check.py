@@ -11,8 +11,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.command import RaisingParser, entry_point
 from ewe.xswitch.protocol import ProtocolError
@@ -25,12 +26,35 @@ MAX_ERROR_BYTES = 2000  # at the end of standard error, of which the last line i
 MAX_SHOWN_CHARS = 120  # of a value in a message
 HEAD = b"Content-Type: text/plain\n\n"
 
-# Checks one rule with a running engine, the directory of the scripts, and their suffix (".py"). Raises Broken.
-Rule = Callable[[Driver, str, str], None]
-
 
 class Broken(Exception):
     """A rule is not kept. The text describes the difference."""
+
+
+class Trial(NamedTuple):
+    """A running engine, and the scripts that it can run. suffix: of their names (".py")."""
+
+    engine: Driver
+    directory: str
+    suffix: str
+
+    def script(self, name: str) -> Path:
+        """Return the path of a script."""
+        return Path(self.directory, name + self.suffix)
+
+    def ask(
+        self,
+        name: str,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> ScriptResult:
+        """Make the engine run a script. Raises TimeoutError, ProtocolError, ConnectionError."""
+        return self.engine.ask(str(self.script(name)), arguments, environment, body)
+
+
+# Checks one rule. Raises Broken.
+Rule = Callable[[Trial], None]
 
 
 def require_equal(description: str, actual: object, expected: object) -> None:
@@ -59,112 +83,110 @@ def parse_echo(answer: ScriptResult) -> tuple[list[bytes], bytes]:
 # The rules, in the order of the document. The output of this program shows their docstrings.
 
 
-def answers(engine: Driver, scripts: str, suffix: str) -> None:
+def answers(trial: Trial) -> None:
     """a script's output comes, and then the mark with status 0"""
-    answer = engine.ask(f"{scripts}/echo{suffix}")
+    answer = trial.ask("echo")
     parse_echo(answer)
     require_equal("the exit status", answer.status, 0)
 
 
-def passes_arguments(engine: Driver, scripts: str, suffix: str) -> None:
+def passes_arguments(trial: Trial) -> None:
     """arguments arrive, also empty ones and those with spaces, tabs and line feeds"""
     words = ["one", "two words", "tab\there", "50%25", "über", ""]
-    answer = engine.ask(f"{scripts}/echo{suffix}", words)
-    require_equal("the answer", answer.output, HEAD + "\n".join([*words, "", scripts, "\n"]).encode())
+    answer = trial.ask("echo", words)
+    require_equal("the answer", answer.output, HEAD + "\n".join([*words, "", trial.directory, "\n"]).encode())
 
 
-def passes_line_feeds(engine: Driver, scripts: str, suffix: str) -> None:
+def passes_line_feeds(trial: Trial) -> None:
     """a value with a line feed and a percent sign arrives whole"""
-    lines, _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "a\nb%0A c\t="}))
+    lines, _ = parse_echo(trial.ask("echo", environment={"CHECK_VALUE": "a\nb%0A c\t="}))
     *value_lines, _directory = lines
     require_equal("CHECK_VALUE", b"\n".join(value_lines), b"a\nb%0A c\t=")
 
 
-def forgets_environment(engine: Driver, scripts: str, suffix: str) -> None:
+def forgets_environment(trial: Trial) -> None:
     """the environment of one request is gone in the next"""
-    engine.ask(f"{scripts}/echo{suffix}", environment={"CHECK_VALUE": "of another request"})
-    (*_, value, _directory), _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
+    trial.ask("echo", environment={"CHECK_VALUE": "of another request"})
+    (*_, value, _directory), _ = parse_echo(trial.ask("echo"))
     require_equal("CHECK_VALUE", value, b"")
 
 
-def changes_directory(engine: Driver, scripts: str, suffix: str) -> None:
+def changes_directory(trial: Trial) -> None:
     """a script runs in its own directory"""
-    (*_, directory), _ = parse_echo(engine.ask(f"{scripts}/echo{suffix}"))
-    require_equal("the directory", directory, scripts.encode())
+    (*_, directory), _ = parse_echo(trial.ask("echo"))
+    require_equal("the directory", directory, trial.directory.encode())
 
 
-def passes_bodies(engine: Driver, scripts: str, suffix: str) -> None:
+def passes_bodies(trial: Trial) -> None:
     """a body of any bytes arrives whole on standard input"""
     for body in (b"x", bytes(range(256)) * 8):
-        _, actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))
+        _, actual = parse_echo(trial.ask("echo", body=body))
         require_equal("the body", actual, body)
 
 
-def passes_large_bodies(engine: Driver, scripts: str, suffix: str) -> None:
+def passes_large_bodies(trial: Trial) -> None:
     """a large body arrives whole"""
     body = os.urandom(LARGE_BODY_BYTES)
-    _, actual = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=body))
+    _, actual = parse_echo(trial.ask("echo", body=body))
     if actual != body:
         raise Broken(f"{len(actual)} bytes came back of {len(body)}, or not the same")
 
 
-def discards_unread_bodies(engine: Driver, scripts: str, suffix: str) -> None:
+def discards_unread_bodies(trial: Trial) -> None:
     """a body that the script does not read is gone before the next request"""
     # `count` reads no body; `echo` sends its own back
-    engine.ask(f"{scripts}/count{suffix}", body=b"left over" * 50_000)
-    _, next_body = parse_echo(engine.ask(f"{scripts}/echo{suffix}", body=b"mine"))
+    trial.ask("count", body=b"left over" * 50_000)
+    _, next_body = parse_echo(trial.ask("echo", body=b"mine"))
     require_equal("the next body", next_body, b"mine")
 
 
-def answers_largely(engine: Driver, scripts: str, suffix: str) -> None:
+def answers_largely(trial: Trial) -> None:
     """a large answer comes whole, before its mark"""
-    answer = engine.ask(f"{scripts}/big{suffix}")
+    answer = trial.ask("big")
     require_equal("the length of the answer", len(answer.output) - len(HEAD), LARGE_BODY_BYTES)
 
 
-def forgets_variables(engine: Driver, scripts: str, suffix: str) -> None:
+def forgets_variables(trial: Trial) -> None:
     """a script begins with fresh variables"""
     # `count` adds 1 to a global variable, and prints it
     for _ in range(3):
-        require_equal(
-            "a counter that starts at 0", engine.ask(f"{scripts}/count{suffix}").output, HEAD + b"1\n"
-        )
+        require_equal("a counter that starts at 0", trial.ask("count").output, HEAD + b"1\n")
 
 
-def reports_status(engine: Driver, scripts: str, suffix: str) -> None:
+def reports_status(trial: Trial) -> None:
     """exit(3) is the status in the mark, and the engine lives on"""
-    answer = engine.ask(f"{scripts}/exit{suffix}")
+    answer = trial.ask("exit")
     require_equal("the output", answer.output, HEAD + b"going\n")
     require_equal("the exit status", answer.status, 3)
 
 
-def survives_failure(engine: Driver, scripts: str, suffix: str) -> None:
+def survives_failure(trial: Trial) -> None:
     """a script that fails says so on standard error, with another status than 0"""
-    answer = engine.ask(f"{scripts}/fail{suffix}")
+    answer = trial.ask("fail")
     if answer.status in (0, None):
         raise Broken(f"the exit status is {answer.status}")
     if not answer.errors:
         raise Broken("nothing is on standard error")
-    answers(engine, scripts, suffix)
+    answers(trial)
 
 
-def survives_absence(engine: Driver, scripts: str, suffix: str) -> None:
+def survives_absence(trial: Trial) -> None:
     """a file that is not there has another status than 0, and the engine lives on"""
-    if (status := engine.ask(f"{scripts}/absent{suffix}").status) in (0, None):
+    if (status := trial.ask("absent").status) in (0, None):
         raise Broken(f"the exit status is {status}")
-    answers(engine, scripts, suffix)
+    answers(trial)
 
 
-def notices_edits(engine: Driver, scripts: str, suffix: str) -> None:
+def notices_edits(trial: Trial) -> None:
     """an edit counts at the next request"""
-    file = Path(scripts, f"edited{suffix}")
-    original = Path(scripts, f"count{suffix}").read_text()
+    file = trial.script("edited")
+    original = trial.script("count").read_text()
     for text in ("first", "again", "third"):
         new_file = file.with_suffix(".new")
         new_file.write_text(original.replace("text/plain", f"text/{text}"))
         new_file.replace(file)
         require_equal(
-            "the answer", engine.ask(str(file)).output, HEAD.replace(b"plain", text.encode()) + b"1\n"
+            "the answer", trial.ask("edited").output, HEAD.replace(b"plain", text.encode()) + b"1\n"
         )
 
 
@@ -183,7 +205,7 @@ def try_rule(command: Sequence[str], rule: Rule, scripts: str, suffix: str) -> s
     try:
         with Driver(command) as engine:
             try:
-                rule(engine, scripts, suffix)
+                rule(Trial(engine, scripts, suffix))
             except (Broken, TimeoutError, ProtocolError, OSError) as reason:
                 last_line = last_error_line(engine)
                 return str(reason) + (f" (it said: {last_line})" if last_line else "")
