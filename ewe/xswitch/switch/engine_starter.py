@@ -32,7 +32,7 @@ class EngineStarter:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.running: dict[int, Engine] = {}
+        self.engine_by_pid: dict[int, Engine] = {}
 
     def start(self, exchange: Exchange) -> Engine | None:
         """Start an engine for an exchange, assign the exchange to the engine, and return the engine.
@@ -89,7 +89,7 @@ class EngineStarter:
             """Note the pid that suexecme has answered, or close the engine if suexecme has refused."""
             if "pid" in answer:
                 engine.pid = answer["pid"]
-                self.running[engine.pid] = engine
+                self.engine_by_pid[engine.pid] = engine
                 if trace is not None:
                     trace.process_runs(engine)
                 if engine.state is CLOSED:  # it was closed while suexecme started its process
@@ -147,12 +147,12 @@ class EngineStarter:
 
     def kill(self, pid: int) -> None:
         """Make suexecme kill an engine's process, and its leftover processes."""
-        self.running.pop(pid, None)
+        self.engine_by_pid.pop(pid, None)
         self.orders.kill_engine(pid)
 
     def process_ended(self, pid: int, status: int, cause: str) -> None:
         """Tell an engine that its process has ended. cause: why the kernel has killed it; "": it has not."""
-        if (engine := self.running.pop(pid, None)) is not None:
+        if (engine := self.engine_by_pid.pop(pid, None)) is not None:
             if cause:
                 self.context.log_for_user(engine.user, f"{engine.script}: {cause}")
             engine.process_ended(status)

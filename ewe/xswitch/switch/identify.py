@@ -70,8 +70,9 @@ class Identifier:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        self.identified: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)  # by path
-        self.refused: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
+        # By path. Apart, so that no flood of refusals drops the answers about other scripts
+        self.identified_scripts: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)
+        self.refused_scripts: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
         # (path, signature) of a script that suexecme is identifying -> the callbacks of requests that wait for it
         self.waiting_callbacks: dict[tuple[str, Signature], list[Callable[[Answer], None]]] = {}
 
@@ -80,7 +81,7 @@ class Identifier:
 
         signature: that of the file now (file_signature). An answer for another signature is out of date.
         """
-        answer = self.identified.get(path) or self.refused.get(path)
+        answer = self.identified_scripts.get(path) or self.refused_scripts.get(path)
         if answer is not None and answer.signature == signature and answer.expires_at > time.monotonic():
             on_answer(answer)
             return
@@ -120,8 +121,8 @@ class Identifier:
                 home=message.get("installing", ""),
             )
             if refused.status != 503 and not refused.home:
-                self.identified.pop(path, None)
-                self.refused[path] = refused
+                self.identified_scripts.pop(path, None)
+                self.refused_scripts[path] = refused
             return refused
         kind = self.context.settings.engines.get(message["language"]) or self.context.settings.kind_for(
             path, message["interpreter"], message["path"]
@@ -141,14 +142,14 @@ class Identifier:
             variables=variables,
             groups=tuple(message["groups"]),
         )
-        self.refused.pop(path, None)
-        self.identified[path] = identified
+        self.refused_scripts.pop(path, None)
+        self.identified_scripts[path] = identified
         return identified
 
     def clear(self) -> None:
         """Drop all cached answers."""
-        self.identified.clear()
-        self.refused.clear()
+        self.identified_scripts.clear()
+        self.refused_scripts.clear()
 
 
 def script_file(params: dict[bytes, bytes]) -> str:

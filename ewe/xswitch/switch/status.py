@@ -91,7 +91,7 @@ class StatusRequests:
                 status = self.control.part_for(client.socket, status)
             return status_response(status, params)
 
-        self.answer_with_status(exchange, list(self.starter.running), response)
+        self.answer_with_status(exchange, list(self.starter.engine_by_pid), response)
         return exchange
 
     def begin_action(

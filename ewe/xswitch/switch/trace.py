@@ -43,11 +43,11 @@ class SwitchTrace:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.engines = itertools.count(1)
+        self.engine_numbers = itertools.count(1)
 
     def engine_begins(self, engine: NamedEngine) -> None:
         """Give an engine its name in the trace (pid.number), and write that it is begun."""
-        engine.name = f"{os.getpid()}.{next(self.engines)}"
+        engine.name = f"{os.getpid()}.{next(self.engine_numbers)}"
         self.trace.write("x-engine", NONE, f"{engine.name} {word(engine.user)} {word(engine.language)}")
 
     def process_runs(self, engine: NamedEngine) -> None:
