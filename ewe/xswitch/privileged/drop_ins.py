@@ -156,7 +156,7 @@ class DropIns:
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
-    """Return the account whose home this is; None if nobody's, or if its scripts may not run. Raises OSError."""
+    """Return the account whose home this is; None if it is none, or its scripts may not run. Raises OSError."""
     try:
         account = account_of(os.lstat(home).st_uid)
     except Refusal:

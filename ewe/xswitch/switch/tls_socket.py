@@ -107,7 +107,7 @@ class Handshake:
     """Does the handshake of one connection in the event loop."""
 
     def __init__(self, loop: EventLoop, sock: TlsSocket, on_end: Callable[[str], None]) -> None:
-        """on_end: called once, with the reason of a failure, or "". Nobody watches the socket then."""
+        """on_end: called once, with the reason of a failure, or "". The loop does not watch the socket then."""
         self.loop = loop
         self.sock = sock
         self.on_end = on_end

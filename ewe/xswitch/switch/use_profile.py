@@ -10,7 +10,7 @@ the third day. The peak is rounded to the number of engines that are expected to
 
 The stored form has the peaks of today, too, with the number of their slot. After a restart in the same slot they
 count on. After a later restart the slot has ended without X-Switch: its peaks of today then only raise those of the
-usual day, because nobody knows how many engines the rest of the slot would have needed.
+usual day, because the needs of the rest of the slot are not known.
 
 No I/O and no clock: the caller names the slot. primer.py has both.
 """
