@@ -23,8 +23,9 @@ from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import http_date, parse_date
 from ewe.http.fields import parse_fields, parsed_lines
 from ewe.http.limits import RequestLimits
+from ewe.http.lines import check_partial_head
 from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
-from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_decode, percent_encode, remove_dot_segments
 from ewe.streams.blocking import run
