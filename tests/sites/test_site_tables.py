@@ -15,7 +15,7 @@ from ewe.config.site_tables import is_below, parse_gateway
 from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
-from ewe.http.virtual_hosts import Host, VirtualHosts, parents
+from ewe.http.virtual_hosts import Host, VirtualHosts, wildcards_for
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -231,7 +231,7 @@ def test_virtual_hosts() -> None:
         hosts.choose(f"host{number}", here)
     assert len(hosts.known) <= 1024
     # No name is so long. Its wildcards, one for each label, would be megabytes of text.
-    assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and parents("." * 16_000) == []
+    assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and wildcards_for("." * 16_000) == []
     named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
     assert named.choose("c", here) == 1
 
