@@ -120,7 +120,7 @@ class Copy:
         age_and_status = age + status
         if self.last_response is None or self.last_response[0] != age_and_status:
             response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-            response.keep(self.take_room)
+            response.prepare_variants(self.take_room)
             self.room_left_bytes = len(self.body)
             self.last_response = age_and_status, response
         return self.last_response[1]
