@@ -41,7 +41,7 @@ from ewe.streams.descriptor_set import (
     EPOLLOUT,
     EPOLLRDHUP,
     GONE,
-    look_at,
+    polled_state,
 )
 from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 
@@ -196,7 +196,7 @@ def end_of_client(client: socket.socket, ended_at: float | None) -> float | None
     before. Raises Disconnected if the client has left.
     """
     descriptor = client.fileno()
-    side = GONE if descriptor < 0 else look_at(descriptor, ended_at is not None)
-    if side == GONE:
+    state = GONE if descriptor < 0 else polled_state(descriptor, ended_at is not None)
+    if state == GONE:
         raise Disconnected
-    return time.monotonic() if side == ENDED and ended_at is None else ended_at
+    return time.monotonic() if state == ENDED and ended_at is None else ended_at

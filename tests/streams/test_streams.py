@@ -55,6 +55,7 @@ from ewe.streams.base import (
 from ewe.streams.blocking import TIMEVAL, BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.event import Clock, EventStream
+from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 from ewe.streams.pool import PoolStream, PoolWakeEvent
 
 try:
@@ -1150,6 +1151,23 @@ def test_a_program_that_is_slow_and_never_silent(connect: Connect) -> None:
 
 
 @pytest.mark.starts_processes
+def test_output_that_is_found_late_is_read_although_the_client_has_ended() -> None:
+    """The server did not run for a while, and the program was not silent meanwhile."""
+    ours, client = socket.socketpair()
+    reader, writer = os.pipe()
+    poller = BlockingPoller(ours)
+    poller.client_ended_at = since = time.monotonic() - 2 * HALF_CLOSED_S
+    with ours, client:
+        client.shutdown(socket.SHUT_WR)
+        os.write(writer, b"x")
+        assert run(poller.wait([reader], since, 9)) == [reader]
+        os.read(reader, 1)
+        with pytest.raises(Disconnected):
+            run(poller.wait([reader], since, 9))
+    os.close(reader)
+    os.close(writer)
+
+
 def test_two_programs(connect: Connect) -> None:
     async def talk(stream: Stream) -> list[int]:
         return [(await start(stream, "sleep 60")).pid for _ in range(2)]
