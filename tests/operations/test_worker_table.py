@@ -229,7 +229,7 @@ def test_who_dies_young_is_replaced_later_and_later(
 def test_a_worker_that_retires_by_itself_is_replaced_at_once(serving: Rehearsal, log: list[str]) -> None:
     serving.ends(101, STOPPED)
     assert log == ["worker 1 (pid 101) retired"]
-    assert serving.slots[0].back_off == 0 and serving.planned() == [0]
+    assert serving.slots[0].back_off_s == 0 and serving.planned() == [0]
 
 
 def test_a_worker_that_cannot_start_says_why(
