@@ -480,7 +480,7 @@ def passes_all_on(locations: Sequence[LocationTable]) -> bool:
 def uses_document_root(location: LocationTable) -> bool:
     """Return whether a location answers with files, or runs programs, below the site's document root."""
     keys = location.values.keys()
-    if keys & {"redirect", "status", "rewrite", "alias", "root"}:
+    if keys & {"redirect", "status", "rewrite", "alias", "root", "engines"}:
         return False
     if "gateway" not in keys or keys & {"programs", "try"}:
         return True

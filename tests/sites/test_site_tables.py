@@ -154,6 +154,18 @@ def test_each_site_has_its_settings(tmp_path: Path) -> None:
     assert one.origin("documentroot").endswith("line 4")
 
 
+@pytest.mark.parametrize(
+    ("key", "missing"),
+    [("engines = true", None), ('redirect = "https://a.example/"', None), ("webdav = true", "htdocs")],
+)
+def test_a_location_that_serves_no_files_needs_no_document_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, missing: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = read(f'[[site]]\n[[site.location]]\nprefix = "/"\n{key}\n', tmp_path)
+    assert config.missing_root() == missing
+
+
 def test_a_document_root_in_cgi_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = 'cgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
