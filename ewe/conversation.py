@@ -54,8 +54,9 @@ from ewe import logger
 from ewe.body import Body
 from ewe.http.error_pages import error_page
 from ewe.http.fields import fields_of_head
+from ewe.http.lines import check_partial_head
 from ewe.http.messages import MAX_CACHED_HEAD_CHARS, NO_BODY, Request, Response
-from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.response_writer import ends_conversation, fault_response, log_exchange, send_response
 from ewe.streams.base import TURN_BYTES, Disconnected, Stream, Timeout

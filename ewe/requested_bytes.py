@@ -6,7 +6,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.lines import check_partial_head
+from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 
 if TYPE_CHECKING:

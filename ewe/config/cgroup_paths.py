@@ -21,9 +21,8 @@ def mount_of(proc: str, controller: str = "") -> str:
                 # proc(5) describes the fields; \040 is a space. A field may be empty: the source of some tmpfs.
                 before, _, after = line.rstrip("\n").partition(" - ")
                 kind, _, options = after.split(" ")[:3]
-                if kind == ("cgroup" if controller else "cgroup2") and (
-                    not controller or controller in options.split(",")
-                ):
+                version_1 = kind == "cgroup" and controller in options.split(",")
+                if version_1 if controller else kind == "cgroup2":
                     return before.split()[4].replace("\\040", " ")
     except (OSError, ValueError, IndexError):
         pass
@@ -39,7 +38,8 @@ def cgroup_of(proc: str, controller: str = "") -> str:
         with open(f"{proc}/self/cgroup", encoding="utf-8") as file:
             for line in file:
                 number, names, path = line.rstrip("\n").split(":", 2)
-                if controller in names.split(",") if controller else number == "0" and not names:
+                version_1 = controller in names.split(",")
+                if version_1 if controller else (number, names) == ("0", ""):
                     return path
     except (OSError, ValueError):
         pass

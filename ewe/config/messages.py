@@ -43,15 +43,15 @@ def quoted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
-def expected(label: str, value: object, what: str) -> ConfigError:
-    """Return the error for a value. label: how the message begins. what: the values that are right."""
+def wrong_value(label: str, value: object, expected: str) -> ConfigError:
+    """Return the error for a value. label: how the message begins. expected: the values that are right."""
     text = quoted(value)
     if len(text) > MAX_SHOWN_CHARS:
         text = f"{text[:MAX_SHOWN_CHARS]}..."
-    return ConfigError(f"{label} {text}: expected {what}")
+    return ConfigError(f"{label} {text}: expected {expected}")
 
 
-def unknown(
+def unknown_key(
     label: str, key: object, known: Iterable[str], *, table: str = "", instead: str = ""
 ) -> ConfigError:
     """Return the error for a key that a table does not have.

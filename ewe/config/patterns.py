@@ -184,7 +184,9 @@ class Automaton:
         partly_ascii: bool = False,
         ignores_case: bool = False,
     ) -> None:
-        """alphabet: the characters to look at. ascii_only: the pattern has the flag `a`; partly: parts have it."""
+        """alphabet: the characters to look at. ascii_only: the pattern has the flag `a`. partly_ascii: a part of it
+        has. ignores_case: it has the flag `i`.
+        """
         self.alphabet = alphabet
         self.ascii_only = ascii_only
         self.partly_ascii = partly_ascii

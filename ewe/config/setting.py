@@ -114,7 +114,7 @@ def variable(key: str) -> str:
     return "EWE_" + key.replace("-", "_").upper()
 
 
-def joined(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> list[Setting[Any]]:
+def in_documented_order(own: Iterable[Setting[Any]], declared: Iterable[Setting[Any]]) -> list[Setting[Any]]:
     """Return all settings in the order of the documentation.
 
     own: of Config, in order. declared: of features; each follows the setting that it names, or ends its group.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ewe.config.messages import Reason, expected, quoted
+from ewe.config.messages import Reason, quoted, wrong_value
 from ewe.log_files import parse_syslog
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ class Kind(Generic[T]):
         try:
             return self.read(raw)
         except Reason as reason:
-            raise expected(label, raw, f"{self.expected} ({reason})") from None
+            raise wrong_value(label, raw, f"{self.expected} ({reason})") from None
         except ValueError:
-            raise expected(label, raw, self.expected) from None
+            raise wrong_value(label, raw, self.expected) from None
 
 
 def _whole(raw: object) -> int:
@@ -74,11 +74,12 @@ def number(low: float, high: float, expected: str) -> Kind[float]:
     return Kind("NUMBER", expected, read, "{:g}".format)
 
 
-def _scaled(raw: object, units: dict[str, int], number: str) -> tuple[str, int]:
+def _scaled(raw: object, units: dict[str, int], number_pattern: str) -> tuple[str, int]:
     """Return the number in a text such as ``30s`` or ``64k``, and the factor of its unit. Raises ValueError."""
-    text = str(raw) if isinstance(raw, int | float) else raw
-    match = re.fullmatch(rf"\s*({number})\s*([a-z]*)\s*", text.lower()) if isinstance(text, str) else None
-    if match is None or match[2] not in units:
+    if not isinstance(raw, str | int | float):
+        raise ValueError(raw)
+    match = _matched(rf"\s*({number_pattern})\s*([a-z]*)\s*", str(raw).lower())
+    if match[2] not in units:
         raise ValueError(raw)
     return match[1], units[match[2]]
 
@@ -146,7 +147,10 @@ def matching(metavar: str, expected: str, pattern: str) -> Kind[str]:
 
 
 def _items(raw: list[Any] | tuple[Any, ...], read_item: Callable[[Any], T]) -> tuple[T, ...]:
-    """Return the items of a list. Raises ValueError; a Reason, if it needs one to tell which item is wrong."""
+    """Return the items of a list, each as read_item() returns it.
+
+    Raises ValueError. If there are several items, it is a Reason, whose text names the wrong one.
+    """
     found = []
     for each in raw:
         try:
@@ -163,9 +167,9 @@ def _items(raw: list[Any] | tuple[Any, ...], read_item: Callable[[Any], T]) -> t
 def list_of(
     metavar: str, expected: str, read_item: Callable[[object], T], *, lone: bool = False, least: int = 0
 ) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists of a TOML file, where a text with commas is no list.
+    """Return the kind of lists of a TOML file. Unlike texts(), it does not divide a text at its commas.
 
-    lone: one text is a list, too. least: so many items at least.
+    lone: a text that is not in a list stands for a list of one item. least: the smallest number of items.
     """
 
     def read(raw: object) -> tuple[T, ...]:
@@ -178,24 +182,26 @@ def list_of(
 
 
 def texts(
-    metavar: str, expected: str, check: Callable[[str], object], *, nested: bool = False, empty: bool = False,
-    lower: bool = False, unique_by: Callable[[str], object] | None = None,
+    metavar: str, expected: str, check: Callable[[str], object], *, nested: bool = False,
+    may_be_empty: bool = False, lower: bool = False, unique_by: Callable[[str], object] | None = None,
 ) -> Kind[tuple[str, ...]]:  # fmt: skip
     """Return the kind of lists of texts. One text with commas stands for a list: "a, b" is ("a", "b").
 
-    check: raises ValueError for an item that is not allowed. Its result is ignored. nested: also split the items of
-    a list at their commas, since a flag that is repeated gives a list of such texts: ["a, b", "c"]. empty: as
-    nested, and drop empty texts, so that "" is the empty list. lower: change the items to lower case. unique_by:
-    returns the part of an item that no other item of the list may have, too; None: any two items may be equal.
+    check: raises ValueError for an item that is not allowed. Its result is ignored. nested: also divide the items
+    of a list at their commas, since a flag that is repeated gives a list of such texts: ["a, b", "c"].
+    may_be_empty: as nested, and drop empty texts, so that "" is the empty list. lower: change the items to lower
+    case. unique_by: returns the part of an item that no other item of the list may have, too; None: any two items
+    may be equal.
     """
 
     def read(raw: object) -> tuple[str, ...]:
-        if empty and isinstance(raw, list | tuple):
+        if may_be_empty and isinstance(raw, list | tuple):
             raw = [item for item in raw if item != ""]
-        items = () if empty and raw == "" else _list(raw)
-        if nested or empty:
-            items = tuple(each for item in items for each in _list(item))
-        items = tuple(item.lower() for item in items) if lower else items
+        items = () if may_be_empty and raw == "" else _texts_of(raw)
+        if nested or may_be_empty:
+            items = tuple(part for item in items for part in _texts_of(item))
+        if lower:
+            items = tuple(item.lower() for item in items)
         _items(items, check)
         if unique_by is not None and len(set(map(unique_by, items))) < len(items):
             raise ValueError(raw)
@@ -217,7 +223,7 @@ def one_of(*names: str) -> Kind[str]:
 
 
 def choice(*names: str, numbered: bool = False) -> Kind[str]:
-    """Return the kind of values that are one of some names. numbered: or its number in the list, from 0."""
+    """Return the kind of values that are one of some names. numbered: also by its number, from 0."""
 
     def read(raw: object) -> str:
         if isinstance(raw, str) and (name := raw.strip().lower()) in names:
@@ -310,7 +316,7 @@ def parse_address(text: str) -> SocketAddress:
     return SocketAddress("tcp", match[1] or match[2], int(match[3]))
 
 
-def _list(raw: object) -> tuple[str, ...]:
+def _texts_of(raw: object) -> tuple[str, ...]:
     """Return the texts of a list, or of one text with commas. Raises ValueError."""
     items = re.split(r"\s*,\s*", raw.strip()) if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
@@ -348,23 +354,29 @@ def parse_origin(text: str) -> tuple[str, str | None]:
     return f"{match[1]}:{match[2] or 80}", match[3]
 
 
+# The path of a URL, which ends neither in a dot nor in two slashes; and such a path, or an extension
+_PATH_PATTERN = r"/|/[\w./~-]*[\w~-]/?"
+_WHERE_PATTERN = rf"\.[\w-]+|{_PATH_PATTERN}"
+
+
 def parse_proxy(text: str) -> tuple[str, str]:
     """Return a path and the URL of the server that answers below it: ("/app", "http://127.0.0.1:3000").
 
     Raises ValueError.
     """
-    match = _matched(r"(/|/[\w./~-]*[\w~-]/?)=(.+)", text)
+    match = _matched(rf"({_PATH_PATTERN})=(.+)", text)
     parse_origin(match[2])
     return match[1], match[2]
 
 
 def parse_responder(text: str) -> tuple[str, str]:
-    """Return what a FastCGI responder answers for, and its address: (".php", "unix:/run/php.sock").
+    """Return the extension, or the path, for which a responder answers, and its address. Raises ValueError.
 
-    Raises ValueError.
+    >>> parse_responder(".php=unix:/run/php.sock")
+    ('.php', 'unix:/run/php.sock')
     """
-    match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(.+)", text)
-    if match is None or parse_address(match[2]).kind == "fd":
+    match = _matched(rf"({_WHERE_PATTERN})=(.+)", text)
+    if parse_address(match[2]).kind == "fd":
         raise ValueError(text)
     return match[1], match[2]
 
@@ -395,8 +407,8 @@ def parse_program(text: str) -> StartedProgram:
     """
     import shlex
 
-    match = re.fullmatch(r"(\.[\w-]+|/|/[\w./~-]*[\w~-]/?)=(?:([1-9][0-9]{0,2}):)?(.+)", text)
-    if match is None or not shlex.split(match[3]):
+    match = _matched(rf"({_WHERE_PATTERN})=(?:([1-9][0-9]{{0,2}}):)?(.+)", text)
+    if not shlex.split(match[3]):
         raise ValueError(text)
     return StartedProgram(match[1], int(match[2] or 1), match[3])
 
@@ -486,25 +498,21 @@ def _variables(raw: object) -> tuple[str, ...]:
 
 def auto(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written ``auto``."""
-
-    def read(raw: object) -> T | None:
-        return None if raw is None or raw == "auto" else kind.read(raw)
-
-    return Kind(
-        kind.metavar,
-        f"auto or {kind.expected}",
-        read,
-        lambda value: "auto" if value is None else kind.show(value),
-    )
+    return _or_none(kind, "auto", f"auto or {kind.expected}")
 
 
 def unset(kind: Kind[T]) -> Kind[T | None]:
     """Return a kind with one more value: None, which is written as an empty text."""
+    return _or_none(kind, "", kind.expected)
+
+
+def _or_none(kind: Kind[T], text: str, expected: str) -> Kind[T | None]:
+    """Return a kind with one more value: None, which is written as `text`. expected: for messages."""
 
     def read(raw: object) -> T | None:
-        return None if raw is None or raw == "" else kind.read(raw)
+        return None if raw is None or raw == text else kind.read(raw)
 
-    return Kind(kind.metavar, kind.expected, read, lambda value: "" if value is None else kind.show(value))
+    return Kind(kind.metavar, expected, read, lambda value: text if value is None else kind.show(value))
 
 
 PORT = whole(0, 65535, "a port number, 0 to 65535", "PORT")
@@ -552,13 +560,14 @@ VARIABLES = Kind(
 APPLICATIONS = texts("PATH=MODULE:APP", "a path, = and an application as module:name", parse_application)
 MEDIA_TYPES = texts(
     "TYPE", "media types such as text/html, text/* or application/*+json",
-    lambda item: _matched(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item), empty=True, lower=True,
+    lambda item: _matched(r"[a-z0-9.+-]+/(?:[a-z0-9.+-]+|\*(?:\+[a-z0-9.-]+)?)", item),
+    may_be_empty=True, lower=True,
 )  # fmt: skip
-CODINGS = texts("CODING", "some of zstd, br and gzip, each once", one_of("zstd", "br", "gzip").read, empty=True,
-                lower=True, unique_by=str)  # fmt: skip
+CODINGS = texts("CODING", "some of zstd, br and gzip, each once", one_of("zstd", "br", "gzip").read,
+                may_be_empty=True, lower=True, unique_by=str)  # fmt: skip
 LANGUAGES = texts(
     "LANGUAGE", "language tags such as en, de or pt-BR, each once",
-    lambda item: _matched(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item), empty=True, unique_by=str.lower,
+    lambda item: _matched(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,4}", item), may_be_empty=True, unique_by=str.lower,
 )  # fmt: skip
 
 

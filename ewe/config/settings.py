@@ -4,14 +4,7 @@ A setting is one `Setting`. From it come the file's key, the command's flag, the
 `--print-config`, and docs/settings.md (`python -m ewe.config` prints it). `Config` declares the settings of the
 server, and those that several features share. A feature declares its own beside its code.
 
-    setting_types.py    what a value can be, and how it is read and shown
-    setting.py          one setting, in Config or beside a feature's code
-    feature_table.py    the files in which features declare settings
-    table_kinds.py      tables, and tables inside of them
-    count_range.py      a number of workers, or a range of it
-    sources.py          where values are written: file, environment
-    messages.py         the words for a wrong value
-    settings.py         the settings, and their values: the stronger source wins
+Read next: setting.py (one setting), setting_types.py (its values), sources.py (where values are written).
 """
 
 from __future__ import annotations
@@ -22,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ewe.config.count_range import COUNT_RANGE, WORKERS, CountRange
 from ewe.config.feature_table import declared_settings, features
-from ewe.config.messages import ConfigError, unknown
-from ewe.config.setting import Setting, SourcedValue, joined
+from ewe.config.messages import ConfigError, unknown_key
+from ewe.config.setting import Setting, SourcedValue, in_documented_order
 from ewe.config.setting_types import (
     ADDRESSES,
     BOOL,
@@ -201,7 +194,7 @@ class Config:
         for name, setting in SETTINGS.items():
             self.__dict__[name] = setting.default
         self._read_source(
-            SourcedValue(name.replace("_", "-"), value, f"{name} =", "caller")
+            SourcedValue(name.replace("_", "-"), value, label=f"{name} =", origin="caller")
             for name, value in values.items()
         )
 
@@ -234,13 +227,16 @@ class Config:
             config._read_source(values)
         config._read_source(from_platform(environ))
         config._read_source(from_environment(environ, KEYS))
-        config._read_source(SourcedValue(key, raw, f"--{key}", "command line") for key, raw in options)
+        config._read_source(
+            SourcedValue(key, raw, label=f"--{key}", origin="command line") for key, raw in options
+        )
         return config
 
     def replace(self, origin: str, **values: object) -> Self:
         """Return the same configuration with some other values, which came from `origin`."""
         return self.with_values(
-            SourcedValue(name.replace("_", "-"), value, f"{name} =", origin) for name, value in values.items()
+            SourcedValue(name.replace("_", "-"), value, label=f"{name} =", origin=origin)
+            for name, value in values.items()
         )
 
     def with_values(self, values: Iterable[SourcedValue]) -> Self:
@@ -320,7 +316,7 @@ class Config:
 
 SETTINGS: dict[str, Setting[Any]] = {
     setting.name: setting
-    for setting in joined(
+    for setting in in_documented_order(
         (each for each in vars(Config).values() if isinstance(each, Setting)), declared_settings()
     )
 }
@@ -331,7 +327,7 @@ def _unknown(origin: str, key: str) -> ConfigError:
     """Return the error for a key that is no setting."""
     from ewe.config.site_tables import misplaced
 
-    return misplaced(origin, key) or unknown(f"{origin}:", key, KEYS)
+    return misplaced(origin, key) or unknown_key(f"{origin}:", key, KEYS)
 
 
 def now_called(origin: str, setting: Setting[Any]) -> str:

@@ -7,6 +7,7 @@ tables of the parsed file have the same order. A table that is written inline ha
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import Any
 
 from ewe.config.site_tables import SourcedTable
@@ -28,29 +29,25 @@ class TableLines:
 def with_lines(sites: list[Any], text: str, path: str, section: str) -> list[Any]:
     """Return the tables of `site` as SourcedTables that know their lines. section: "tool.ewe", or ""."""
     found = lines_of(text, section + "." if section else "")
-    return [
-        table_of(raw, found[at] if at < len(found) else None, path) if isinstance(raw, dict) else raw
-        for at, raw in enumerate(sites)
-    ]
+    # Without a header that was found, the lines of a table are None.
+    return [table_of(raw, lines, path) for raw, lines in zip_longest(sites, found[: len(sites)])]
 
 
-def table_of(raw: dict[str, Any], lines: TableLines | None, path: str) -> SourcedTable:
-    """Return one table, and its locations, with their lines.
+def table_of(raw: Any, lines: TableLines | None, path: str) -> Any:
+    """Return one table, and its locations, with their lines; another value unchanged, for read_sites() to refuse.
 
     lines: None if no header of the table was found. A location that is written inline has the line of its site.
     """
+    if not isinstance(raw, dict):
+        return raw
     if lines is None:
         return SourcedTable(raw, path)
     table = SourcedTable(
         raw, f"{path} line {lines.number}", {k: f"{path} line {n}" for k, n in lines.keys.items()}
     )
     if isinstance(locations := table.get("location"), list):
-        table["location"] = [
-            table_of(each, lines.below[at] if at < len(lines.below) else lines, path)
-            if isinstance(each, dict)
-            else each
-            for at, each in enumerate(locations)
-        ]
+        below = zip_longest(locations, lines.below[: len(locations)], fillvalue=lines)
+        table["location"] = [table_of(each, its_lines, path) for each, its_lines in below]
     return table
 
 
@@ -70,11 +67,10 @@ def lines_of(text: str, prefix: str) -> list[TableLines]:
                 sites[-1].below.append(current)
             elif sites and name.startswith(prefix + "site."):
                 # A table as [site.location.headers] is a key of the last location, or of the site.
-                parts = name.removeprefix(prefix + "site.").split(".")
-                owner = sites[-1]
-                if parts[0] == "location" and owner.below and len(parts) > 1:
-                    owner, parts = owner.below[-1], parts[1:]
-                owner.keys.setdefault(parts[0].strip("\"'"), number)
+                owner, key = sites[-1], name.removeprefix(prefix + "site.")
+                if owner.below and key.startswith("location."):
+                    owner, key = owner.below[-1], key.removeprefix("location.")
+                owner.keys.setdefault(key.partition(".")[0].strip("\"'"), number)
         elif current is not None and (match := KEY.match(line)):
             current.keys.setdefault(match[1], number)
     return sites

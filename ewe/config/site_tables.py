@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ewe.config.feature_table import GATEWAYS, STEPS
-from ewe.config.messages import ConfigError, Reason, quoted, unknown
+from ewe.config.messages import ConfigError, Reason, quoted, unknown_key
 from ewe.config.patterns import is_explosive
 from ewe.config.setting import Key, Setting, SourcedValue
 from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
@@ -153,11 +153,13 @@ def _try(raw: object) -> tuple[str | int, ...]:
     if not isinstance(raw, list | tuple) or not raw:
         raise ValueError(raw)
     *paths, last = raw
-    for item in paths if type(last) is int else raw:
+    if type(last) is not int:
+        paths = [*raw]
+    elif not 400 <= last <= 599:
+        raise ValueError(raw)
+    for item in paths:
         if not isinstance(item, str) or not re.match(r"/|\$", item) or re.search(r"[\x00-\x1f\x7f]", item):
             raise ValueError(raw)
-    if type(last) is int and not 400 <= last <= 599:
-        raise ValueError(raw)
     return tuple(raw)
 
 
@@ -353,7 +355,7 @@ def read_site(table: SourcedTable, settings: Settings) -> SiteTable:
         else:
             known = (*SITE, "location", *STEPS, *allowed)
             at = table.origin_of(key)
-            raise misplaced(at, key) or unknown(f"{at}:", key, known, table="[[site]]")
+            raise misplaced(at, key) or unknown_key(f"{at}:", key, known, table="[[site]]")
     check_reached(site.locations)
     return site
 
@@ -376,7 +378,7 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
         if key != kind:
             known = (*MATCH, *LOCATION, *STEPS, *allowed)
             at = table.origin_of(key)
-            raise misplaced(at, key) or unknown(f"{at}:", key, known, table="[[site.location]]")
+            raise misplaced(at, key) or unknown_key(f"{at}:", key, known, table="[[site.location]]")
     check_location(location)
     return location
 
@@ -480,7 +482,7 @@ def passes_all_on(locations: Sequence[LocationTable]) -> bool:
 def uses_document_root(location: LocationTable) -> bool:
     """Return whether a location answers with files, or runs programs, below the site's document root."""
     keys = location.values.keys()
-    if keys & {"redirect", "status", "rewrite", "alias", "root"}:
+    if keys & {"redirect", "status", "rewrite", "alias", "root", "engines"}:
         return False
     if "gateway" not in keys or keys & {"programs", "try"}:
         return True

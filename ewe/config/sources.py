@@ -87,7 +87,7 @@ def read_file(path: str, required: bool = True) -> list[SourcedValue] | None:
     found = []
     for key, raw in table.items():
         origin = f"{path} line {lines[key]}" if key in lines else path
-        found.append(SourcedValue(key, raw, f"{origin}: {key} =", origin))
+        found.append(SourcedValue(key, raw, label=f"{origin}: {key} =", origin=origin))
     return found
 
 
@@ -97,7 +97,8 @@ def _lines(text: str, section: str) -> dict[str, int]:
     tomllib keeps no positions, so this only looks at how each line begins.
     """
     lines: dict[str, int] = {}
-    inside, prefix = not section, section and section + "."
+    inside = not section
+    prefix = f"{section}." if section else ""
     for number, line in enumerate(text.split("\n"), 1):
         if header := re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]", line):
             inside = header[1] == section
@@ -141,7 +142,7 @@ def from_platform(environ: Mapping[str, str]) -> Iterable[SourcedValue]:
     """Yield PORT and WEB_CONCURRENCY, which platforms set for any server; ewe's own variables are stronger."""
     for name, key in (("PORT", "port"), ("WEB_CONCURRENCY", "workers")):
         if environ.get(name) and not environ.get(variable(key)):
-            yield SourcedValue(key, environ[name], name, name)
+            yield SourcedValue(key, environ[name], label=name, origin=name)
 
 
 def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterable[SourcedValue]:
@@ -152,7 +153,7 @@ def from_environment(environ: Mapping[str, str], keys: Iterable[str]) -> Iterabl
     variables = {variable(key): key for key in keys}
     for name in sorted(name for name in environ if name.startswith("EWE_") and environ[name]):
         if name in variables:
-            yield SourcedValue(variables[name], environ[name], name, name)
+            yield SourcedValue(variables[name], environ[name], label=name, origin=name)
         elif name not in NO_SETTINGS and (near := nearest(name, variables, 0.85)):
             # Other unknown names pass: for a service named ewe, Kubernetes sets EWE_SERVICE_HOST and others.
             raise ConfigError(f"unknown variable {name}{near}")

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ewe.config.messages import ConfigError, expected, quoted, unknown
+from ewe.config.messages import ConfigError, quoted, unknown_key, wrong_value
 from ewe.config.setting import Key
 from ewe.config.setting_types import Kind
 
@@ -64,9 +64,9 @@ class TableKind(Kind[dict[Any, Any]]):
             try:
                 return self.read_at(label, table)
             except ConfigError:
-                raise expected(label, raw, self.expected) from None
+                raise wrong_value(label, raw, self.expected) from None
         if not isinstance(raw, Mapping) or len(raw) < self.least:
-            raise expected(label, raw, self.expected)
+            raise wrong_value(label, raw, self.expected)
         values = dict(self.defaults)
         for key, value in raw.items():
             if key in self.former:
@@ -81,7 +81,7 @@ class TableKind(Kind[dict[Any, Any]]):
                 name = key_kind.read_at(label_of_keys(label), key)
                 values[name] = value_kind.read_at(label_of_value(label, key), value)
             else:
-                raise unknown(label_of_keys(label), key, self.keys, instead=self.hint)
+                raise unknown_key(label_of_keys(label), key, self.keys, instead=self.hint)
         for key in self.needs:
             if key not in values:
                 raise ConfigError(f"{label_of_keys(label)} {key} is missing: {self.keys[key].help}")
@@ -97,7 +97,7 @@ class TableKind(Kind[dict[Any, Any]]):
             if key in self.former:
                 yield f"{label_of_keys(label)} {key} is now called {self.former[key]}"
             name = self.name_of(key)
-            # others: the kind of the names, and the kind of the values
-            kind = self.keys[name].kind if name in self.keys else self.others and self.others[1]
+            _, kind_of_others = self.others or (None, None)
+            kind = self.keys[name].kind if name in self.keys else kind_of_others
             if isinstance(kind, TableKind) and isinstance(value, Mapping):
                 yield from kind.renamed(label_of_value(label, key), value)

@@ -192,7 +192,7 @@ class Compression(Middleware):
         else:
             fields = with_vary(response.fields, "Accept-Encoding")
             found = StorableResponse(response.status, fields, response.body, reason=response.reason)
-        found.keep(response.take_room)
+        found.prepare_variants(response.take_room)
         # A variant with the plain body needs no more memory: the cache has these bytes already.
         if response.take_room(len(body) if found.body is body and coding else 0):
             response.variants[coding] = found

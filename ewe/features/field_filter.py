@@ -72,7 +72,7 @@ class FieldFilter(Middleware):
         )
         # The result of a dated filter is replaced each second. Its room, and the room of the filter around this
         # one, are therefore taken only once, with the first result.
-        found.keep(has_room if self.dated else response.take_room)
+        found.prepare_variants(has_room if self.dated else response.take_room)
         if self in response.filtered or response.take_room(FILTERED_BYTES if self.dated else 0):
             response.filtered[self] = now, found
         return found

@@ -120,7 +120,7 @@ class Languages(Static):
         if not isinstance(response, CachedFile):
             return Response(response.status, fields, response.body, cause=response.cause)
         variant = CachedFile(response.status, fields, response.body)
-        variant.keep(response.take_room)
+        variant.prepare_variants(response.take_room)
         if response.take_room(0):
             response.variants[request.path] = variant
         return variant

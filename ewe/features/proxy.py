@@ -202,7 +202,7 @@ class Proxy:
     def response(self, request: Request, head: ResponseHead, exchange: UpstreamExchange) -> Response:
         """Return the response for the client, from the head of the upstream's response. Raises HTTPError(502)."""
         fields, encoded = head.fields, head.encoded
-        self.upstream_is_old = self.upstream_is_old or head.old
+        self.upstream_is_old = self.upstream_is_old or head.http_1_0
         if head.mapped:
             field, host = self.mapping.field, request.host if self.keeps_host else self.host
             fields = tuple((name, field(name.lower(), value, host)) for name, value in fields)

@@ -504,7 +504,7 @@ class Static:
             file.body = read(descriptor, file.size)
         if file.body is not None:
             file.response = response = CachedFile(200, file.whole_fields, file.body)
-            response.keep(no_room)
+            response.prepare_variants(no_room)
             if settled:
                 cached_path = request.path  # for a directory, its path and its index file
                 self.remember(cached_path, file, sidecars)

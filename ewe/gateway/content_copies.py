@@ -126,7 +126,7 @@ class Copy:
         if last is not None and last[0] == age_and_status:
             return last[1]
         response = StorableResponse(self.status, (*self.fields, *more), self.body, reason=self.reason)
-        response.keep(self.take_room)
+        response.prepare_variants(self.take_room)
         self.room_left_bytes = len(self.body)
         self.last_response = age_and_status, response
         return response

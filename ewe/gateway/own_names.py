@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from ewe.config.setting_types import is_local
 from ewe.http.addresses import UNIX_CLIENT, parse_ip
 from ewe.http.error_pages import error_page
-from ewe.http.virtual_hosts import name_of, parents
+from ewe.http.virtual_hosts import name_of, wildcards_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -76,4 +76,4 @@ def is_own(host: str, names: Collection[str]) -> bool:
     name = name_of(host)
     if not name or name == "localhost" or name.endswith(".localhost") or name in names:
         return True
-    return parse_ip(name.strip("[]")) is not None or any(each in names for each in parents(name))
+    return parse_ip(name.strip("[]")) is not None or any(each in names for each in wildcards_for(name))

@@ -1,11 +1,5 @@
 """Caching: which responses a shared cache may store, for how long, and for which requests. RFC 9111. No I/O.
 
-    directives()    the directives of a Cache-Control field
-    freshness_lifetime()      the seconds for which a response is fresh: section 4.2.1
-    may_store()     whether a response may be stored at all: section 3
-    fields_in_vary()     the request fields that select among the responses of one URL: Vary, section 4.1
-    unkeyed_fields()       the request fields that forbid storing: a program may choose its response by them
-
 ewe.features.content_cache stores responses by these rules. Where RFC 9111 leaves a choice, ewe makes the safe one:
 
 - Only explicit lifetimes count. A response without Cache-Control or Expires is never stored (section 4.2.2 would

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from ewe.http.fields import FIELD_LINE, TOKEN
 from ewe.http.limits import RequestLimits
-from ewe.http.lines import BEGUN_FIELD_LINE, beginning, line_is_complete
+from ewe.http.lines import BEGUN_FIELD_LINE, line_is_complete, without_valid_rest
 from ewe.http.status import HTTPError
 
 HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -102,20 +102,20 @@ class ChunkedDecoder:
             self.at = end + 2
         return match
 
-    def check_line(self, begun: re.Pattern[str], what: str, limit: int, status: int) -> None:
+    def check_line(self, begun: re.Pattern[str], name: str, limit: int, status: int) -> None:
         """Raise HTTPError for a line that take_line() did not take, unless it is the beginning of a valid line.
 
         The first byte that cannot be part of a valid line decides (lines.py). begun: a pattern that matches the
-        bytes with which a valid line may begin. what: the line's name, for the message. limit: as in take_line();
+        bytes with which a valid line may begin. name: of the line, for the message. limit: as in take_line().
         status: of the error for a longer line.
         """
-        text = beginning(self.rest[self.at : self.at + limit + 2], 0, limit).decode("latin-1")
+        text = without_valid_rest(self.rest[self.at : self.at + limit + 2], 0, limit).decode("latin-1")
         match = begun.match(text)
         assert match is not None  # the patterns also match an empty text
         if len(match[0].rstrip("\r")) > limit:
-            raise HTTPError(status, f"{what} has more than {limit} bytes")
-        if line_is_complete(text, 0, match.end(), what):
-            raise HTTPError(400, f"{what} is malformed: {match[0][:40]!r}")
+            raise HTTPError(status, f"{name} has more than {limit} bytes")
+        if line_is_complete(text, 0, match.end(), name):
+            raise HTTPError(400, f"{name} is malformed: {match[0][:40]!r}")
 
     def read_size(self, pieces: list[bytes]) -> bool:
         """Read a size line. Take chunks without extensions that have arrived whole: they need no pattern."""
@@ -124,20 +124,20 @@ class ChunkedDecoder:
             if (digits := rest[at:end]).strip(HEX_DIGITS):
                 break
             size = int(digits, 16)
-            last = end + 2 + size
+            data_end = end + 2 + size
             if (
                 not 0 < size < self.room
-                or rest[last : last + 2] != b"\r\n"
+                or rest[data_end : data_end + 2] != b"\r\n"
                 or len(pieces) >= self.MAX_CHUNKS - 1
                 or self.total + size > self.limits.max_body
             ):
                 self.at = end + 2
                 self.begin_chunk(size)
                 return True
-            pieces.append(rest[end + 2 : last])
+            pieces.append(rest[end + 2 : data_end])
             self.room -= size
             self.total += size
-            self.at = at = last + 2
+            self.at = at = data_end + 2
         match = self.take_line(self.SIZE_LINE, self.MAX_LINE)
         if match is None:
             self.check_line(self.BEGUN_SIZE_LINE, "a chunk's size line", self.MAX_LINE, 400)

@@ -42,10 +42,7 @@ def parse_date(text: str) -> float | None:
         if match := form.fullmatch(text):
             year = int(match["year"])
             if len(match["year"]) == 2:  # RFC 850: the latest such year, at most 50 years from now
-                now = time.gmtime().tm_year
-                year += now - now % 100
-                if year > now + 50:
-                    year -= 100
+                year += (time.gmtime().tm_year + 50 - year) // 100 * 100
             return seconds_since_1970(
                 year, MONTHS.index(match["month"]) + 1, int(match["day"]),
                 int(match["hour"]), int(match["minute"]), int(match["second"]),

@@ -122,8 +122,8 @@ def parse_x_forwarded(addresses: str, schemes: str, hosts: str, ports: str) -> l
     count = max(len(nodes), 1)
     columns = []
     for text in (schemes, hosts, ports):
-        values = split_list(text)
-        columns.append(values if len(values) == count else values[-1:] * count or [""] * count)
+        values = split_list(text) or [""]
+        columns.append(values if len(values) == count else values[-1:] * count)
     return [Hop(*row) for row in zip(nodes or [""], *columns, strict=True)]
 
 
@@ -141,8 +141,8 @@ def parse_forwarded(text: str) -> list[Hop]:
     """
     hops: list[Hop] = []
     pairs: dict[str, str] = {}
-    position = 0
-    while (position := position if pairs else skip_empty_elements(text, position)) < len(text):
+    position = skip_empty_elements(text, 0)
+    while position < len(text):
         match = PAIR.match(text, position)
         if match is None:
             raise HTTPError(400, f"Forwarded is malformed: {text[position : position + 40]!r}")
@@ -153,6 +153,7 @@ def parse_forwarded(text: str) -> list[Hop]:
         if match[4] != ";":
             hops.append(Hop(pairs.get("for", ""), pairs.get("proto", ""), pairs.get("host", "")))
             pairs = {}
+            position = skip_empty_elements(text, position)
     return hops
 
 

@@ -50,11 +50,10 @@ class Mapping:
         if match is None:
             return value
         scheme, authority, path, rest = match.groups()
-        if authority.lower() in self.authorities and authority.lower() != "//" + host.lower():
-            return self.path(path or "/") + rest
+        path = self.path(path or "/")
         if authority.lower() == "//" + host.lower():
-            return f"{scheme}:{authority}{self.path(path or '/')}{rest}"
-        return value
+            return f"{scheme}:{authority}{path}{rest}"
+        return path + rest if authority.lower() in self.authorities else value
 
     def cookie(self, value: str) -> str:
         """Return a Set-Cookie value for the client, with its path mapped."""

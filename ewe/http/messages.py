@@ -252,7 +252,7 @@ class Response:
         """
         if not self.encoded_head:
             fields, head = self.cached_head
-            if not head or fields is not self.fields:  # a feature has added fields
+            if not head or fields is not self.fields:  # a feature has set other fields
                 head = encode_head(self.status, self.reason, self.fields)
             if self.length is not None and self.status not in BODILESS_STATUSES:
                 head = b"%bContent-Length: %d\r\n" % (head, self.length)
@@ -343,8 +343,8 @@ class StorableResponse(Response):
 
     __slots__ = ("filtered", "take_room", "variants")
 
-    def keep(self, take_room: Callable[[int], bool]) -> None:
-        """Begin without variants, in a cache that has this take_room()."""
+    def prepare_variants(self, take_room: Callable[[int], bool]) -> None:
+        """Make the dictionaries for the variants, which are empty. take_room: of the cache that stores them."""
         self.take_room = take_room
         self.variants: dict[str, Response] = {}
         self.filtered: dict[object, tuple[int, StorableResponse]] = {}

@@ -84,25 +84,24 @@ def usual_spelling(name: str) -> str:
     return "-".join([part.capitalize() for part in name.split("-")])
 
 
-def forwarding_fields(request: Request, client: str, scheme: str, by: str, believed: str) -> list[str]:
+def forwarding_fields(request: Request, client: str, scheme: str, peer: str, trusted_field: str) -> list[str]:
     """Return the lines that tell the upstream the client's address, the host and the scheme.
 
-    client: the client's address. by: the peer's address; it differs from `client` only if the peer is a trusted
-    proxy. believed: the field in which that proxy names the client, "x-forwarded" or "forwarded". That field is
-    continued. The other field is written from `client`, since the proxy may have passed the client's own text on.
+    client: the client's address. peer: the address of the connection's other end; it differs from `client` only if
+    the peer is a trusted proxy. trusted_field: the field in which that proxy names the client, "x-forwarded" or
+    "forwarded". That field is continued. The other field is written from `client`, since the proxy may have passed
+    the client's own text on.
     """
-    chain = forwarded = ""  # the values that this server continues, one for each of the two fields
-    if by != client:
-        chain = (
-            request.values.get("x-forwarded-for", "")
-            if believed == "x-forwarded"
-            else forwarded_for_node(client)
-        )
-        forwarded = (
-            request.values.get("forwarded", "") if believed == "forwarded" else f"for={quoted_node(client)}"
-        )
-    lines = [f"X-Forwarded-For: {', '.join(filter(None, (chain, forwarded_for_node(by))))}\r\n"]
-    element = f"for={quoted_node(by)};proto={scheme}"
+    # The values of the two fields so far, to which this server adds the peer
+    x_forwarded_for = forwarded = ""
+    if peer != client and trusted_field == "x-forwarded":
+        x_forwarded_for = request.values.get("x-forwarded-for", "")
+        forwarded = f"for={quoted_node(client)}"
+    elif peer != client:
+        x_forwarded_for = forwarded_for_node(client)
+        forwarded = request.values.get("forwarded", "")
+    lines = [f"X-Forwarded-For: {', '.join(filter(None, (x_forwarded_for, forwarded_for_node(peer))))}\r\n"]
+    element = f"for={quoted_node(peer)};proto={scheme}"
     if request.host:
         lines.append(f"X-Forwarded-Host: {request.host}\r\n")
         element += f';host="{request.host}"'

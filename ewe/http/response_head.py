@@ -45,7 +45,7 @@ class ResponseHead(NamedTuple):
 
     fields: the fields for the client. length: the length of the body in bytes, None if unknown. chunked: the body
     is chunked. reusable: the connection may be used for another request. upgrade: the protocol to which the
-    connection switches. old: the version is HTTP/1.0. mapped: at least one of MAPPED is present. encoded: the
+    connection switches. http_1_0: the version is HTTP/1.0. mapped: at least one of MAPPED is present. encoded: the
     status line and the fields, as bytes for the client.
     """
 
@@ -56,7 +56,7 @@ class ResponseHead(NamedTuple):
     chunked: bool
     reusable: bool
     upgrade: str
-    old: bool
+    http_1_0: bool
     mapped: bool
     encoded: bytes
 
@@ -75,7 +75,7 @@ def cached_response_head(head: bytes) -> ResponseHead:
     first = STATUS_LINE.fullmatch(line)
     if first is None:
         raise HTTPError(502, f"its status line is malformed: {line[:80]!r}")
-    old, status = first[1] == "0", int(first[2])
+    http_1_0, status = first[1] == "0", int(first[2])
     values: dict[str, list[str]] = {}
     fields: list[tuple[str, str]] = []
     for each in block.split("\r\n")[:-1]:
@@ -88,35 +88,35 @@ def cached_response_head(head: bytes) -> ResponseHead:
     if len(fields) > MAX_HEAD_FIELDS:
         raise HTTPError(502, f"its response has {len(fields)} fields; the limit is {MAX_HEAD_FIELDS}")
     options = options_of(values.get("connection", ()))
-    length, chunked = framing(values, old)
+    length, chunked = framing(values, http_1_0)
     dropped = NOT_PASSED_ON | options
     passed = tuple((name, value) for name, value in fields if name.lower() not in dropped)
     reason = first[3] if first[3] else REASONS.get(status, "Unknown")
     return ResponseHead(
-        status,
-        reason,
-        passed,
-        length,
-        chunked,
-        "close" not in options and (not old or "keep-alive" in options),
-        ", ".join(values.get("upgrade", ())),
-        old,
-        not MAPPED.isdisjoint(values),
-        encode_head(status, reason, passed),
+        status=status,
+        reason=reason,
+        fields=passed,
+        length=length,
+        chunked=chunked,
+        reusable="close" not in options and (not http_1_0 or "keep-alive" in options),
+        upgrade=", ".join(values.get("upgrade", ())),
+        http_1_0=http_1_0,
+        mapped=not MAPPED.isdisjoint(values),
+        encoded=encode_head(status, reason, passed),
     )
 
 
-def framing(values: dict[str, list[str]], old: bool) -> tuple[int | None, bool]:
+def framing(values: dict[str, list[str]], http_1_0: bool) -> tuple[int | None, bool]:
     """Return the length of the body (None: unknown), and whether it is chunked. Raises HTTPError(502).
 
-    values: field name -> the values of its lines. old: the response is HTTP/1.0. Source: RFC 9112 section 6.3. A
-    response to HEAD, or with a status in BODILESS_STATUSES, never has a body.
+    values: field name -> the values of its lines. http_1_0: the version is HTTP/1.0. Source: RFC 9112 section 6.3.
+    A response to HEAD, or with a status in BODILESS_STATUSES, never has a body.
     """
     codings, lengths = values.get("transfer-encoding"), values.get("content-length")
     if codings is not None:
         if lengths is not None:
             raise HTTPError(502, "its response has both Content-Length and Transfer-Encoding")
-        if old:
+        if http_1_0:
             raise HTTPError(502, "its HTTP/1.0 response has a Transfer-Encoding")
         if [coding.lower() for coding in codings] != ["chunked"]:
             raise HTTPError(502, f"transfer coding {', '.join(codings)[:40]!r} is not implemented")

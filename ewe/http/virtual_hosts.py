@@ -53,19 +53,16 @@ class VirtualHosts(Generic[T]):
 
     def choose_uncached(self, name: str, server: tuple[str, int]) -> T:
         """Return the object for a request, in the order above. name: the host in lower case, without a port."""
-        here = [(host, found) for host, found in self.all if hears(host, server)] or self.all
-        for host, found in here:
-            if name in host.names:
-                return found
-        for wildcard in parents(name):
-            for host, found in here:
-                if wildcard in host.names:
-                    return found
-        _, first = here[0]
-        return next((found for host, found in here if not host.names), first)
+        candidates = [(host, each) for host, each in self.all if listens_at(host, server)] or self.all
+        for wanted in (name, *wildcards_for(name)):
+            for host, each in candidates:
+                if wanted in host.names:
+                    return each
+        _, first = candidates[0]
+        return next((each for host, each in candidates if not host.names), first)
 
 
-def hears(host: Host, server: tuple[str, int]) -> bool:
+def listens_at(host: Host, server: tuple[str, int]) -> bool:
     """Return whether a site listens on this address of the server. A site without `listen` has every address."""
     server_address, server_port = server
     return not host.listen or any(
@@ -82,7 +79,7 @@ def name_of(host: str) -> str:
     return host.lower().removesuffix(".")
 
 
-def parents(name: str) -> list[str]:
+def wildcards_for(name: str) -> list[str]:
     """Return the wildcards that match a name, the longest first: *.www.example.org, *.example.org, *.org.
 
     A name above MAX_NAME_CHARS has none: for 16,000 dots they would be 128 MB of text.

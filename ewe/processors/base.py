@@ -15,9 +15,6 @@ themselves. All models share the accounts (accounting.py): the set of live strea
 the process and for each client), refusals, and retirement. The class attributes, which the server reads before it
 makes a processor, are in properties.py.
 
-Possible failures: a signal handler calls finish() and abort(), between any two instructions. They first change the
-state that register() reads, and iterate over copies of sets.
-
 Read next: serial.py; docs/write-a-model.md leads through a model of your own.
 """
 

@@ -113,7 +113,7 @@ class Event(Processor):
             self.stop_accepting(servers)
             while self.streams:  # each stop signal ends run_forever(), and so does the last stream
                 if self.finishing:
-                    self.let_finish()
+                    self.finish_streams()
                 run_loop(self.loop)
         finally:
             self.running = False
@@ -129,7 +129,7 @@ class Event(Processor):
         """Stop the ASGI applications on the loop; do nothing if it is closed."""
         # serve() calls this before it closes the loop. The server calls it as well, in case serve() did not run.
         if not self.loop.is_closed():
-            self.conversations.stop(self.asked_to_abort, self.run_at_the_end)
+            self.conversations.stop(self.asked_to_abort, run=self.run_at_the_end)
 
     def run_at_the_end(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a coroutine to its end, even if a late stop request ends a run of the loop at once."""
@@ -241,10 +241,10 @@ class Event(Processor):
 
     def tick(self) -> None:
         """Check all deadlines, four times a second."""
+        self.loop.call_later(DEADLINE_CHECK_S, self.tick)  # first: a failure below must not end the checks
         self.clock.now = now = time.monotonic()
         for stream in list(self.streams):
             stream.check_deadline(now)
-        self.loop.call_later(DEADLINE_CHECK_S, self.tick)
 
     # A signal handler may call finish() and abort(), at any point of the loop's work.
 
@@ -265,8 +265,8 @@ class Event(Processor):
         self.loop.remove_reader(self.listener.lifeline)
         self.finish()
 
-    def let_finish(self) -> None:
-        """Close idle connections."""
+    def finish_streams(self) -> None:
+        """Close the idle connections, and make the exchange in progress the last of each other one."""
         for stream in list(self.streams):
             stream.finish()
 
@@ -274,10 +274,10 @@ class Event(Processor):
         """Stop accepting, and have the loop end every conversation. A signal handler may call this."""
         self.asked_to_abort.set()
         self.finish()
-        self.call(self.let_abort)
+        self.call(self.abort_streams)
 
-    def let_abort(self) -> None:
-        """End every conversation."""
+    def abort_streams(self) -> None:
+        """End every conversation, in the loop's thread."""
         for stream in list(self.streams):
             stream.abort()
 

@@ -15,8 +15,9 @@ Possible failures, and where each is prevented:
   Only the thread that removes the task from `parked` may queue it.
 - The client is ready before its connection is in `parked`. park() therefore first adds the task to `parked`, and
   then registers the descriptor with epoll. Until then the deadline is ignored (Wait.watched).
-- A connection ends and a new connection gets the same descriptor number, while a thread still has the old task. The
-  thread therefore checks that the task which it removes from `parked` is the same task (remove_parked).
+- A connection ends and a new connection gets the same descriptor number, while a thread still has the old task. Or
+  a thread sets a WakeEvent late: the conversation has gone on, and is about to park in another Wait, whose
+  descriptor is not registered yet. remove_parked() therefore checks the task, and the event that it waits for.
 
 Read next: streams/parking.py, where a conversation waits for an upstream.
 """
@@ -31,11 +32,12 @@ from typing import TYPE_CHECKING, Any
 from ewe import logger
 from ewe.streams.base import Timeout, Wait, Want
 from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, EPOLLOUT
-from ewe.streams.parking import OtherSockets
+from ewe.streams.parking import UpstreamSockets
 
 if TYPE_CHECKING:
     from ewe.streams.listener import Listener
     from ewe.streams.pool import PoolStream
+    from ewe.streams.wake_events import ParkedWakeEvent
 
 EVENTS = {Want.BYTES: EPOLLIN | EPOLLONESHOT, Want.ROOM: EPOLLOUT | EPOLLONESHOT}
 
@@ -71,7 +73,7 @@ class Parking:
     def open(self, listener: Listener) -> None:
         """Use the listener's epoll to watch the parked connections."""
         self.listener = listener
-        self.others = OtherSockets(listener)
+        self.upstreams = UpstreamSockets(listener)
 
     def park(self, task: PoolTask, wait: Wait) -> bool:
         """Park a conversation: have epoll watch its connection. Return False if epoll cannot watch it."""
@@ -80,28 +82,28 @@ class Parking:
         self.parked[task.descriptor] = task  # before watch(): the connection may be ready at once
         try:
             was_watched, task.watched = task.watched, True
-            events = event.events() if event else EVENTS[wait.want]
+            events = event.client_events if event else EVENTS[wait.want]
             self.listener.watch(task.descriptor, events, again=was_watched)
         except OSError:
             logger.errors.exception("a connection cannot be parked")
-            return not self.remove_parked(task)
+            return not self.remove_parked(task, event)
         # Another worker may run the conversation by now, in another Wait. This Wait is `wait`, not task.wait.
         wait.watched = True
         if event is not None:
-            event.park(functools.partial(self.resume, task), self.others.watch)
+            event.park(functools.partial(self.resume, task, event), self.upstreams.watch)
         return True
 
     def ready(self, descriptor: int) -> None:
         """Handle a descriptor that epoll has reported: queue its parked conversation, so that a worker runs it.
 
-        A descriptor that belongs to no parked conversation is the socket of an upstream. `others` then wakes the
+        A descriptor that belongs to no parked conversation is the socket of an upstream. `upstreams` then wakes the
         conversation that waits for this upstream.
         """
         task = self.parked.pop(descriptor, None)
         if task is not None:
             self.queue.put(task)
         else:
-            self.others.ready(descriptor)
+            self.upstreams.ready(descriptor)
 
     def expire(self, now: float) -> None:
         """Queue the conversations whose deadlines have passed; workers throw Timeout into them."""
@@ -110,23 +112,29 @@ class Parking:
             assert wait is not None
             # Until `watched` is set, the worker that parks the conversation has not finished.
             if wait.expires < now and wait.watched:
-                self.resume(task, Timeout())
+                self.resume(task, wait.event, Timeout())
 
-    def resume(self, task: PoolTask, error: Exception | None = None) -> None:
-        """Queue a conversation if it is still parked, although its client did nothing; any thread may call this.
+    def resume(self, task: PoolTask, event: ParkedWakeEvent | None, error: Exception | None = None) -> None:
+        """Queue a conversation, although its client did nothing, if it is still parked and waits for `event`.
 
-        error: the exception that the worker throws into the conversation, if any.
+        Any thread may call this. event: None for a Wait without one. error: the exception that the worker throws
+        into the conversation, if any.
         """
-        if self.remove_parked(task):
+        if self.remove_parked(task, event):
             task.error = error
             # Otherwise epoll would report the descriptor while a worker runs the conversation.
             self.listener.unwatch(task.descriptor)
             task.watched = False
             self.queue.put(task)
 
-    def remove_parked(self, task: PoolTask) -> bool:
-        """Remove a conversation from `parked`; return whether it was there."""
+    def remove_parked(self, task: PoolTask, event: ParkedWakeEvent | None) -> bool:
+        """Remove a conversation from `parked` if it waits for `event`; return whether it was removed."""
+        if task.wait is None or task.wait.event is not event:
+            return False
         found = self.parked.pop(task.descriptor, None)
-        if found is not None and found is not task:
+        # Only the thread that has removed a task may change its `wait`. It may have changed before pop().
+        if found is task and task.wait.event is event:
+            return True
+        if found is not None:
             self.parked[task.descriptor] = found
-        return found is task
+        return False

@@ -126,6 +126,15 @@ class PoolThreads:
             return -1
         return max(self.growth.window_ends - time.monotonic(), LOOK_S)
 
+    def look_at_threads(self) -> tuple[int, int]:
+        """Return how many entries of the queue the threads have taken since the last look; how many are idle."""
+        taken = idle = 0
+        for thread in list(self.threads):
+            taken += thread.taken - thread.seen
+            thread.seen = thread.taken
+            idle += not thread.is_busy
+        return taken, idle
+
     def adjust_threads(self, now: float) -> None:
         """Start or end threads if LOOK_S has passed since the last look, and the number of threads may change.
 
@@ -136,12 +145,7 @@ class PoolThreads:
         if now < self.look_from or int(span) == span.most == self.count:
             return
         self.look_from = now + LOOK_S
-        # The entries of the queue that the threads have taken since the last look, and the number of idle threads
-        taken = idle = 0
-        for thread in list(self.threads):
-            taken += thread.taken - thread.seen
-            thread.seen = thread.taken
-            idle += not thread.is_busy
+        taken, idle = self.look_at_threads()
         starved = idle == 0 and self.last_queue_length > taken
         self.last_queue_length = self.queue.qsize()
         difference = self.growth.plan_difference(now, self.count, idle, starved)

@@ -22,10 +22,6 @@ worker.
 A client that sends no request occupies its worker until head_timeout. With 64 such clients the default settings
 starve, too. Each worker has its own cache, so memory grows with N. Apache's prefork MPM and PHP-FPM work like this.
 
-The forks are over before the clients come. Under the fork model, the last of 64 clients that connect at once
-waits for its fork: the parent forks one child after the other, and each child that runs takes a share of the
-processor from it.
-
 Read next: growth.py; ewe/server/supervisor.py, which replaces workers that die; pool.py, where idle connections
 occupy no worker.
 """

@@ -65,9 +65,9 @@ class RequestQueue:
     """Conversations that can go on, in the order of a policy. Any thread may call any method.
 
     waiting: the entries by number, in the order of arrival. by_size: (size, number) of each. overtaking: the
-    numbers of those that were taken before the oldest entry, sorted. requests: the number of entries that may be
-    dropped. free: the number of workers in get(). last: the number of the newest entry. tokens: True for each
-    entry. A worker waits for a token, without the lock. The token None orders the worker to end.
+    numbers of those that were taken before the oldest entry, sorted. requests: how many entries may be dropped.
+    free: how many workers are in get(). newest: the number of the newest entry. tokens: True for each entry. A
+    worker waits for a token, without the lock. The token None orders the worker to end.
     """
 
     def __init__(self, config: Config) -> None:
@@ -77,7 +77,7 @@ class RequestQueue:
         self.overtaking: list[int] = []
         self.requests = 0
         self.free = 0
-        self.last = 0
+        self.newest = 0
         self.lock = allocate_lock()
         self.tokens: SimpleQueue[bool | None] = SimpleQueue()
         self.adopt(config)
@@ -102,10 +102,10 @@ class RequestQueue:
             self.tokens.put(None)
             return None
         with self.lock:
-            self.last += 1
+            self.newest += 1
             size, is_request = task.stream.rank(self.schedule)
-            self.waiting[self.last] = Entry(task, size, is_request)
-            insort(self.by_size, (size, self.last))
+            self.waiting[self.newest] = Entry(task, size, is_request)
+            insort(self.by_size, (size, self.newest))
             self.requests += is_request
             if is_request and self.is_full():
                 return self.remove(self.number_to_drop())  # as many entries as before, and as many tokens
@@ -116,18 +116,18 @@ class RequestQueue:
         """Wait for a conversation, and take the next one. None orders the worker to end."""
         with self.lock:
             self.free += 1
-        token = self.tokens.get()
+        token = self.tokens.get()  # waits until put() adds one
         with self.lock:
             self.free -= 1
             if token is None:
                 return None
-            number = self.number_of_next()
-            insort(self.overtaking, number)
+            number = self.number_to_take()
+            insort(self.overtaking, number)  # remove() drops it again if no older entry waits
             return self.remove(number)
 
     # The policies. The caller has the lock, and at least one entry waits.
 
-    def number_of_next(self) -> int:
+    def number_to_take(self) -> int:
         """Return the number of the entry to take next."""
         if self.schedule == "fifo" or len(self.overtaking) >= self.ageing:
             return next(iter(self.waiting))
@@ -146,14 +146,14 @@ class RequestQueue:
             return next(number for number, each in self.waiting.items() if each.is_request)
         if self.overload == "drop-largest":  # of equal sizes, the last request
             return next(number for _, number in reversed(self.by_size) if self.waiting[number].is_request)
-        return self.last  # refuse: the newest
+        return self.newest  # refuse
 
     def remove(self, number: int) -> ScheduledTask:
         """Remove an entry; return its task."""
         task, size, is_request = self.waiting.pop(number)
         del self.by_size[bisect_left(self.by_size, (size, number))]
         self.requests -= is_request
-        # The numbers below the oldest entry have overtaken no entry that still waits. `last` is the newest number.
-        oldest = next(iter(self.waiting), self.last)
+        # The numbers below the oldest entry have overtaken no entry that still waits.
+        oldest = next(iter(self.waiting), self.newest)
         del self.overtaking[: bisect(self.overtaking, oldest)]
         return task

@@ -22,12 +22,12 @@ YOUNG_S = 1.0  # a child that ends before this age has died young
 class ChildSlot:
     """The slot of one child. due_at: the time.monotonic() of the next start; None while no start is planned.
 
-    back_off: the last wait in seconds, while children die young.
+    back_off_s: the last wait, while children die young.
     """
 
     def __init__(self) -> None:
         self.due_at: float | None = None
-        self.back_off = 0.0
+        self.back_off_s = 0.0
 
     def plan(self, seconds: float) -> None:
         """Plan the next start in this number of seconds."""
@@ -36,14 +36,18 @@ class ChildSlot:
     def plan_after_death(self, born: float) -> float:
         """Plan the next start after a death; return the wait in seconds. born: when the child started."""
         is_young = time.monotonic() - born < YOUNG_S
-        self.back_off = min(max(SHORTEST_S, self.back_off * 2), LONGEST_S) if is_young else 0.0
-        self.plan(self.back_off)
-        return self.back_off
+        self.back_off_s = min(max(SHORTEST_S, self.back_off_s * 2), LONGEST_S) if is_young else 0.0
+        self.plan(self.back_off_s)
+        return self.back_off_s
 
     def plan_at_once(self) -> None:
         """Plan the next start without a wait, after a child that has ended as intended."""
-        self.back_off = 0.0
+        self.back_off_s = 0.0
         self.plan(0)
+
+    def has_failed_twice(self) -> bool:
+        """Return whether the last two children have died young: then the wait has grown."""
+        return self.back_off_s > SHORTEST_S
 
     def is_due(self, now: float) -> bool:
         """Return whether the next child should start now."""

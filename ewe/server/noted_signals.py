@@ -38,7 +38,7 @@ class NotedSignals:
     def listen(self, numbers: Iterable[int]) -> None:
         """Note these signals from now on."""
         self.pipe = nonblocking_pipe()
-        # The supervisor reads its end only after select() has reported it. Only the writer must never block.
+        # The supervisor reads its end only after poll(2) has reported it. Only the writer must never block.
         os.set_blocking(self.pipe[0], True)
         for number in numbers:
             signal.signal(number, self.note)

@@ -42,10 +42,12 @@ def look_up(user: str | None, group: str | None) -> tuple[pwd.struct_passwd | No
     except KeyError:
         raise StartError(f"there is no user {user!r}; name one of /etc/passwd (user)") from None
     try:
-        number = grp.getgrnam(group).gr_gid if group is not None else account.pw_gid if account else 0
+        if group is not None:
+            return account, grp.getgrnam(group).gr_gid
     except KeyError:
         raise StartError(f"there is no group {group!r}; name one of /etc/group (group)") from None
-    return account, number
+    assert account is not None  # `user` or `group` is given
+    return account, account.pw_gid
 
 
 def owner_of(user: str | None, group: str | None) -> tuple[int, int] | None:

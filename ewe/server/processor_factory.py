@@ -233,22 +233,22 @@ class ProcessorFactory:
         """Log which applications were imported again after HUP, and why others were not."""
         if self.config.reload or not (names := self.site.application_names):
             return
-        if self.closed_python_lines:
-            why = self.closed_python_lines[0]
-        elif not self.supervised:
-            why = "this server was started without an application"
-        else:
-            from ewe.server.applications import outdated
+        old, why = self.old_applications(names)
+        if fresh := [name for name in names if name not in old]:
+            logger.errors.info(f"the new workers serve; applications were imported again: {', '.join(fresh)}")
+        if old:
+            logger.errors.warning(f"a new version of {', '.join(old)} needs a restart: {why}")
 
-            old = outdated(names)
-            if fresh := [name for name in names if name not in old]:
-                logger.errors.info(
-                    f"the new workers serve; applications were imported again: {', '.join(fresh)}"
-                )
-            why = "a feature or a model of the same package was imported at the start (mount, model)"
-            names = old
-        if names:
-            logger.errors.warning(f"a new version of {', '.join(names)} needs a restart: {why}")
+    def old_applications(self, names: list[str]) -> tuple[list[str], str]:
+        """Return the applications of which HUP imports no new version, and the reason. names: of all of them."""
+        if self.closed_python_lines:
+            return names, self.closed_python_lines[0]
+        if not self.supervised:
+            return names, "this server was started without an application"
+        from ewe.server.applications import outdated
+
+        why = "a feature or a model of the same package was imported at the start (mount, model)"
+        return outdated(names), why
 
     def with_fixed_settings(self, fresh: Config) -> Config:
         """Return the new configuration, with the old values of those settings that only a restart can change."""

@@ -47,7 +47,7 @@ from ewe.config.feature_table import unmet_needs
 from ewe.gateway.kept_programs import IGNORED, ORDERS, KeptProgram
 from ewe.gateway.programs import StderrLog
 from ewe.server import children
-from ewe.server.children import SHORTEST_S, YOUNG_S, how_ended
+from ewe.server.children import YOUNG_S, how_ended
 from ewe.server.privileges import become
 from ewe.streams.descriptors import nonblocking_pipe
 from ewe.streams.listener import StartError
@@ -106,11 +106,19 @@ class ProgramManager:
         return config
 
     def start(self) -> None:
-        """Fork the manager. This process, and the processes that it forks later, keep the lifeline open."""
+        """Fork the manager. This process, and the processes that it forks later, keep the lifeline open.
+
+        Raises StartError if the fork fails.
+        """
         lifeline, self.lifeline_writer = os.pipe()
         # HUP and USR1 stay blocked until the manager, and this process (run.serve()), have their handlers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError as reason:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            why = f"cannot fork the program manager: {reason.strerror} ({self.settings})"
+            raise StartError(why) from None
         if self.pid == 0:
             os.close(self.lifeline_writer)
             self.run(lifeline)  # ends in exit(2)
@@ -394,11 +402,8 @@ class ManagerProcess:
         """
         seconds = slot.plan_after_death(born)
         wait = f" in {seconds:g} s" if seconds else ""
-        if all(
-            each.back_off > SHORTEST_S and each.process is None
-            for each in self.slots
-            if each.program is slot.program
-        ):
+        slots = [each for each in self.slots if each.program is slot.program]
+        if all(each.process is None and each.has_failed_twice() for each in slots):
             slot.program.hide_socket()
         logger.errors.error(f"{failure}; starting another{wait} ({slot.program.setting})")
 

@@ -12,8 +12,8 @@ takes at most one percent of a core. An editor that writes a new file and rename
 checkout` changes many files, one after the other. A change is therefore reported only when the next check finds no
 further change.
 
-Possible failures: Python uses a `.pyc` file if the source's time, in whole seconds, and its size match. It cannot
-distinguish two versions of the same second and size. Workers therefore write no `.pyc` files under `reload`.
+Possible failures: a `.pyc` file may be older than its source (applications.py). Workers therefore write none under
+`reload`.
 
 Read next: ewe/server/supervisor.py, which starts new workers.
 """

@@ -25,8 +25,7 @@ therefore stay blocked until the child has installed its handlers. The superviso
 and run() acts on it. If the supervisor itself is killed, the kernel closes its end of a pipe, the lifeline. Each
 worker watches the lifeline together with its sockets, and then finishes. On Linux the kernel also sends it SIGTERM.
 
-TERM, INT and QUIT stop all workers (see ewe.server.worker). USR1 and USR2 are passed on. If the model needs an
-X-Switch, the supervisor runs it as one more process: the first to start, the last to stop.
+If the model needs an X-Switch, the supervisor runs it as one more process: the first to start, the last to stop.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from ewe.server.worker import (
 from ewe.server.worker_slots import WorkerSlots
 from ewe.server.worker_table import COMING, FIRST, SERVING, STARTING, XSWITCH, Event, WorkerProcess
 from ewe.streams import systemd
-from ewe.streams.listener import StartError
+from ewe.streams.listener import StartError, poll_of
 
 if TYPE_CHECKING:
     import socket
@@ -190,8 +189,6 @@ class Supervisor(WorkerSlots):
 
     def wait(self) -> None:
         """Wait for a signal, for a report, for a client, or for the next moment of a task."""
-        from select import select
-
         moments = [
             getattr(self, each.next_at)() for each in TASKS if each.next_at and self.state in each.states
         ]
@@ -199,13 +196,14 @@ class Supervisor(WorkerSlots):
         seconds = None if next_moment is None else max(0.0, next_moment - time.monotonic())
         if not self.noted:
             clients = self.growing.watched() if self.state is STEADY else ()
-            sources: list[int | socket.socket] = [self.noted.reader, self.reports.reader, *clients]
-            found = select(sources, [], [], seconds)[0]
-            if self.noted.reader in found:
+            # poll(2), since an inherited socket (fd://N) may have a number that is too high for select(2)
+            watched = poll_of([self.noted.reader, self.reports.reader, *(sock.fileno() for sock in clients)])
+            ready = dict(watched.poll(None if seconds is None else seconds * 1000))
+            if self.noted.reader in ready:
                 self.noted.drain()
-            if self.reports.reader in found:
+            if self.reports.reader in ready:
                 self.read_reports()
-            if any(sock in found for sock in clients):
+            if any(sock.fileno() in ready for sock in clients):
                 self.growing.plan_look()
 
     def handle_signals(self) -> None:

@@ -184,9 +184,8 @@ class Worker:
             self.call_method_for(number, frame)
             return
         self.waiting[number] = frame
-        while (
-            self.waiting and not self.handles_waiting
-        ):  # otherwise an outer call of this method handles them
+        # If `handles_waiting` is set, an outer call of this method handles them.
+        while self.waiting and not self.handles_waiting:
             self.handles_waiting = True
             try:
                 first = next(iter(self.waiting))

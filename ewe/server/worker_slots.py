@@ -7,9 +7,6 @@ a change it may have two workers, one of each generation:
     workers         41, SERVING       42, SERVING       43, RETIRING         generation 1
                     51, SERVING       52, COMING        (due in 0.5 s)       generation 2, the next one
 
-The data answer all questions about workers, so that no other table of process ids is needed: which ones are the
-next generation, whether it serves in every slot, how many are idle, which slots are free or not needed.
-
 A worker that retires occupies no slot, but it has a process id and a seat until it is reaped. X-Switch is a child
 like a worker, in the slot XSWITCH. It has no seat, and belongs to no generation.
 
@@ -90,7 +87,7 @@ class WorkerSlots:
         return [each for each in self.workers_in_slots() if each.state is SERVING and is_idle(each.seat)]
 
     def begun_workers(self, now: float) -> list[WorkerProcess]:
-        """Return the workers of which no more is expected: they serve, or have not reported for START_S."""
+        """Return the workers that serve, and those that seem to hang: they have not reported for START_S."""
         return [
             each for each in self.workers_in_slots() if each.state is SERVING or now - each.born >= START_S
         ]
@@ -142,8 +139,10 @@ class WorkerSlots:
     def plan_growth(self) -> tuple[int, list[WorkerProcess]]:
         """Return how many workers to start, and the idle workers that are to retire; plan the next look."""
         idle = self.idle_workers()
-        to_come = max(len(self.slots_in_use) - len(self.begun_workers(time.monotonic())), 0)
-        difference = self.growing.plan_difference(len(self.slots_in_use), len(idle) + to_come)
+        count = len(self.slots_in_use)
+        # The slots whose worker is about to serve, or is still to be forked: each counts as an idle worker.
+        starting = max(count - len(self.begun_workers(time.monotonic())), 0)
+        difference = self.growing.plan_difference(count, len(idle) + starting)
         not_needed = sorted(idle, key=lambda each: -each.slot)[: max(-difference, 0)]
         return max(difference, 0), not_needed
 

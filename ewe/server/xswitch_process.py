@@ -43,14 +43,18 @@ class XSwitchProcess:
             ) from None
         self.directory = Scratch("ewe-xswitch-")
         path = os.path.join(self.directory.path, "socket")
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.bind(path)
-        self.socket.listen(BACKLOG)
-        self.socket.set_inheritable(True)
         self.address = f"unix:{path}"
-        if root:
-            for name in (path, self.directory.path):
-                os.chown(name, account.pw_uid, account.pw_gid)
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            self.socket.bind(path)
+            self.socket.listen(BACKLOG)
+            self.socket.set_inheritable(True)
+            if root:
+                for name in (path, self.directory.path):
+                    os.chown(name, account.pw_uid, account.pw_gid)
+        except OSError:  # such as a TMPDIR too long for the path of a socket: nothing else calls close()
+            self.close()
+            raise
 
     def completed(self, config: Config) -> Config:
         """Return a configuration completed for the workers, and for the process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ewe.config.messages import ConfigError
-from ewe.http.virtual_hosts import Host, VirtualHosts, hears
+from ewe.http.virtual_hosts import Host, VirtualHosts, listens_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,5 +91,9 @@ def share_an_address(one: Host, other: Host) -> bool:
     return (
         not one.listen
         or not other.listen
-        or any(hears(one, address) or hears(other, each) for address in other.listen for each in one.listen)
+        or any(
+            listens_at(one, address) or listens_at(other, each)
+            for address in other.listen
+            for each in one.listen
+        )
     )

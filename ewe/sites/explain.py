@@ -14,7 +14,7 @@ from ewe.features.base import explained
 from ewe.http.messages import Request
 from ewe.http.status import HTTPError
 from ewe.http.target import checked_host, parse_target
-from ewe.http.virtual_hosts import VirtualHosts, name_of, parents
+from ewe.http.virtual_hosts import VirtualHosts, name_of, wildcards_for
 
 if TYPE_CHECKING:
     from ewe.site import Site
@@ -73,7 +73,7 @@ def lines_about_site(chosen: BuiltSite, built: Sequence[BuiltSite], request: Req
     host, name = chosen.host, name_of(request.host)
     if name in host.names:
         why = f"{name} is one of its names"
-    elif wildcard := next((each for each in parents(name) if each in host.names), ""):
+    elif wildcard := next((each for each in wildcards_for(name) if each in host.names), ""):
         why = f"{name} matches its name {wildcard}"
     elif not host.names:
         why = "it has no names, and no other site has this one" if len(built) > 1 else "the only one"

@@ -42,7 +42,7 @@ from ewe.streams.base import (
     Timeouts,
     reset_at_close,
 )
-from ewe.streams.descriptor_set import OPEN, UNREAD, look_at
+from ewe.streams.descriptor_set import OPEN, UNREAD, polled_state
 from ewe.streams.descriptors import Waker, send_region
 from ewe.streams.poller import BlockingPoller
 from ewe.timeouts import counted_if_empty
@@ -229,7 +229,7 @@ class BlockingStream(Stream):
 
     def has_client(self) -> bool:
         client = self.socket.fileno()
-        return not self.aborted and client >= 0 and look_at(client, ended=False) in (OPEN, UNREAD)
+        return not self.aborted and client >= 0 and polled_state(client, ended=False) in (OPEN, UNREAD)
 
     def wake_event(self) -> WakeEvent:
         """Return a new BlockingWakeEvent. Raises OSError if no descriptor is left."""

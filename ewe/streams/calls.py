@@ -131,9 +131,7 @@ class ExecutorThreads:
                 self.wake_planned = True
                 self.loop.call_soon(self.wake_for_round)
             else:
-                self.last_taken_at = (
-                    now  # the new thread will take a call; until then no other thread is woken
-                )
+                self.last_taken_at = now  # the new thread will take a call; until then no other one is woken
                 self.wake()
         else:
             self.watch()
@@ -199,9 +197,9 @@ class ExecutorThreads:
 
     def work(self) -> None:
         """Make calls, in a thread, until close()."""
-        waiting, done, sleeping = self.waiting, self.ended_calls, self.sleeping
+        waiting, sleeping = self.waiting, self.sleeping
         lock = allocate_lock()
-        lock.acquire()
+        lock.acquire()  # so that a second acquire() waits, until wake() releases the lock
         while True:
             try:
                 call = waiting.popleft()
@@ -215,14 +213,14 @@ class ExecutorThreads:
                         continue
                     except ValueError:
                         pass
-                lock.acquire()
+                lock.acquire()  # sleep
                 continue
             if call is None:
                 self.thread_ends.put(None)
                 return
             self.last_taken_at = time.monotonic()
             call.run()
-            done.append(call)
+            self.ended_calls.append(call)
             if not self.drain_scheduled:
                 self.drain_scheduled = True
                 self.loop.call_soon_threadsafe(self.drain)

@@ -55,7 +55,7 @@ EPOLLET: int = getattr(select, "EPOLLET", 0)
 EPOLLEXCLUSIVE: int = getattr(select, "EPOLLEXCLUSIVE", 0)
 POLLRDHUP: int = getattr(select, "POLLRDHUP", 0)
 HAS_EPOLL = hasattr(select, "epoll")
-# The event by which poll(2) notices that a peer has closed its sending side; see state_of_peer().
+# The event by which poll(2) notices that a peer has closed its sending side; see peeked_state().
 CLOSING = POLLRDHUP or select.POLLIN
 LEFT = select.POLLHUP | select.POLLERR
 
@@ -185,7 +185,7 @@ class PollSet:
                     continue
                 # Without POLLRDHUP, CLOSING is POLLIN: only whether the peer has ended matters, and not its bytes.
                 if events == select.POLLIN and not wanted & EPOLLIN:
-                    peer = state_of_peer(fd)
+                    peer = peeked_state(fd)
                     if peer == UNREAD:
                         # poll(2) would report the unread bytes again at once.
                         self.poll_object.modify(fd, mask_of(wanted) & ~select.POLLIN)
@@ -226,18 +226,18 @@ def drain_pipe(reader: int) -> None:
 OPEN, UNREAD, ENDED, GONE = "open", "unread", "ended", "gone"
 
 
-def look_at(fd: int, ended: bool) -> str:
-    """Return the present state of a peer. ended: it was ENDED before, so it is ENDED or GONE now."""
+def polled_state(fd: int, ended: bool) -> str:
+    """Return the present state of a peer, by poll(2). ended: it was ENDED before, so it is ENDED or GONE now."""
     watched = select.poll()
     watched.register(fd, 0 if ended else CLOSING)
     found = watched.poll(0)
     if not found:
         return ENDED if ended else OPEN
     [(_, events)] = found
-    return side_after(fd, events, ended)
+    return state_by_events(fd, events, ended)
 
 
-def side_after(fd: int, events: int, ended: bool) -> str:
+def state_by_events(fd: int, events: int, ended: bool) -> str:
     """Return the state of a peer, from the events that poll(2) has returned for its socket.
 
     poll(2) was asked for the events CLOSING, or for none (0) if the peer was ENDED before. On a system with
@@ -248,11 +248,11 @@ def side_after(fd: int, events: int, ended: bool) -> str:
         return GONE
     if POLLRDHUP:
         return GONE if events & LEFT else ENDED
-    peer = state_of_peer(fd)
+    peer = peeked_state(fd)
     return ENDED if peer == UNREAD and events & LEFT else peer
 
 
-def state_of_peer(fd: int) -> str:
+def peeked_state(fd: int) -> str:
     """Return the state of a peer, by a recv(2) that only peeks. Unread bytes hide the stream's end behind them."""
     sock = SocketType(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)  # recv(2) does not use the address family
     try:

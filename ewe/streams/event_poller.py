@@ -7,12 +7,16 @@ Both pause the conversation with EventStream.wait(). EventStream notices when th
 Disconnected into the conversation. Each wait ends at the latest after HALF_CLOSED_S, and then checks whether the
 client has closed its sending side too long ago.
 
+Possible failures: the loop did not run for a while, and then calls its timers before it looks at descriptors. A
+wait that is about to fail therefore looks at the descriptors itself (can_be_read).
+
 Read next: watcher.py, which goes on watching an upstream's socket between two waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from select import POLLIN, poll
 from typing import Any, Protocol
 
 from ewe.streams.base import Disconnected, Timeout, Want
@@ -73,9 +77,11 @@ class EventPoller:
                 loop.add_writer(writable, is_ready, writable)
             while not ready:
                 now = stream.clock.now
-                if stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S:
-                    raise Disconnected
-                if now > expires:
+                gone = stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S
+                if gone or now > expires:
+                    ready += filter(can_be_read, descriptors)
+                    if gone and not ready:
+                        raise Disconnected
                     break
                 try:
                     await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED_S))
@@ -107,10 +113,11 @@ class EventPoller:
         try:
             while True:
                 now = stream.clock.now
-                if stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S:
+                gone = stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S
+                if gone or now > expires:
+                    if (found := can_be_read(descriptor)) or not gone:
+                        return found
                     raise Disconnected
-                if now > expires:
-                    return False
                 try:
                     await stream.wait(Want.PROGRAM, min(expires - now, HALF_CLOSED_S))
                 except Timeout:
@@ -134,9 +141,7 @@ class EventPoller:
         watcher.waiting[descriptor] = stream
         try:
             await stream.wait(Want.EITHER, seconds)
-        finally:
-            # The Watcher still watches the descriptor, but no conversation waits for it. If the entry is absent,
-            # forget() has removed it: do not add it again.
+        finally:  # as in readable()
             if descriptor in watcher.waiting:
                 watcher.waiting[descriptor] = None
 
@@ -159,6 +164,13 @@ class EventPoller:
     def after(self, seconds: float, exit_descriptor: int, function: Callable[[], None]) -> None:
         """Have the loop call `function` after `seconds`, also if the program has exited before."""
         self.stream.loop.call_later(seconds, function)
+
+
+def can_be_read(descriptor: int) -> bool:
+    """Return whether a descriptor can be read now, or its other end is closed."""
+    watched = poll()
+    watched.register(descriptor, POLLIN)
+    return bool(watched.poll(0))
 
 
 class LoopWakeEvent:

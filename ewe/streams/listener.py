@@ -355,7 +355,10 @@ class Listener:
 
         again: the descriptor was watched before, with EPOLLONESHOT, and is still in the set. Raises OSError.
         """
-        (self.watched.modify if again else self.watched.register)(descriptor, events)
+        if again:
+            self.watched.modify(descriptor, events)
+        else:
+            self.watched.register(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
         """Stop watching a descriptor. Raises OSError."""
@@ -456,7 +459,7 @@ class Listener:
 
 
 def poll_of(descriptors: Iterable[int]) -> select.poll:
-    """Return a poll object of listening sockets. Its poll(0) returns those where a client waits."""
+    """Return a poll object that watches descriptors for bytes, or listening sockets for clients."""
     found = select.poll()
     for descriptor in descriptors:
         found.register(descriptor, select.POLLIN)

@@ -298,7 +298,7 @@ async def wait_until(event: asyncio.Event, seconds: float, given_up: Flag) -> bo
 async def run_unless_given_up(work: Coroutine[Any, Any, None], given_up: Flag) -> None:
     """Run a coroutine to its end; cancel it if `given_up` is raised first. Raises the coroutine's exceptions."""
     task = asyncio.ensure_future(work)
-    await wait_for_task(task, math.inf, given_up)
+    await wait_for_task(task, seconds=math.inf, given_up=given_up)
     if task.done():
         task.result()
     else:

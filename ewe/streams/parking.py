@@ -8,7 +8,7 @@ slow requests would stop a pool of five. The conversation therefore parks, and t
 
 ParkedPoll is a WakeEvent (wake_events.py) that the main thread sets when epoll reports the upstream's socket. epoll
 watches the client's socket as for any parked conversation. It watches the upstream's socket in addition
-(OtherSockets), with EPOLLONESHOT, and knows that descriptor also between two waits.
+(UpstreamSockets), with EPOLLONESHOT, and knows that descriptor also between two waits.
 
 An upstream on the same machine answers within a millisecond, and parking costs two system calls and a change of
 threads. A wait of a request therefore polls the socket for POLL_FIRST_S in the worker, and parks only then. After
@@ -41,7 +41,7 @@ from ewe.streams.descriptor_set import (
     EPOLLOUT,
     EPOLLRDHUP,
     GONE,
-    look_at,
+    polled_state,
 )
 from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 
@@ -58,7 +58,8 @@ POLL_FIRST_S = 0.002
 class ParkedPoll:
     """A WakeEvent that the main thread sets when epoll reports a descriptor.
 
-    client_events, mask: events of epoll(7), for the client's socket and for `descriptor`. descriptor: -1 for none.
+    client_events, mask: events of epoll(7), for the client's socket and for `descriptor`. descriptor: -1 for none;
+    then another conversation sets the event (PoolWakeEvent).
     """
 
     __slots__ = ("client_events", "descriptor", "is_over", "is_set", "lock", "mask", "wake")
@@ -77,10 +78,6 @@ class ParkedPoll:
         self.is_set = True
         if (wake := self.wake) is not None:
             wake()
-
-    def events(self) -> int:
-        """Return the epoll(7) events of the client's socket that resume the conversation, too."""
-        return self.client_events
 
     def park(self, resume: Callable[[], None], watch: Callable[[ParkedPoll], None]) -> None:
         """Note that the conversation is parked: set() then calls resume(). If the event is set, call resume() now.
@@ -104,7 +101,7 @@ class ParkedPoll:
         self.wake = None
 
 
-class OtherSockets:
+class UpstreamSockets:
     """The upstreams' sockets that the listener's epoll watches, and the ParkedPoll of each."""
 
     def __init__(self, listener: Listener) -> None:
@@ -196,7 +193,7 @@ def end_of_client(client: socket.socket, ended_at: float | None) -> float | None
     before. Raises Disconnected if the client has left.
     """
     descriptor = client.fileno()
-    side = GONE if descriptor < 0 else look_at(descriptor, ended_at is not None)
-    if side == GONE:
+    state = GONE if descriptor < 0 else polled_state(descriptor, ended_at is not None)
+    if state == GONE:
         raise Disconnected
-    return time.monotonic() if side == ENDED and ended_at is None else ended_at
+    return time.monotonic() if state == ENDED and ended_at is None else ended_at

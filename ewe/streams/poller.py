@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ewe.streams.base import Disconnected
-from ewe.streams.descriptor_set import CLOSING, ENDED, GONE, OPEN, UNREAD, side_after
+from ewe.streams.descriptor_set import CLOSING, ENDED, GONE, OPEN, UNREAD, state_by_events
 
 # Seconds that a program may stay silent after the client has closed its sending side. After them the wait raises
 # Disconnected, since the client has probably left. The event loop checks this only every HALF_CLOSED_S. There, the
@@ -60,7 +60,8 @@ class BlockingPoller:
         HALF_CLOSED_S.
 
         An event of the client is checked once and then no longer watched (0: only its end is reported); otherwise
-        poll(2) would report it again at once, and this loop would never sleep.
+        poll(2) would report it again at once, and this loop would never sleep. Output that has come counts, even if
+        this thread did not run for a while and finds it late.
         """
         import select
 
@@ -81,16 +82,18 @@ class BlockingPoller:
             ended_at = self.client_ended_at
             silent_until = math.inf if ended_at is None else max(ended_at, since) + HALF_CLOSED_S
             events = dict(watched.poll(max(min(expires, silent_until) - now, 0) * 1000))
-            about_client = events.pop(client, 0)
-            side = side_after(client, about_client, ended_at is not None) if about_client else OPEN
+            of_client = events.pop(client, 0)
+            state = state_by_events(client, of_client, ended_at is not None) if of_client else OPEN
             now = time.monotonic()
-            if side == GONE or now >= silent_until:
+            if state == GONE:
                 raise Disconnected
             if events:
                 return list(events)
-            if side == ENDED:  # the client may have left, or may still read
+            if now >= silent_until:
+                raise Disconnected
+            if state == ENDED:  # the client may have left, or may still read
                 self.client_ended_at = now
-            if side in (ENDED, UNREAD):
+            if state in (ENDED, UNREAD):
                 watched.modify(client, 0)
             elif now >= expires:
                 return []

@@ -27,9 +27,8 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Callable
 from select import POLLIN, poll
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ewe.streams.base import (
     CALL_COST_BYTES,
@@ -235,20 +234,13 @@ class PoolStream(BlockingStream):
             await self.share(sent)
 
 
-class PoolWakeEvent:
+class PoolWakeEvent(ParkedPoll):
     """A WakeEvent that parks the conversation. set() queues it, and any worker resumes it. See ParkedWakeEvent."""
 
     def __init__(self, stream: PoolStream) -> None:
+        super().__init__(EPOLLRDHUP | EPOLLONESHOT)
         self.stream = stream
-        self.is_set = False
-        self.wake: Callable[[], None] | None = None  # queues the parked conversation
         self.client_ended_at: float | None = None  # when the client was first seen to have closed its side
-
-    def set(self) -> None:
-        """Queue the conversation, if it is parked already. Any thread may call this."""
-        self.is_set = True
-        if (wake := self.wake) is not None:  # read once: the conversation may set it to None meanwhile
-            wake()
 
     async def wait(self, seconds: float) -> bool:
         """Pause until set() is called; return False after `seconds`.
@@ -271,20 +263,6 @@ class PoolWakeEvent:
                 continue
             if not self.is_set:  # then an event of the client's socket has resumed the conversation
                 self.client_ended_at = end_of_client(self.stream.socket, self.client_ended_at)
+                if self.client_ended_at is not None:  # watch for nothing but that it leaves
+                    self.client_events = EPOLLONESHOT
         return True
-
-    def events(self) -> int:
-        """Return the epoll(7) events of the client's socket that resume the conversation, too."""
-        return EPOLLONESHOT if self.client_ended_at is not None else EPOLLRDHUP | EPOLLONESHOT
-
-    def park(self, resume: Callable[[], None], watch: Callable[[Any], None]) -> None:
-        """Note that the conversation is parked: set() then calls resume(). If the event is set, call resume() now.
-
-        watch: not needed, since no further descriptor is watched.
-        """
-        self.wake = resume
-        if self.is_set:  # checked last: another thread may call set() at any point
-            resume()
-
-    def close(self) -> None:
-        """Do nothing: the event has no descriptor."""

@@ -134,9 +134,9 @@ class SecureStream(StreamOver):
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
         self.tls.listens_at = listens_at or below.server  # type: ignore[attr-defined]
         self.encrypted: bytes | memoryview = b""  # bytes from below that are not yet in `incoming`
-        self.decrypted = b""  # by either(), for the next receive()
+        self.decrypted = b""  # bytes that either() has decrypted, for the next receive()
         self.fault: str | None = None  # why TLS has failed, "" for an unknown reason; None: it has not
-        self.silent_bytes = 0  # of records since the last one with data
+        self.silent_bytes = 0  # the bytes of all records since the last one with data: see MAX_SILENT
         self.client_ended = False
         self.resets = False  # the end is a reset: no close_notify may make the response look complete
 

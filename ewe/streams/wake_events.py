@@ -47,11 +47,12 @@ class WakeEvent(Protocol):
 
 
 class ParkedWakeEvent(WakeEvent, Protocol):
-    """An event that queues a parked conversation, so that any worker can resume it."""
+    """An event that queues a parked conversation, so that any worker can resume it.
 
-    def events(self) -> int:
-        """Return the epoll(7) events of the client's socket that resume the conversation, too."""
-        ...
+    client_events: the epoll(7) events of the client's socket that resume the conversation, too.
+    """
+
+    client_events: int
 
     def park(self, resume: Callable[[], None], watch: Callable[[Any], None]) -> None:
         """Note that the conversation is parked: set() then calls resume(). If the event is set, call resume() now.

@@ -326,7 +326,7 @@ def test_cache_control() -> None:
 
 def cached_response(take_room: Callable[[int], bool]) -> StorableResponse:
     response = StorableResponse(200, (("X-Powered-By", "PHP"),), b"wool")
-    response.keep(take_room)
+    response.prepare_variants(take_room)
     return response
 
 

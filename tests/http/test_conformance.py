@@ -18,7 +18,7 @@ from ewe.config.settings import Config
 from ewe.conversation import converse
 from ewe.http.dates import parse_date
 from ewe.http.limits import RequestLimits
-from ewe.http.parser import check_partial_head
+from ewe.http.lines import check_partial_head
 from ewe.http.status import HTTPError
 from ewe.site import Site
 from ewe.sites import make_site

@@ -11,18 +11,21 @@ import ipaddress
 import os
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
+from ewe.http import dates
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import http_date, parse_date
 from ewe.http.fields import parse_fields, parsed_lines
 from ewe.http.limits import RequestLimits
+from ewe.http.lines import check_partial_head
 from ewe.http.messages import CONDITIONS, METHODS, NO_BODY, Region, Request, Response, Source
-from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 from ewe.http.target import percent_decode, percent_encode, remove_dot_segments
 from ewe.streams.blocking import run
@@ -1026,9 +1029,11 @@ def test_obsolete_forms(seconds: int) -> None:
         assert parse_date(f"{date} {hour:02}:{minute:02}:{second:02} GMT") == seconds
 
 
-def test_years_of_two_digits() -> None:
+@pytest.mark.parametrize("now", [2026, 2060, 2099, 2100])
+def test_years_of_two_digits(now: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A date more than 50 years ahead was meant in the past."""
-    now = time.gmtime().tm_year
+    today = SimpleNamespace(tm_year=now)
+    monkeypatch.setattr(dates, "time", SimpleNamespace(gmtime=lambda: today))
     for ahead, expected in ((50, now + 50), (51, now - 49), (-49, now - 49), (0, now)):
         text = f"Sunday, 01-Jan-{(now + ahead) % 100:02} 00:00:00 GMT"
         assert parse_date(text) == calendar.timegm((expected, 1, 1, 0, 0, 0))

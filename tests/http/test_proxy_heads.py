@@ -105,7 +105,7 @@ def test_good_response_heads() -> None:
         True,
     )
     head = parse_response_head(b"HTTP/1.0 404\r\nContent-Length: 5\r\n\r\n")
-    assert (head.status, head.reason, head.length, head.old, head.reusable) == (
+    assert (head.status, head.reason, head.length, head.http_1_0, head.reusable) == (
         404,
         "Not Found",
         5,

@@ -14,9 +14,11 @@ from ewe import logger
 from ewe.config.settings import Config
 from ewe.processors.accounting import Accounts
 from ewe.processors.base import UnknownModel, model_named
+from ewe.processors.event import Event
 from ewe.processors.pool import Pool
 from ewe.processors.pool_parking import PoolTask
 from ewe.processors.serial import Serial
+from ewe.streams.event import DEADLINE_CHECK_S
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,23 @@ def test_a_conversation_that_fails_ends_no_worker(
         serial.run(stream)
     assert released == [stream, stream]
     assert lines == ["a conversation with 192.0.2.1 failed"] * 2
+
+
+class FaultyStream:
+    """A stream whose deadline cannot be checked."""
+
+    def check_deadline(self, now: float) -> None:
+        raise ValueError("no descriptor")
+
+
+def test_a_stream_that_fails_does_not_end_the_checks_of_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversations: Any = SimpleNamespace(of=None)
+    event = Event(conversations, Config(loop="asyncio"))
+    planned: list[object] = []
+    monkeypatch.setattr(event.loop, "call_later", lambda *call: planned.append(call))
+    stream: Any = FaultyStream()
+    event.streams.add(stream)
+    with pytest.raises(ValueError, match="no descriptor"):
+        event.tick()
+    assert planned == [(DEADLINE_CHECK_S, event.tick)]
+    event.loop.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -24,6 +25,7 @@ from support.server import Server, Start, run_command, wait_until, write_program
 from ewe.config.settings import Config
 from ewe.features.fastcgi_programs import FastCGIProgram
 from ewe.server.program_manager import ManagerProcess, ProgramManager, ProgramProcess, hint_about_package
+from ewe.streams.listener import StartError
 
 # Waits for a file before it answers, if the query names one; then NAME.held says that it waits.
 PAGE = """\
@@ -237,6 +239,19 @@ def test_a_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="path too long"):
         ProgramManager(Config(fastcgi_start=["/app=sleep 1"]), None)
     assert not list(temporary.iterdir())
+
+
+def test_a_manager_that_cannot_be_forked_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    manager = ProgramManager(Config(fastcgi_start=["/app=sleep 1"]), None)
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(StartError, match=r"cannot fork the program manager: .* \(fastcgi-start\)$"):
+        manager.start()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    manager.close()
 
 
 def test_the_manager_waits_for_more_descriptors_than_select_can() -> None:

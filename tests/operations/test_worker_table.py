@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
+import resource
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -229,7 +232,7 @@ def test_who_dies_young_is_replaced_later_and_later(
 def test_a_worker_that_retires_by_itself_is_replaced_at_once(serving: Rehearsal, log: list[str]) -> None:
     serving.ends(101, STOPPED)
     assert log == ["worker 1 (pid 101) retired"]
-    assert serving.slots[0].back_off == 0 and serving.planned() == [0]
+    assert serving.slots[0].back_off_s == 0 and serving.planned() == [0]
 
 
 def test_a_worker_that_cannot_start_says_why(
@@ -473,6 +476,29 @@ def test_a_busy_worker_never_retires(serving: Rehearsal, monkeypatch: pytest.Mon
     decisions += [-1]
     serving.grow_or_shrink()
     assert not serving.sent and serving.slots_in_use == {0, 1}
+
+
+@pytest.fixture
+def high_socket() -> Iterator[socket.socket]:
+    """A listening socket with a number that select(2) does not take."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    with socket.create_server(("127.0.0.1", 0)) as low:
+        high = fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, 1024)
+        with socket.socket(fileno=high) as sock:
+            yield sock
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_client_at_a_socket_of_any_number_wakes_the_supervisor(
+    serving: Rehearsal, high_socket: socket.socket
+) -> None:
+    serving.growing.sockets = [high_socket]
+    serving.growing.span = CountRange(2, 9)
+    serving.noted.pipe = serving.reports.reader, -1  # no signal comes, and no report
+    with socket.create_connection(high_socket.getsockname()):
+        serving.wait()
+    assert serving.growing.has_seen_client
 
 
 def test_a_worker_that_is_to_come_counts_as_idle(serving: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ewe.config.site_tables import is_below, parse_gateway
 from ewe.http.limits import RequestLimits
 from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
-from ewe.http.virtual_hosts import Host, VirtualHosts, parents
+from ewe.http.virtual_hosts import Host, VirtualHosts, wildcards_for
 from ewe.sites import make_site
 from ewe.sites.explain import explain
 from ewe.streams.blocking import run
@@ -154,6 +154,18 @@ def test_each_site_has_its_settings(tmp_path: Path) -> None:
     assert one.origin("documentroot").endswith("line 4")
 
 
+@pytest.mark.parametrize(
+    ("key", "missing"),
+    [("engines = true", None), ('redirect = "https://a.example/"', None), ("webdav = true", "htdocs")],
+)
+def test_a_location_that_serves_no_files_needs_no_document_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, missing: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = read(f'[[site]]\n[[site.location]]\nprefix = "/"\n{key}\n', tmp_path)
+    assert config.missing_root() == missing
+
+
 def test_a_document_root_in_cgi_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     here = 'cgi-path = "/srv/programs"\ndocumentroot = "/srv/programs/pages"\n'
@@ -231,7 +243,7 @@ def test_virtual_hosts() -> None:
         hosts.choose(f"host{number}", here)
     assert len(hosts.known) <= 1024
     # No name is so long. Its wildcards, one for each label, would be megabytes of text.
-    assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and parents("." * 16_000) == []
+    assert hosts.choose("x." * 8000 + "a.example", here) == "rest" and wildcards_for("." * 16_000) == []
     named = VirtualHosts([(Host(("a",)), 1), (Host(("b",)), 2)])
     assert named.choose("c", here) == 1
 

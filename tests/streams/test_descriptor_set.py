@@ -25,7 +25,7 @@ from ewe.streams.descriptor_set import (
     GONE,
     OPEN,
     PollSet,
-    look_at,
+    polled_state,
 )
 
 END_ONCE = EPOLLRDHUP | EPOLLONESHOT
@@ -153,8 +153,8 @@ def test_bytes_do_not_end_the_wait_for_an_end(
 ) -> None:
     """Arrived bytes are not looked at again and again either: the wait would be a busy loop."""
     looks: list[int] = []
-    look = module.state_of_peer
-    monkeypatch.setattr(module, "state_of_peer", lambda number: (looks.append(number), look(number))[1])
+    look = module.peeked_state
+    monkeypatch.setattr(module, "peeked_state", lambda number: (looks.append(number), look(number))[1])
     ours, peer = pair
     watched.register(ours.fileno(), END_ONCE)
     peer.send(b"the next request")
@@ -204,9 +204,9 @@ def test_what_a_peer_does(pair: Any, monkeypatch: pytest.MonkeyPatch, hidden: bo
         monkeypatch.setattr(module, "CLOSING", select.POLLIN)
     ours, peer = pair
 
-    assert look_at(ours.fileno(), False) == OPEN
+    assert polled_state(ours.fileno(), False) == OPEN
     peer.shutdown(socket.SHUT_WR)
-    wait_until(lambda: look_at(ours.fileno(), False) == ENDED, 30)
-    assert look_at(ours.fileno(), True) == ENDED
+    wait_until(lambda: polled_state(ours.fileno(), False) == ENDED, 30)
+    assert polled_state(ours.fileno(), True) == ENDED
     reset(peer)
-    wait_until(lambda: look_at(ours.fileno(), True) == GONE, 30)
+    wait_until(lambda: polled_state(ours.fileno(), True) == GONE, 30)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 
 from ewe import logger
 from ewe.config.settings import Config
-from ewe.streams.base import Timeout, Want
+from ewe.streams.base import Disconnected, Timeout, Want
+from ewe.streams.blocking import run
 from ewe.streams.event import Clock, EventStream
 from ewe.streams.event_poller import EventPoller
 from ewe.streams.loops import SameLoopChannel, open_channel
@@ -174,6 +177,39 @@ def test_a_descriptor_that_cannot_be_watched_leaves_none_behind() -> None:
     with pytest.raises(OSError, match="no space"):
         EventPoller(stream).wait([1, 2], 0, 9).send(None)
     assert not loop.watched
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe: the end to read, and the end to write."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_wait_that_is_over_finds_the_bytes_that_the_loop_has_not_seen(
+    pipe: tuple[int, int], ended: bool
+) -> None:
+    """The loop did not run for a while. After `ended` and after the time limit, output that has come is read."""
+    reader, writer = pipe
+    stream: Any = stream_with()
+    stream.loop = SimpleNamespace(add_reader=lambda *_: None, remove_reader=lambda *_: None)
+    stream.watcher = SimpleNamespace(waiting={reader: None}, watch_again=lambda *_: None)
+    stream.client_ended = ended
+    poller, seconds, since = EventPoller(stream), 9 if ended else -1, stream.clock.now - 99
+    os.write(writer, b"x")
+    assert run(poller.wait([reader], since, seconds)) == [reader]
+    assert run(poller.readable(reader, since, seconds)) is True
+    os.read(reader, 1)
+    if ended:
+        for wait in (poller.wait([reader], since, seconds), poller.readable(reader, since, seconds)):
+            with pytest.raises(Disconnected):
+                run(wait)
+    else:
+        assert run(poller.wait([reader], since, seconds)) == []
+        assert run(poller.readable(reader, since, seconds)) is False
 
 
 def test_the_watcher_of_a_loop_goes_with_it() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import lru_cache
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +45,7 @@ from ewe.gateway.scripts import Script
 from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import Request, Response, Source
 from ewe.http.status import HTTPError
+from ewe.processors.pool_parking import Parking, PoolTask
 from ewe.response_writer import send_response
 from ewe.streams.base import (
     CALL_COST_BYTES,
@@ -50,11 +53,15 @@ from ewe.streams.base import (
     Disconnected,
     Stream,
     Timeout,
+    Wait,
     Want,
 )
 from ewe.streams.blocking import TIMEVAL, BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
+from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, descriptor_set
 from ewe.streams.event import Clock, EventStream
+from ewe.streams.parking import ParkedPoll
+from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 from ewe.streams.pool import PoolStream, PoolWakeEvent
 
 try:
@@ -190,7 +197,7 @@ def run_parked(stream: PoolStream, conversation: Coroutine[Any, Any, None]) -> N
             continue
         poller = select.poll()
         if wait.event is not None:
-            poller.register(stream.socket, wait.event.events() & ~select.EPOLLONESHOT)
+            poller.register(stream.socket, wait.event.client_events & ~select.EPOLLONESHOT)
             while not (wait.event.is_set or poller.poll(10) or error):
                 error = Timeout() if time.monotonic() > wait.expires else None
             continue
@@ -1163,6 +1170,23 @@ def test_a_program_that_is_slow_and_never_silent(connect: Connect) -> None:
 
 
 @pytest.mark.starts_processes
+def test_output_that_is_found_late_is_read_although_the_client_has_ended() -> None:
+    """The server did not run for a while, and the program was not silent meanwhile."""
+    ours, client = socket.socketpair()
+    reader, writer = os.pipe()
+    poller = BlockingPoller(ours)
+    poller.client_ended_at = since = time.monotonic() - 2 * HALF_CLOSED_S
+    with ours, client:
+        client.shutdown(socket.SHUT_WR)
+        os.write(writer, b"x")
+        assert run(poller.wait([reader], since, 9)) == [reader]
+        os.read(reader, 1)
+        with pytest.raises(Disconnected):
+            run(poller.wait([reader], since, 9))
+    os.close(reader)
+    os.close(writer)
+
+
 def test_two_programs(connect: Connect) -> None:
     async def talk(stream: Stream) -> list[int]:
         return [(await start(stream, "sleep 60")).pid for _ in range(2)]
@@ -1293,6 +1317,48 @@ def test_a_conversation_that_goes_on_while_another_wakes_it() -> None:
     event = GoesOn(SimpleNamespace())  # type: ignore[arg-type]
     event.set()
     assert event.woken == 1
+
+
+class InterruptedListener:
+    """Watches descriptors as a Listener does. interrupt: called once, before the next descriptor is watched."""
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self.watched = descriptor_set()
+        self.interrupt = interrupt
+
+    def watch(self, descriptor: int, events: int, again: bool = False) -> None:
+        interrupt, self.interrupt = self.interrupt, lambda: None
+        interrupt()
+        (self.watched.modify if again else self.watched.register)(descriptor, events)
+
+    def unwatch(self, descriptor: int) -> None:
+        self.watched.unregister(descriptor)
+
+
+def test_a_late_wake_up_leaves_the_next_wait_alone() -> None:
+    """A thread has read `wake` of an event, and calls it when the conversation parks again, in another Wait."""
+    queue: SimpleQueue[PoolTask] = SimpleQueue()
+    parking = Parking(queue)
+    ours, client = socket.socketpair()
+    upstream, other_end = socket.socketpair()
+    with ours, client, upstream, other_end:
+        stream: Any = SimpleNamespace(socket=ours)
+        conversation: Any = None
+        task = PoolTask(stream, conversation)
+        first, second = (ParkedPoll(EPOLLONESHOT, upstream.fileno(), EPOLLIN) for _ in range(2))
+        listener: Any = InterruptedListener(lambda: None)
+        parking.open(listener)
+        assert parking.park(task, Wait(Want.PROGRAM, math.inf, first))
+        late = first.wake
+        assert late is not None
+        first.set()
+        assert queue.get_nowait() is task
+        listener.interrupt = late
+        assert parking.park(task, Wait(Want.PROGRAM, math.inf, second))
+        assert queue.empty() and parking.parked == {ours.fileno(): task}
+        second.set()
+        assert queue.get_nowait() is task and not parking.parked
+        listener.watched.close()
 
 
 def test_a_bell_that_rings_and_one_that_does_not(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,9 @@ if __name__ == "__main__":
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.dates import parse_date
 from ewe.http.limits import RequestLimits
+from ewe.http.lines import check_partial_head
 from ewe.http.messages import Request
-from ewe.http.parser import check_partial_head, parse_request
+from ewe.http.parser import parse_request
 from ewe.http.status import HTTPError
 
 CORPUS = Path(__file__).parents[1] / "corpus"

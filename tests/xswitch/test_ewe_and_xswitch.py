@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,16 @@ def test_an_account_without_a_name_is_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "geteuid", lambda: 61999)
     with pytest.raises(StartError, match="uid 61999 has none in /etc/passwd"):
         XSwitchProcess(Config())
+
+
+def test_a_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual reason is a long TMPDIR: the path of a socket has at most 107 bytes (unix(7))."""
+    temporary = tmp_path / ("long" * 30)
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with pytest.raises(OSError, match="path too long"):
+        XSwitchProcess(Config())
+    assert not list(temporary.iterdir())
 
 
 def test_a_check_completes_the_settings_as_a_start_does() -> None:
