@@ -349,10 +349,10 @@ def test_without_a_file_for_the_locks_an_account_is_found_all_the_same(
 # machine would else kill them one by one.
 GRADES = """
 import resource, sys
-from ewe_classroom.grader import cli, subject, submission
+from ewe_classroom.grader import cli, sandbox, subject
 
 subject.START_TIMEOUT_S = 1.0
-subject.MAX_KILL_ROUNDS = submission.MAX_KILL_ROUNDS = 8
+sandbox.MAX_KILL_ROUNDS = 8
 resource.setrlimit(resource.RLIMIT_NPROC, (200, 200))
 sys.exit(cli.main())
 """

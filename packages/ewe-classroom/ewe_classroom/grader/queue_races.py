@@ -40,9 +40,10 @@ import ewe_explore
 from ewe_classroom.grader import own_model, processes, race_bursts
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.library_queues import library_queue, with_imports
+from ewe_classroom.grader.sandbox import end_all
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.subject import BadSubject
-from ewe_classroom.grader.submission import copy, end_all
+from ewe_classroom.grader.submission import copy
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "labs" / "shared" / "test_queue.py"
 SCHEDULES_PER_SCENARIO = 600  # schedules of each scenario; `if` for `while` needs 355

@@ -38,11 +38,13 @@ import signal
 import socket
 import stat
 import struct
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ewe.scratch import remove
+from ewe_classroom.grader import processes
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
@@ -56,6 +58,8 @@ claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
+MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a program
+MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -157,6 +161,31 @@ def end_account(account: SubjectAccount | None) -> None:
         finally:
             os._exit(0)
     os.waitpid(child, 0)
+
+
+def end_all(
+    process: subprocess.Popen[bytes], others: Collection[int], account: SubjectAccount | None
+) -> None:
+    """Kill and reap a program and all processes that it has started. The grader has adopted the orphans among them.
+
+    process: the program's first process. others: the grader's children that are not the program's. account: of the
+    program. A process may fork before it is killed, so the search is repeated until it finds none.
+    """
+    seen: set[int] = set()
+    for round_number in range(MAX_KILL_ROUNDS):
+        found = [pid for pid in processes.children_of_grader() if pid not in others]
+        if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
+            end_account(account)  # the processes fork as fast as this loop kills them
+        seen.update(found)
+        for pid in processes.family(found):
+            processes.kill(pid)
+        for pid in found:
+            if pid != process.pid:  # Popen itself has to reap this one, below
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        process.wait()
+        if not found:
+            return
 
 
 def remove_files_of(account: SubjectAccount | None) -> None:

@@ -22,7 +22,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +33,7 @@ from typing import TypeVar
 import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
-from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_account
+from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_all
 from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.seeds import Seed
 
@@ -42,7 +41,6 @@ T = TypeVar("T")
 START_TIMEOUT_S = 60.0  # some servers compile themselves at the start
 QUIESCENT_START_S = 2.0  # a server that is quiescent for so long before it listens will never listen
 MIN_START_PAUSE_S, MAX_START_PAUSE_S = 0.002, 0.05  # between two looks at a server that starts
-KILL_PAUSE_S = 0.002  # in which the killed processes end
 LOG_END_BYTES = 8192  # enough for the last lines of an output
 FIRST_PORT = 8080
 MAX_MEMORY_BYTES = 1 << 30
@@ -54,8 +52,6 @@ EXCESS_CHECK_EVERY_S = 1.0  # before the server listens; scene.py checks afterwa
 LARGE_FILE_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
 NUMBERED_FILES = 40  # /0.txt to /39.txt
-MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a server
-MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 # The files of schedules.py, by size. Neither the order of the names nor their lengths agree with the sizes.
 SIZES = {
     "/sizes/held": 0,
@@ -423,20 +419,8 @@ class Subject:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
     def close(self) -> None:
-        """Kill and reap every process of the server. The next round finds processes that were forked meanwhile."""
-        seen: set[int] = set()
-        for round_number in range(MAX_KILL_ROUNDS):
-            pids = self.family()
-            if not pids:
-                break
-            if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(pids):
-                end_account(self.limits.account)  # the processes fork as fast as this loop kills them
-            seen.update(pids)
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(KILL_PAUSE_S)
-        self.process.wait()
+        """Kill and reap every process of the server."""
+        end_all(self.process, self.own_children, self.limits.account)
 
     def __enter__(self) -> Subject:
         try:
