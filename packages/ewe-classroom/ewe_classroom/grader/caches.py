@@ -32,16 +32,8 @@ NS_PER_S = 10**9
 
 
 def bytes_read(scene: Scene) -> int:
-    """Return the bytes that the server's processes have read with read() and sendfile(). recv() does not count.
-
-    proc(5), /proc/PID/io: rchar.
-    """
-    total = 0
-    for pid in scene.subject.running():
-        for line in processes.read(f"/proc/{pid}/io").splitlines():
-            if line.startswith("rchar:"):
-                total += int(line.split()[1])
-    return total
+    """Return the bytes that the server's processes have read together (processes.bytes_read())."""
+    return sum(map(processes.bytes_read, scene.subject.running()))
 
 
 def memory_bytes(scene: Scene) -> int:

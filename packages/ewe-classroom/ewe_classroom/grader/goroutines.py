@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
-from ewe_classroom.grader.sources import is_go_program
+from ewe_classroom.grader.sources import has_build_info
 
 # Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits. A program can write lines
 # that look like the beginning of a stack. The quantifiers of the first line therefore never give a character back
@@ -52,8 +52,11 @@ class Goroutine(NamedTuple):
 
 
 def is_go(pid: int) -> bool:
-    """Return whether Go built the program of a process."""
-    return is_go_program(f"/proc/{pid}/exe")
+    """Return whether Go built the program of a process; False if the process has ended, or hides its program."""
+    try:
+        return processes.look_inside(pid, lambda: has_build_info(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
 
 
 def servers(scene: Scene) -> list[int]:

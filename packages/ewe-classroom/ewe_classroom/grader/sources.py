@@ -25,7 +25,7 @@ from typing import IO
 ELF_MAGIC = b"\x7fELF"
 BUILD_INFO = b"\xff Go buildinf:"  # a mark in each program that the Go tools have linked (debug/buildinfo)
 BUILD_FILE_PATTERNS = {"c": ("*.c", "*.h", "Makefile"), "go": ("*.go", "go.mod", "go.sum")}
-# The most bytes of a source that the grader reads: as many as submission.py copies.
+# The most bytes of a source that the grader reads, or copies (submission.py).
 MAX_SOURCE_BYTES = 32 << 20
 
 
@@ -91,14 +91,23 @@ def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
     with open_regular(path) as file:
         return file.read(max_bytes)
 
-def is_go_program(path: str | Path) -> bool:
-    """Return whether Go built a program."""
+
+def is_go_program(path: Path) -> bool:
+    """Return whether Go built a program; False if the file cannot be read."""
     try:
-        # mmap(): a Go program has many megabytes, and only those before the mark are read.
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
-            return program.find(BUILD_INFO) >= 0
-    except (OSError, ValueError):  # ValueError: an empty file
+        return has_build_info(path)
+    except OSError:
         return False
+
+
+def has_build_info(path: str | Path) -> bool:
+    """Return whether a file has the mark of Go's linker (BUILD_INFO). Raises OSError."""
+    # mmap(): a Go program has many megabytes, and only those before the mark are read.
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False  # mmap() refuses an empty file
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
+            return program.find(BUILD_INFO) >= 0
 
 
 def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:

@@ -199,11 +199,7 @@ def folder_of(top: Path, names: Sequence[str]) -> Path:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a regular file and its execute bit. Raises BadSubject for a symbolic link, a device or a FIFO.
-
-    The file is opened before it is examined, so that no other process can replace it in between. O_NONBLOCK: the
-    opening of a FIFO would wait for a writer.
-    """
+    """Copy a regular file and its execute bit. Raises BadSubject for any other file, also if it is too large."""
     try:
         opened = open_regular(source)
     except NotRegular:
