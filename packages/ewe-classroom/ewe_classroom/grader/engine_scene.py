@@ -31,7 +31,7 @@ from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
-from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand
+from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand, last_lines
 
 POLL_EVERY_S = 0.02
 MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginning of a longer one
@@ -252,10 +252,7 @@ class EngineSubject:
         """Return the last lines that the engine and its script wrote to descriptor 2 during this request."""
         if self.engine is None or self.engine.errors.closed:
             return ""
-        # Driver.ask() empties the file before each request, but the engine goes on writing at its old offset. The
-        # bytes before that offset read as zeros.
-        text = os.pread(self.engine.errors.fileno(), 1 << 16, 0).lstrip(b"\0").decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        return last_lines(self.engine.errors.fileno(), lines)
 
     def __enter__(self) -> EngineSubject:
         return self

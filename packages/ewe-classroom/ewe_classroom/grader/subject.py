@@ -268,6 +268,13 @@ def names_in(expression: ast.expr) -> Iterator[str]:
             yield node.attr
 
 
+def last_lines(descriptor: int, count: int) -> str:
+    """Return the last lines of an open file, from its last LOG_END_BYTES. The position in the file stays."""
+    size = os.fstat(descriptor).st_size
+    end = os.pread(descriptor, LOG_END_BYTES, max(0, size - LOG_END_BYTES))
+    return "\n".join(end.decode(errors="replace").splitlines()[-count:])
+
+
 class Subject:
     """A running server under test. `with Subject(...)` waits until it listens, and ends all of its processes."""
 
@@ -413,10 +420,11 @@ class Subject:
 
     def log(self, lines: int = 12) -> str:
         """Return the last lines of the server's output."""
-        with open(self.output, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_END_BYTES))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        try:
+            with open(self.output, "rb") as file:
+                return last_lines(file.fileno(), lines)
+        except FileNotFoundError:  # a server with the grader's account may remove it
+            return ""
 
     def close(self) -> None:
         """Kill and reap every process of the server."""
