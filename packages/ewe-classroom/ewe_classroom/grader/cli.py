@@ -443,11 +443,11 @@ def check_readable(start_command: subject.StartCommand, account: SubjectAccount 
     """Raise ConfigError if the server's account may not read a file that the command names."""
     if account is None:
         return
-    for word in start_command.command:  # an option, {port} or a number names no file
-        file = Path(shutil.which(word) or start_command.directory / word) if word else None
-        if file is None or "{" in word or not file.is_file():
-            continue
-        if not processes.is_readable(file.resolve(), account.uid, account.gid):
+    for word in start_command.command:
+        file = Path(shutil.which(word) or start_command.directory / word)
+        # An option, a number or {port} names no file. os.path.isfile() is false for a name that is too long, where
+        # Path.is_file() raises an error.
+        if os.path.isfile(file) and not processes.is_readable(file.resolve(), account.uid, account.gid):
             raise ConfigError(
                 f"{file}: the server's account, {account.name}, may not read this file; move it to a "
                 f"directory that "

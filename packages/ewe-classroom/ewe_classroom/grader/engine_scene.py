@@ -99,7 +99,7 @@ def state_of(output: bytes) -> dict[str, Any]:
 def from_path(text: str) -> StartCommand:
     """Return the start command of an engine: a Python file, or any program. Raises BadSubject."""
     path = Path(text).absolute()
-    if not path.is_file():
+    if not os.path.isfile(path):  # false for a name that is too long, where Path.is_file() raises an error
         raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
     if path.suffix == ".py":
         return StartCommand((sys.executable, str(path)), path.parent, shlex.quote(text), language="python")

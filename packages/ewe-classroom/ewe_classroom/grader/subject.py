@@ -199,7 +199,7 @@ def from_path(text: str) -> StartCommand:
     path = Path(text).absolute()
     shown = shlex.quote(text)
     arguments = ("{port}", "{root}", "{workers}")
-    if not path.is_file():
+    if not os.path.isfile(path):  # false for a name that is too long, where Path.is_file() raises an error
         raise BadSubject(f"{text}: not a file; name a Python file or a program, or use --command")
     if path.suffix == ".py":
         name = model_class(path)
