@@ -453,6 +453,13 @@ def test_responses_in_parts(size: int) -> None:
     assert not reader.fault
 
 
+def test_spaces_around_the_value_of_a_field_do_not_belong_to_it() -> None:
+    """RFC 9112 section 5.1."""
+    reader = ResponseSplitter()
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: \tChunked \r\n\r\n2\r\nde\r\n0\r\n\r\n")
+    assert [response.body for response in reader.responses if response.whole] == [b"de"]
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [

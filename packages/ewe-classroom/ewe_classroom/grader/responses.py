@@ -69,7 +69,8 @@ def parse_head(head: bytes) -> Response:
         fields = http.client.parse_headers(io.BytesIO(head[line.end() :]))
     except http.client.HTTPException as error:
         raise HTTPError(502, f"a head that cannot be read ({error})") from None
-    chunked = (fields.get("Transfer-Encoding") or "").lower() == "chunked"
+    # Spaces around a value do not belong to it (RFC 9112 section 5.1); http.client leaves those at its end.
+    chunked = (fields.get("Transfer-Encoding") or "").strip(" \t").lower() == "chunked"
     response = Response("1." + line[1].decode(), int(line[2]), fields, chunked=chunked)
     length = fields.get("Content-Length")
     if length is not None and not chunked:
