@@ -1125,6 +1125,24 @@ def test_a_change_since_the_earlier_report_is_named(
     assert class_run.digests(plan, given)["given"] != rules["given"]
 
 
+def test_the_given_files_of_another_lab_are_removed(tmp_path: Path) -> None:
+    """conversation.c is given in the lab fork, and work in the lab serial: a solution would replace the work."""
+    for name, given in (
+        ("fork", {"conversation.c", "conversation.h", "Makefile"}),
+        ("serial", {"conversation.h", "Makefile"}),
+    ):
+        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, 1, 9.0)
+        assert set(os.listdir(class_run.given_files(plan) or "")) == given
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", "{}", "[" * 100_000])
+def test_a_file_in_place_of_a_report_is_no_report(tmp_path: Path, text: str) -> None:
+    """A server with the grader's account may write it, and kill the grader: it costs only its own row."""
+    with pytest.raises(ValueError):
+        class_run.read_report(put(tmp_path / "report.json", text))
+    assert class_run.kept_report(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

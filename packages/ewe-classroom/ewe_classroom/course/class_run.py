@@ -338,7 +338,10 @@ def given_files(plan: ClassPlan) -> Path | None:
     if not plan.variant.given:
         return None
     directory = plan.results / "given"
-    directory.mkdir(exist_ok=True)
+    # The last run may have graded another lab. Its given files may be the work of this one, and ewe-grade would
+    # grade them in place of the student's.
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
     texts = plan.lab.files(plan.variant, solved=True)
     for name in plan.variant.given:
         (directory / name).write_text(texts[name], encoding="utf-8")
@@ -439,12 +442,19 @@ def what_changed(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return the table of a report of ewe-grade. Raises OSError, ValueError."""
+    """Return the table of a report of ewe-grade. Raises OSError, ValueError.
+
+    A server with the grader's account could write the file itself. The grading of the class must not end by that.
+    """
     with path.open("rb") as file:
-        table = json.loads(file.read(MAX_REPORT_BYTES))
-    if table.get("format") != "ewe-grade/1":
+        text = file.read(MAX_REPORT_BYTES)
+    try:
+        table = json.loads(text)
+    except RecursionError:  # thousands of brackets
+        raise ValueError("not a report") from None
+    if not isinstance(table, dict) or table.get("format") != "ewe-grade/1":
         raise ValueError("another format")
-    return dict(table)
+    return table
 
 
 def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None) -> Iterator[GradedHandIn]:
