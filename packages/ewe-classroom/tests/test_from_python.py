@@ -10,6 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from random import choice
 from shlex import quote
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from classroom_server import COMMAND, PYTHON, ZOO
@@ -19,6 +21,7 @@ from ewe_classroom import check
 from ewe_classroom.grader.apart import Grader, GradingFailed
 from ewe_classroom.grader.verdicts import NOT_JUDGED, PASSED, Report, Verdict
 from ewe_classroom.notebook import Graded, source_of
+from ewe_classroom.pytest_plugin import Checks
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
@@ -84,6 +87,15 @@ def test_a_verdict_that_waits_for_another_check_is_not_final(monkeypatch: pytest
     reports = [report(PASSED, waits=True), report(NOT_JUDGED, waits=False)]
     monkeypatch.setattr(Grader, "reports", lambda self: iter(reports))
     assert Grader.verdict(Grader.__new__(Grader), "idle-cpu").status == NOT_JUDGED
+
+
+def test_a_directory_has_the_checks_of_the_submission_in_it(tmp_path: Path) -> None:
+    """As in ewe-grade: without its language, a submission would lose the checks of that language."""
+    (tmp_path / "lab4").mkdir()
+    (tmp_path / "lab4" / "server.py").touch()
+    option = SimpleNamespace(ewe_path=str(tmp_path), ewe_command=None)
+    checks = Checks(cast(pytest.Config, SimpleNamespace(option=option)))
+    assert checks.language("server") == "python"
 
 
 def test_the_plugin_is_registered() -> None:
