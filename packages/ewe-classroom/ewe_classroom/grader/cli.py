@@ -304,8 +304,6 @@ def apply_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Sch
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
         lab = keep_only(lab, options.only, options.speed)
-    if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
     return lab
 
 
@@ -449,9 +447,8 @@ def check_readable(start_command: subject.StartCommand, account: SubjectAccount 
         # Path.is_file() raises an error.
         if os.path.isfile(file) and not processes.is_readable(file.resolve(), account.uid, account.gid):
             raise ConfigError(
-                f"{file}: the server's account, {account.name}, may not read this file; move it to a "
-                f"directory that "
-                "all accounts may read, or choose an account with --user (--user root gives no protection)"
+                f"{file}: the server's account, {account.name}, may not read this file; move it to a directory "
+                "that all accounts may read, or choose an account with --user (--user root gives no protection)"
             )
 
 

@@ -20,9 +20,6 @@ Read next: hygiene.py, for faults that show only after many clients.
 
 from __future__ import annotations
 
-import os
-import signal
-
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, watch_processor_use
@@ -342,7 +339,7 @@ def child_killed(scene: Scene) -> None:
             "serve each connection in a child process",
             "the parent serves connections itself",
         )
-    os.kill(children_of_client[1][-1], signal.SIGKILL)
+    processes.kill(children_of_client[1][-1])
     scene.note(do="kill", lane=stalled[1].name, signal="SIGKILL", whom="its child")
     scene.until(stalled[1].over, "the client of the killed child sees the end of the connection")
     scene.expect_alive("the death of one child")

@@ -74,6 +74,13 @@ def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
     return sum(task.queued_s for task in tasks.values())
 
 
+def note_fault_of_grader(verdict: Verdict) -> None:
+    """Make a verdict an error, with the exception that is being handled. It is no fault of the submission."""
+    verdict.status = ERROR
+    verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
+    verdict.should = "report this fault of the grader, with the command that shows it"
+
+
 class Grading:
     """Grades one server.
 
@@ -365,9 +372,7 @@ class Grading:
                 "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
             )
         except Exception:
-            verdict.status = ERROR
-            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report this fault of the grader, with the command that shows it"
+            note_fault_of_grader(verdict)
         if scene is not None:
             scene.close()
             self.subject = scene.subject  # a scene may have started the server again
@@ -401,9 +406,8 @@ class Grading:
             verdict.should = "start, and go on serving"
             return None
         except Exception:
-            verdict.status, verdict.earned = ERROR, 0
-            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report this fault of the grader, with the command that shows it"
+            note_fault_of_grader(verdict)
+            verdict.earned = 0
             return None
         judge(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:
