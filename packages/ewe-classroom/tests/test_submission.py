@@ -640,7 +640,7 @@ with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    ("mode", "says"), [(0o755, "/dev/null True"), (0o711, "keeps the grader from reading")]
+    ("mode", "says"), [(0o755, "/dev/null True\nTrue True\n"), (0o711, "keeps the grader from reading")]
 )
 def test_in_a_container_the_grader_looks_inside_a_process_of_another_account(
     tmp_path: Path, mode: int, says: str
