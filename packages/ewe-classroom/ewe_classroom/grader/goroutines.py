@@ -20,8 +20,6 @@ then writes false stacks deceives this count.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import signal
 from collections import Counter
@@ -86,8 +84,9 @@ def dump_goroutines(scene: Scene) -> list[Goroutine]:
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
     for pid in servers(scene):
-        with contextlib.suppress(ProcessLookupError):  # the process has ended with another one of the server
-            os.kill(pid, signal.SIGQUIT)
+        processes.send_signal(
+            pid, signal.SIGQUIT
+        )  # the process may have ended with another one of the server
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
     with scene.subject.output.open("rb") as output:
         output.seek(written_bytes)
@@ -122,7 +121,7 @@ def states_text(found: list[Goroutine]) -> str:
 
 def hold(scene: Scene, count: int) -> list[SceneClient]:
     """Connect clients that stall after half a request; wait until the server is quiescent; return the clients."""
-    stalled = [scene.hold("half", f"/{each}.txt", f"stalled {each + 1}") for each in range(count)]
+    stalled = scene.hold_halves(count)
     scene.settle(sure=True)
     return stalled
 
@@ -173,7 +172,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
     restart_server(scene)
     for client in hold(scene, client_count):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         client.close()
     scene.settle()
     after = dump_goroutines(scene)

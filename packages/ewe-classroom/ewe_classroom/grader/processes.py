@@ -32,7 +32,7 @@ import pwd
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -408,10 +408,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process. Do nothing if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def kill(pid: int) -> None:
     """Kill a process. Do nothing if it has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    send_signal(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes (SIGSTOP) while the block runs. The kernel goes on accepting connections for them."""
+    for pid in pids:
+        send_signal(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            send_signal(pid, signal.SIGCONT)
 
 
 def signal_name(number: int) -> str:

@@ -34,7 +34,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def judge(scene: Scene, *, has_queue: bool) -> None:
         with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
             expect_unnamed(scene, program.detector_named())
             bursts = Bursts(scene, program)
-            bursts.play(has_queue)
+            bursts.play(has_queue=has_queue)
     except BadSubject as problem:
         scene.fail(
             f"the server does not build with a race detector: {problem}",
@@ -176,7 +176,7 @@ class Bursts:
         self.spurious = ""  # the place where waits return without a reason
         self.requests = 0
 
-    def play(self, has_queue: bool) -> None:
+    def play(self, *, has_queue: bool) -> None:
         """Play every burst; fail at the first fault. has_queue: also the stop with a full queue.
 
         The first run finds out where threads wait. Each further run lets the waits at one place return without a
@@ -335,17 +335,9 @@ class Bursts:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the server (SIGSTOP) while the block sends a burst."""
-        pids = self.scene.subject.running()
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        try:
+        with processes.stopped(self.scene.subject.running()):
             yield
             self.scene.pump(PUMP_S)
-        finally:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
 
     def ask(self, path: str) -> SceneClient:
         """Return a new client that has sent a whole request."""

@@ -22,6 +22,7 @@ from ewe.http.response_reader import ResponseReader
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?\r?\n")
+STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 # No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
 MAX_HEAD_BYTES = 1 << 18

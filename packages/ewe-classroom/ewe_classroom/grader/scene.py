@@ -52,7 +52,7 @@ from typing import Any, NoReturn
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.responses import Response, ResponseSplitter
-from ewe_classroom.grader.subject import NotStarted, Subject
+from ewe_classroom.grader.subject import NotStarted, Subject, numbered_path
 
 QUIESCENT_S = 0.03
 SURE_S = 0.75
@@ -500,6 +500,10 @@ class Scene:
         for client in self.clients:
             events = client.events()
             if events:
+    def hold_halves(self, count: int) -> list[SceneClient]:
+        """Return stalled clients, "stalled 1" and so on: each sends half a request for its own file."""
+        return [self.hold("half", numbered_path(number), f"stalled {number + 1}") for number in range(count)]
+
                 client_of_descriptor[client.sock.fileno()] = client
                 poller.register(client.sock, events)
         moved = False
@@ -592,13 +596,8 @@ class Scene:
         """Return whether a client still connects: its kernel may send the next SYN only after CONNECT_S."""
         return any(not client.connected and not client.over() for client in self.clients)
 
-    def had_processor_time(
-        self,
-        before: dict[int, processes.ThreadSample],
-        after: dict[int, processes.ThreadSample],
-        stall_timeout_s: float,
-    ) -> bool:
-        """Return whether the server got enough processor time between two looks to make progress.
+    def until_answered(self, client: SceneClient, *, quiescent_s: float = 0.0) -> bool:
+        """Wait until a client has a response, or its connection has ended; return whether one of them is true.
 
         stall_timeout_s: the time between the looks. ENOUGH_CPU_S is for STALL_TIMEOUT_S.
         """
@@ -753,7 +752,7 @@ class Scene:
     ) -> Response:
         """Request a file on a new connection; fail unless the response is the file. quiescent_s: as in until()."""
         client = self.client("a new client").ask(path, Connection="close")
-        self.until(client.answered_or_over, f"{client.name} gets a response", quiescent_s=quiescent_s)
+        self.until_answered(client, quiescent_s=quiescent_s)
         if not client.answered():
             self.expect_alive(after or "this request")
         response = self.expect_file(client, path, after, because)
