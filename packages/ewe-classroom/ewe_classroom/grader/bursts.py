@@ -56,9 +56,8 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
     "bursts",
     proves="clients that connect at the same moment are all served: no wake-up is lost",
     sends=(
-        f"{BURST_COUNT} bursts: the server is stopped, k clients connect, all but the last send half a "
-        "request, and the "
-        "server goes on (k: as many as the model serves at a time)"
+        f"{BURST_COUNT} bursts: the server is stopped, k clients connect, all but the last send half a request, "
+        "and the server goes on (k: as many as the model serves at a time)"
     ),
     expects="the last client of each burst gets its response while the others are stalled; then they get theirs",
     why="Clients of a busy server do not come one by one. A queue that loses a wake-up works for years.",

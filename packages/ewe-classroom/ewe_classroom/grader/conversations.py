@@ -237,8 +237,7 @@ def pipelined(scene: Scene) -> None:
     if client.answers[0].keeps_open:
         if len(client.answers) < 2:
             scene.fail(
-                f"the first response promised to keep the connection open; the second request, "
-                f"sent with the first, "
+                "the first response promised to keep the connection open; the second request, sent with the first, "
                 f"was lost: the client {client.outcome_text()}",
                 "answer the second request, too",
                 "the server throws away the bytes after the first request, or breaks its promise",

@@ -99,9 +99,8 @@ def persistent(scene: EngineScene) -> None:
     "engine-environment",
     proves="a script sees the environment variables of its request, and no others",
     sends=(
-        "two scripts that print their environment and that of a program they start; between them a "
-        "script that sets "
-        "and deletes variables"
+        "two scripts that print their environment and that of a program they start; between them a script that "
+        "sets and deletes variables"
     ),
     expects="exactly the variables of the second line, in os.environ and in started programs",
     why=(
@@ -354,9 +353,8 @@ def umask(scene: EngineScene) -> None:
     expects="the same state as at the start",
     why="An alarm of one script would end the next script in the middle of its answer.",
     hint=(
-        "Store signal.getsignal() of every signal before the first script. Afterwards restore the "
-        "changed handlers, "
-        "and call setitimer(ITIMER_REAL, 0)."
+        "Store signal.getsignal() of every signal before the first script. Afterwards restore the changed "
+        "handlers, and call setitimer(ITIMER_REAL, 0)."
     ),
     subject="engine",
 )

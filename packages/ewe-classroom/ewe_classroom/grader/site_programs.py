@@ -25,9 +25,8 @@ GATE_COUNT = 8
 GATES = ("never", "child", *(f"gate-{number}" for number in range(1, GATE_COUNT + 1)))
 EARLY_BYTES = 262144  # bytes that `talks-first` writes before it reads: four times the capacity of a pipe
 PROGRAM_SOURCE_TEXT = b"this is the source of a program\n"
-OUTSIDE_TEXT = (
-    "this program lies outside cgi-bin"  # no path of a request has this text, which a 404 may quote
-)
+# No path of a request has this text, since a 404 may quote the path.
+OUTSIDE_TEXT = "this program lies outside cgi-bin"
 
 PROGRAMS = {
     "hello": PRINT_HEAD + "echo 'Hello from a program.'\n",
