@@ -191,7 +191,7 @@ def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path)
     """A tenth is promised for the labs, not for a scheme of a lecturer or for some checks of a lab."""
     pool = scheme.load("pool")
     assert pool.starter_points == sum(item.points for item in pool.items) // 10
-    assert cli.keep_only(pool, ["progress"], False).starter_points is None
+    assert cli.keep_only(pool, ["progress"], measures_speed=False).starter_points is None
     own = tmp_path / "pool.toml"
     own.write_text('[[check]]\nname = "stop"\npoints = 90\n')
     assert scheme.load(str(own)).starter_points is None

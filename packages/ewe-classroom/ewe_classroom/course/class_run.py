@@ -208,15 +208,9 @@ def grade_in_locked_directory(
     plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
-    # The sticky bit marks a directory of several accounts, such as /tmp.
-    if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
-        raise ConfigError(
-            f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
-            " another one with --output"
-        )
+    close_results(plan.results)
     try:
         (plan.results / STUDENTS).mkdir(exist_ok=True)
-        plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
         given = given_files(plan)
         lab_digests = digests(plan, given)
     except OSError as reason:
@@ -253,6 +247,23 @@ def grade_in_locked_directory(
             result.again = True
             found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
+
+
+def close_results(results: Path) -> None:
+    """Close the results' directory to other accounts, so that no graded program with another account can read it.
+
+    Raises ConfigError for a directory that other accounts use.
+    """
+    try:
+        # The sticky bit marks a directory of several accounts, such as /tmp.
+        if results == results.parent or results.stat().st_mode & stat.S_ISVTX:
+            raise ConfigError(
+                f"{results}: other accounts use this directory, and the results are closed to them; choose"
+                " another one with --output"
+            )
+        results.chmod(0o700)
+    except OSError as reason:
+        raise ConfigError(f"{results}: {reason.strerror}; choose another directory with --output") from None
 
 
 def grade_with_time_left(

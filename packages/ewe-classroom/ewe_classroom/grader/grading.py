@@ -118,9 +118,8 @@ class Grading:
         self.limit_s = limit_s
         self.began = time.monotonic()  # of the run
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.waited_before_s: float | None = (
-            None  # of the grader for a processor, before the run; None: unknown
-        )
+        # For how long the grader had waited for a processor before the run; None: unknown.
+        self.waited_before_s: float | None = None
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
@@ -330,11 +329,7 @@ class Grading:
         return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
 
     def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
-        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start.
-
-        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
-        missing program, a fault of the grader.
-        """
+        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
         scene: Scene | None = None
         queued_before_s = queued_s(processes.tasks([os.getpid()]))
         self.fault = ""
@@ -350,46 +345,63 @@ class Grading:
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
-        except OutOfTime:
-            verdict.status, verdict.because = NOT_RUN, f"{self.limit_text()} within this check"
-        except MissingProgram as reason:
-            verdict.status, verdict.points = NOT_JUDGED, 0
-            verdict.because = f"{reason}. Its points do not count."
-        except NotStarted as problem:
-            verdict.status = FAILED
-            verdict.did, verdict.output = str(problem), problem.output
-            verdict.should = "start, and listen on the port that the command line names"
-        except NotJudged as reason:
-            verdict.status, verdict.because = NOT_JUDGED, str(reason)
-        except FailedExpectation as fault:
-            verdict.status = FAILED
-            self.fault = fault.name
-            verdict.sent = fault.sent or verdict.sent
-            verdict.did, verdict.should, verdict.because = fault.did, fault.should, fault.because
-        except HiddenProcess as hidden:
-            verdict.status, verdict.did = FAILED, str(hidden)
-            verdict.should = (
-                "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
-            )
-        except Exception:
-            note_fault_of_grader(verdict)
+        except Exception as reason:
+            self.note_reason(verdict, reason)
         if scene is not None:
             scene.close()
-            self.subject = scene.subject  # a scene may have started the server again
-            self.never_sleeps = scene.never_sleeps
-            verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
-            verdict.steps = scene.steps
-            if verdict.status != PASSED:
-                verdict.output = self.subject.log(OUTPUT_LINES)
-            if verdict.status == FAILED and scene.may_have_timed_out():
-                # end_subject() below ends the server's threads.
-                own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
-                scene.queued_s = own_s + queued_s(self.subject.tasks())
-            if self.record is not None:
-                self.write_replay(verdict)
+            self.note_scene(verdict, scene, queued_before_s)
         if item.check.fresh or verdict.status != PASSED:
             self.end_subject()
         return scene
+
+    def note_reason(self, verdict: Verdict, reason: Exception) -> None:
+        """Fill in the verdict of a check that has ended by an exception, which is being handled.
+
+        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
+        missing program. Any other exception is a fault of the grader.
+        """
+        match reason:
+            case FailedExpectation():
+                verdict.status = FAILED
+                self.fault = reason.name
+                verdict.sent = reason.sent or verdict.sent
+                verdict.did, verdict.should, verdict.because = reason.did, reason.should, reason.because
+            case NotStarted():
+                verdict.status = FAILED
+                verdict.did, verdict.output = str(reason), reason.output
+                verdict.should = "start, and listen on the port that the command line names"
+            case HiddenProcess():
+                verdict.status, verdict.did = FAILED, str(reason)
+                verdict.should = (
+                    "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
+                )
+            case NotJudged():
+                verdict.status, verdict.because = NOT_JUDGED, str(reason)
+            case MissingProgram():
+                verdict.status, verdict.points = NOT_JUDGED, 0
+                verdict.because = f"{reason}. Its points do not count."
+            case OutOfTime():
+                verdict.status, verdict.because = NOT_RUN, f"{self.limit_text()} within this check"
+            case _:
+                note_fault_of_grader(verdict)
+
+    def note_scene(self, verdict: Verdict, scene: Scene, queued_before_s: float) -> None:
+        """Take the evidence of a check from its scene, and the server with which the scene has ended.
+
+        queued_before_s: for how long the grader's threads had waited for a processor before the check.
+        """
+        self.subject = scene.subject  # a scene may have started the server again
+        self.never_sleeps = scene.never_sleeps
+        verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
+        verdict.steps = scene.steps
+        if verdict.status != PASSED:
+            verdict.output = self.subject.log(OUTPUT_LINES)
+        if verdict.status == FAILED and scene.may_have_timed_out():
+            # Now, since the caller ends the server and its threads.
+            own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
+            scene.queued_s = own_s + queued_s(self.subject.tasks())
+        if self.record is not None:
+            self.write_replay(verdict)
 
     def run_speed(self, verdict: Verdict) -> dict[str, object] | None:
         """Measure the speed beside the reference; fill in the verdict. Return the figures, or None without any."""
