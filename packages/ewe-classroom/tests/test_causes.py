@@ -203,7 +203,7 @@ def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.Mon
     monkeypatch.setattr(conditional, "put", lambda *_: None)
     monkeypatch.setattr(conditional, "validators", lambda *_: ('"tag"', ""))
     monkeypatch.setattr(conditional, "exchange", lambda *_: response)
-    monkeypatch.setattr(conditional, "expect", lambda *_: response)
+    monkeypatch.setattr(conditional, "expect", lambda *_, **__: response)
     monkeypatch.setattr(conditional, "ask", lambda *_: None)
     scene, client = ScriptedScene(), ScriptedClient("client 1", is_answered=False)
     client.reader = ResponseSplitter()  # type: ignore[attr-defined]

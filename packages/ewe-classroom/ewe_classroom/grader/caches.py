@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
@@ -31,6 +32,17 @@ MAX_GROWTH_BYTES = 24 << 20
 BEFORE_CACHING_S = 0.1
 CACHE_CHECK_S = 1.1  # a cache that checks a file once a second has checked it by then
 NS_PER_S = 10**9
+
+
+class FileChange(NamedTuple):
+    """One change of a file. changed_ns: its new modification time.
+
+    because: the likely cause if the server does not notice the change.
+    """
+
+    content: bytes
+    changed_ns: int
+    because: str
 
 
 def bytes_read(scene: Scene) -> int:
@@ -112,24 +124,23 @@ def exchange_after_change(
 )
 def fresh_file(scene: Scene) -> None:
     base = CHANGED_S * NS_PER_S
-    # The contents, the modification time, and the likely cause if the server does not notice this change. The last
-    # three contents have the same size.
+    # The last three contents have the same size.
     changes = [
-        (b"the first text\n", base, ""),
-        (
+        FileChange(b"the first text\n", base, because=""),
+        FileChange(
             b"another, longer text\n",
             base + 10 * NS_PER_S,
-            "the cache does not check whether the file has changed",
+            because="the cache does not check whether the file has changed",
         ),
-        (
+        FileChange(
             b"AND AGAIN, the same\n\n",
             base + 10 * NS_PER_S + 300_000_000,
-            "the cache or the tag uses whole seconds only: compare st_mtime_ns",
+            because="the cache or the tag uses whole seconds only: compare st_mtime_ns",
         ),
-        (
+        FileChange(
             b"from an old backup..\n",
             base - DAY_S * NS_PER_S,
-            "the cache looks for a newer file, but an older file is a change, too",
+            because="the cache looks for a newer file, but an older file is a change, too",
         ),
     ]
     may_be_late = scene.options.get("within") == "second"

@@ -162,24 +162,18 @@ class Grading:
     def run(self) -> Report:
         """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
         report = self.report()
-        if self.start_command.language == "go" and any(
-            item.check.name in BUILDS_AGAIN for item in self.scheme.items
-        ):
+        checks = {item.check.name for item in self.scheme.items}
+        if self.start_command.language == "go" and checks.intersection(BUILDS_AGAIN):
             # The first build with the race detector takes a minute, which is not the student's.
             go_cache.warm_up(own_account=self.limits.account is None)
         self.waited_before_s = processes.waited_s()
         self.began = time.monotonic()
         self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())
-        # The verdict of the speed, which is the last one, has no item: its partner is None.
-        pairs = list(zip_longest(report.verdicts, self.scheme.items))
-        needed = {name for item in self.scheme.items for name in item.needs}
-        # False comes before True, and sort() keeps the order of equal keys.
-        pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
         # Verdicts that depend on checks that have not run yet.
         waiting: list[tuple[Item | None, Verdict]] = []
         try:
-            for verdict, item in pairs:
+            for item, verdict in self.in_order(report.verdicts):
                 began = time.monotonic()
                 if began > self.deadline:
                     verdict.because = self.limit_text()
@@ -187,9 +181,7 @@ class Grading:
                     report.speed = self.run_speed(verdict)
                 else:
                     self.run_check(item, verdict)
-                    if verdict.status == FAILED:
-                        for name in filter(None, (verdict.name, self.fault)):
-                            self.findings.faults.setdefault(name, verdict.name)
+                    self.note_faults(verdict)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.restless = self.never_sleeps
                 self.update_times(report)
@@ -200,6 +192,22 @@ class Grading:
             self.end_subject()
         report.finished = True
         return report
+
+    def in_order(self, verdicts: list[Verdict]) -> list[tuple[Item | None, Verdict]]:
+        """Return the verdicts with their items in the order of the run: FIRST_CHECK, the needed checks, the others.
+
+        The verdict of the speed, which is the last one, has no item: None.
+        """
+        pairs = list(zip_longest(self.scheme.items, verdicts))
+        needed = {name for item in self.scheme.items for name in item.needs}
+        # False comes before True, and sorted() keeps the order of equal keys.
+        return sorted(pairs, key=lambda pair: (pair[1].name != FIRST_CHECK, pair[1].name not in needed))
+
+    def note_faults(self, verdict: Verdict) -> None:
+        """Note for later checks that a check has failed, and by which fault: the first that meets it pays for it."""
+        if verdict.status == FAILED:
+            for name in filter(None, (verdict.name, self.fault)):
+                self.findings.faults.setdefault(name, verdict.name)
 
     def update_times(self, report: Report) -> None:
         """Write into a report how long the run has taken, and how long the grader has waited for a processor."""
