@@ -23,6 +23,7 @@ import inspect
 import sys
 import tempfile
 import textwrap
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -122,8 +123,9 @@ def check(
 def graded(arguments: list[str]) -> Graded:
     """Run the grader until it ends; return the result. Raises GradingFailed."""
     with Grader(arguments) as grader:
-        *_, report = grader.reports()  # the latest report again and again; the last one is complete
-    return Graded(report)
+        # The latest report again and again: only the last one, which is complete, stays in memory.
+        reports = deque(grader.reports(), maxlen=1)
+    return Graded(reports.pop())
 
 
 def source_of(cls: type) -> str:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -915,6 +916,22 @@ def test_manual_marks_without_keys_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "manual.csv", "Name,x (of 2)\nAda,1\n")
     with pytest.raises(ConfigError, match="no column 'key'"):
         marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), [])
+
+
+def test_a_full_disk_keeps_the_manual_marks(tmp_path: Path) -> None:
+    """A new student makes the file longer: cut, it would have lost the marks of others."""
+    names = [f"student {number}" for number in range(100)]
+    kept = "key,x (of 2)\n" + "".join(f"{name},1\n" for name in names)
+    put(tmp_path / "manual.csv", kept)
+    graded = [GradedHandIn(HandIn(name, name)) for name in [*names, "new"]]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="File too large"):
+            marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), graded)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "manual.csv").read_text() == kept
 
 
 def test_checks_that_were_not_run_are_a_remark() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from random import choice
@@ -20,7 +22,7 @@ from ewe.processors.base import Processor
 from ewe_classroom import check
 from ewe_classroom.grader.apart import Grader, GradingFailed
 from ewe_classroom.grader.verdicts import NOT_JUDGED, PASSED, Report, Verdict
-from ewe_classroom.notebook import Graded, source_of
+from ewe_classroom.notebook import Graded, graded, source_of
 from ewe_classroom.pytest_plugin import Checks
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
@@ -167,6 +169,26 @@ class UsesStates(Processor):
 def test_a_submission_without_a_verdict_earns_nothing() -> None:
     """It could not be started, and only its speed was to be measured."""
     assert Graded(Report("pool", "The pool", "server.py", [], refused="not Python")).of(10) == 0
+
+
+def test_a_notebook_keeps_only_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 of them come in a second, each with the timelines of all checks."""
+    earlier: list[weakref.ref[Report]] = []
+
+    def reports(grader: Grader) -> Iterator[Report]:
+        for number in range(3):
+            assert sum(reference() is not None for reference in earlier) <= 1
+            yield new_report(number)
+
+    def new_report(number: int) -> Report:
+        report = Report("pool", "The pool", str(number), [])
+        earlier.append(weakref.ref(report))
+        return report
+
+    monkeypatch.setattr(Grader, "__init__", lambda self, arguments: None)
+    monkeypatch.setattr(Grader, "close", lambda self: None)
+    monkeypatch.setattr(Grader, "reports", reports)
+    assert graded(["server.py"]).report.subject == "2"
 
 
 @pytest.mark.starts_processes

@@ -18,8 +18,9 @@ from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
 from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.located import locate_submission
+from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sandbox import SubjectAccount
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
 
 # The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
@@ -102,6 +103,21 @@ def test_the_copy_for_the_explorer_replaces_directories_of_any_depth(tmp_path: P
     scene = SimpleNamespace(subject=SimpleNamespace(output=tmp_path / "output"))
     directory = queue_races.copy_of_submission(cast(Scene, scene), source)
     assert os.listdir(directory) == ["server.py"]
+
+
+def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
+    """Of each response, the record has the beginning."""
+    pieces = [b"HTTP/1.1 200 OK\r\n", b"Content-Length: 15\r\n\r\n", b"HTTP/", b"HTTP/", b"HTTP/"]
+    waiting = iter([*pieces, *pieces[:1], b"HTTP/", b"HTTP/"])
+    notes: list[dict[str, Any]] = []
+    client = object.__new__(SceneClient)
+    client.name, client.received, client.reader = "A", 0, ResponseSplitter()
+    client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
+    client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
+    for _ in range(8):
+        client.receive()
+    assert [note["bytes"] for note in notes if note["do"] == "got"] == ["HTTP/1.1 200 OK\r\n"] * 2
+    assert len(client.answers) == 1
 
 
 def test_a_process_that_has_ended_has_read_no_byte() -> None:

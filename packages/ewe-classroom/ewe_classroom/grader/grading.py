@@ -204,7 +204,7 @@ class Grading:
         return sorted(pairs, key=lambda pair: (pair[1].name != FIRST_CHECK, pair[1].name not in needed))
 
     def note_faults(self, verdict: Verdict) -> None:
-        """Note for later checks that a check has failed, and by which fault: the first that meets it pays for it."""
+        """Note for later checks that this one has failed, and by which fault, if no earlier one failed by it."""
         if verdict.status == FAILED:
             for name in filter(None, (verdict.name, self.fault)):
                 self.findings.faults.setdefault(name, verdict.name)

@@ -123,6 +123,10 @@ class ResponseSplitter:
             return decoder.rest if self.fault else b""
         return bytes(self.body) + self.reader.buffer
 
+    def between_responses(self) -> bool:
+        """Return whether the next byte begins a response: nothing is left of the bytes that have arrived."""
+        return self.current is None and not self.fault and not self.buffer
+
     def feed(self, data: bytes) -> None:
         """Take bytes that have arrived, and make responses of them.
 

@@ -387,7 +387,8 @@ class SceneClient:
             # worker.
             self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
-        if self.received == 0 or data[:5] == b"HTTP/":  # the beginning of a response is enough for the record
+        # The beginning of a response is enough for the record.
+        if self.received == 0 or (data[:5] == b"HTTP/" and self.reader.between_responses()):
             self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
         self.received += len(data)
         answers_before = len(self.answers)
