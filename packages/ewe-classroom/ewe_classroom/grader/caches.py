@@ -44,6 +44,10 @@ class FileChange(NamedTuple):
     changed_ns: int
     because: str
 
+    def is_in(self, response: Response) -> bool:
+        """Return whether a response shows the file after this change."""
+        return response.status == 200 and response.body == self.content
+
 
 def bytes_read(scene: Scene) -> int:
     """Return the bytes that the server's processes have read together (processes.bytes_read())."""
@@ -145,29 +149,26 @@ def fresh_file(scene: Scene) -> None:
     ]
     may_be_late = scene.options.get("within") == "second"
     etag = ""
-    for content, changed_ns, because in changes:
-        put(scene, "/changing.txt", content, changed_ns)
-        response = exchange_after_change(
-            scene,
-            "/changing.txt",
-            lambda response, content=content: response.body == content,
-            may_be_late=may_be_late,
-        )
-        if response.status != 200 or response.body != content:
+    for change in changes:
+        put(scene, "/changing.txt", change.content, change.changed_ns)
+        response = exchange_after_change(scene, "/changing.txt", change.is_in, may_be_late=may_be_late)
+        if not change.is_in(response):
             scene.fail(
                 f"after the change, GET /changing.txt got status {response.status} and {response.body[:40]!r}",
-                f"send the present contents of the file: {content!r}",
-                because,
+                f"send the present contents of the file: {change.content!r}",
+                change.because,
             )
         tag, _ = validators(scene, "/changing.txt")
         if tag == etag:
             scene.fail(
                 f"two versions of /changing.txt have the ETag {tag}",
                 "give each version another tag: otherwise a client with the old version always gets 304",
-                because,
+                change.because,
             )
         if etag and exchange(scene, "/changing.txt", {"If-None-Match": etag}).status != 200:
-            scene.fail(f"after the change the old tag {etag} got no 200", "send the new version", because)
+            scene.fail(
+                f"after the change the old tag {etag} got no 200", "send the new version", change.because
+            )
         etag = tag
     (scene.site.root / "changing.txt").unlink()
     response = exchange_after_change(

@@ -83,10 +83,8 @@ def dump_goroutines(scene: Scene) -> list[Goroutine]:
     scene.note(do="signal", signal="SIGQUIT")
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
-    for pid in servers(scene):
-        processes.send_signal(
-            pid, signal.SIGQUIT
-        )  # the process may have ended with another one of the server
+    for pid in servers(scene):  # one may have ended with another one of the server
+        processes.send_signal(pid, signal.SIGQUIT)
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
     with scene.subject.output.open("rb") as output:
         output.seek(written_bytes)

@@ -422,9 +422,9 @@ def kill(pid: int) -> None:
 @contextlib.contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
     """Stop processes (SIGSTOP) while the block runs. The kernel goes on accepting connections for them."""
-    for pid in pids:
-        send_signal(pid, signal.SIGSTOP)
     try:
+        for pid in pids:
+            send_signal(pid, signal.SIGSTOP)
         yield
     finally:
         for pid in pids:
