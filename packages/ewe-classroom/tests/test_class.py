@@ -22,10 +22,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from classroom_server import ZOO
+from classroom_server import ZOO, make_nested
 from support import needs
 from support.server import wait_until
 
@@ -323,6 +324,16 @@ def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch:
         submissions.read(tmp_path)
 
 
+@pytest.mark.parametrize("seconds", [1e12, 1e17])
+def test_a_time_of_change_that_no_calendar_has_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A tmpfs keeps any number that an archive has given a file; ext4 does not."""
+    file = put(tmp_path / "server.py")
+    monkeypatch.setattr(Path, "lstat", lambda path: SimpleNamespace(st_mtime=seconds))
+    assert submissions.newest_change(file) is None
+
+
 @pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
 def test_a_time_that_cannot_be_is_none(text: str) -> None:
     assert submissions.time_of(text) is None
@@ -336,25 +347,13 @@ def test_a_folder_with_too_many_files_is_said(tmp_path: Path, monkeypatch: pytes
         files_of(HandIn("ada", "ada", [(tmp_path / "ada", "")]), tmp_path / "to")
 
 
-def nested(top: Path, levels: int) -> None:
-    """Make directories within each other, and a file in the last one."""
-    at = os.open(top, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=at)
-        below = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.close(os.open("server.py", os.O_WRONLY | os.O_CREAT, dir_fd=at))
-    os.close(at)
-
-
 @pytest.mark.parametrize("levels", [101, 3000])
 def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path: Path, levels: int) -> None:
     scratch = Scratch("ewe-nested-", str(tmp_path))
     try:
         put(Path(scratch.path) / "class" / "bo" / "server.py")
         (Path(scratch.path) / "class" / "ada").mkdir()
-        nested(Path(scratch.path) / "class" / "ada", levels)
+        make_nested(Path(scratch.path) / "class" / "ada", levels)
         ada, bo = submissions.read(Path(scratch.path) / "class").hand_ins
         assert files_of(bo, tmp_path / "bo") == {"server.py": PROGRAM}
         with pytest.raises(BadHandIn, match="more than 100 folders within each other"):

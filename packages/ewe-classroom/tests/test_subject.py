@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from classroom_server import make_nested
 from support.server import ROOT
 
 from ewe_classroom.grader import cli as grade_cli
@@ -93,13 +94,7 @@ def test_the_copy_for_the_explorer_replaces_directories_of_any_depth(tmp_path: P
     source.mkdir()
     (source / "server.py").touch()
     (tmp_path / "queue").mkdir()
-    descriptor = os.open(tmp_path / "queue", os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("deep", dir_fd=descriptor)
-        deeper = os.open("deep", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = deeper
-    os.close(descriptor)
+    make_nested(tmp_path / "queue", 1500)
     scene = SimpleNamespace(subject=SimpleNamespace(output=tmp_path / "output"))
     directory = queue_races.copy_of_submission(cast(Scene, scene), source)
     assert os.listdir(directory) == ["server.py"]
