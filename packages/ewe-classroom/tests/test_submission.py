@@ -279,11 +279,18 @@ def test_a_submission_cannot_signal_another_one() -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
-def test_a_build_that_fills_the_disk_ends(submission: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fill",
+    ["head -c 3000000 /dev/zero > fill", "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3"],
+    ids=["work", "removed"],
+)
+def test_a_build_that_fills_the_disk_ends(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch, fill: str
+) -> None:
     monkeypatch.setattr(submissions, "MAX_DISK_BYTES", 1 << 20)
     monkeypatch.setattr(submissions, "DISK_CHECK_EVERY_S", 0.1)
     with pytest.raises(BadSubject, match=r"its files take \d MB of the disk; the limit is 1 MB"):
-        submission.build("sh -c 'head -c 3000000 /dev/zero > fill; sleep 60'")
+        submission.build(f"sh -c '{fill}; sleep 60'")
 
 
 def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Path) -> None:
@@ -508,7 +515,7 @@ def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch
             at = below
         os.close(at)
         account = SubjectAccount("mine", os.geteuid(), os.getegid())
-        assert sandbox.disk_bytes_of(account, Path(scratch.path)) >= 1 << 20
+        assert sandbox.disk_bytes_of(account, Path(scratch.path), []) >= 1 << 20
     finally:
         scratch.close()
 
@@ -600,9 +607,14 @@ def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > /tmp/ewe-fill-$$; sleep 60", "its files take 2 MB"),
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > fill; sleep 60", "its files take 2 MB"),
+        (
+            "MAX_DISK_BYTES",
+            "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3; sleep 60",
+            "its files take 2 MB",
+        ),
         ("MAX_MEMORY_BYTES", "perl -e '$x = \"x\" x 9000000; sleep 60'", "MB of memory"),
     ],
-    ids=["tmp", "work", "memory"],
+    ids=["tmp", "work", "removed", "memory"],
 )
 def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     tmp_path: Path, limit: str, program: str, says: str

@@ -32,6 +32,7 @@ import pwd
 import re
 import signal
 import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -365,6 +366,24 @@ def visible_descriptors(pid: int) -> dict[int, str]:
     except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return {}
     return found
+
+
+def removed_files(pid: int) -> dict[tuple[int, int], os.stat_result]:
+    """Return the removed files that a process has open: (device, inode) -> status; {} if the process hides them."""
+
+    def look() -> dict[tuple[int, int], os.stat_result]:
+        found = {}
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                about = os.stat(f"/proc/{pid}/fd/{entry}")
+                if stat.S_ISREG(about.st_mode) and not about.st_nlink:
+                    found[about.st_dev, about.st_ino] = about
+        return found
+
+    try:
+        return look_inside(pid, look)
+    except OSError:
+        return {}
 
 
 def inode(target: str) -> str:

@@ -39,7 +39,7 @@ import socket
 import stat
 import struct
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,9 +227,15 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
     return found
 
 
-def disk_bytes_of(account: SubjectAccount, directory: Path) -> int:
-    """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES."""
-    used_bytes = 0
+def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int]) -> int:
+    """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES.
+
+    pids: processes whose removed files count, too. The disk keeps such a file as long as a process has it open.
+    """
+    removed = {key: about for pid in pids for key, about in processes.removed_files(pid).items()}
+    used_bytes = sum(
+        about.st_blocks * BLOCK_BYTES for about in removed.values() if about.st_uid == account.uid
+    )
     waiting = [str(directory), *(each.path for each in files_of(account))]
     # A stack, because os.walk() of Python 3.11 calls itself for each level. A program can make thousands of levels.
     while waiting:

@@ -413,7 +413,7 @@ class Subject:
         # The files of any other account may be older.
         if account is not None and account.is_own and time.monotonic() > self.next_disk_check:
             self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
-            used = disk_bytes_of(account, self.start_command.directory)
+            used = disk_bytes_of(account, self.start_command.directory, pids)
             if used > MAX_DISK_BYTES:
                 return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
         return ""

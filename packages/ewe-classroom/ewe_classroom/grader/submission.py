@@ -159,7 +159,9 @@ class Submission:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(min(left_s, DISK_CHECK_EVERY_S))
             if account is not None and account.is_own:
-                used_bytes = disk_bytes_of(account, Path(self.scratch.path))
+                # With leftover processes of the build, which the grader has adopted.
+                pids = processes.family(processes.children_of_grader())
+                used_bytes = disk_bytes_of(account, Path(self.scratch.path), pids)
                 if used_bytes > MAX_DISK_BYTES:
                     raise BadSubject(
                         f"{command}: its files take {used_bytes >> 20} MB of the disk; the limit is"
