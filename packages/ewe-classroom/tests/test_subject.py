@@ -58,7 +58,7 @@ def test_a_server_that_is_closed_has_no_process_left(tmp_path: Path) -> None:
 
 def test_the_last_lines_of_a_long_output_are_its_end() -> None:
     with tempfile.TemporaryFile() as errors:
-        errors.write(b"a line\n" * LOG_END_BYTES + b"the last one\n")
+        errors.write(b"a line\n" * 2 * LOG_END_BYTES + b"the last one\n")
         errors.flush()
         position = errors.seek(3)
         engine = object.__new__(EngineSubject)
