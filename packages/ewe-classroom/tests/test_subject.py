@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import pytest
 from classroom_server import make_nested
-from support.server import ROOT
 
 from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
+from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
@@ -49,9 +49,10 @@ print(processes.children_of_grader())
 @pytest.mark.starts_processes
 def test_a_server_that_is_closed_has_no_process_left(tmp_path: Path) -> None:
     """A process needs a moment to die, and would occupy the port of the next server."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_DIRECTORIES)}
     done = subprocess.run(
         [sys.executable, "-c", CLOSES, str(tmp_path)],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True, env=variables,
     )  # fmt: skip
     assert done.stdout == "[]\n"
 

@@ -26,6 +26,7 @@ from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import race_bursts, sandbox, scheme
 from ewe_classroom.grader import submission as submissions
+from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
     SandboxLimits,
@@ -662,9 +663,8 @@ def test_in_a_container_the_grader_looks_inside_a_process_of_another_account(
     program.write_bytes(Path(shutil.which("sleep") or "").read_bytes() + BUILD_INFO)
     program.chmod(mode)
     command = ["setpriv", "--bounding-set", "-sys_ptrace", sys.executable, "-c", SEES, str(program)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_DIRECTORIES)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert says in done.stdout, done.stderr
 
 
