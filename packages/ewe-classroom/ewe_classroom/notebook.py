@@ -23,6 +23,7 @@ import inspect
 import sys
 import tempfile
 import textwrap
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -122,55 +123,76 @@ def check(
 def graded(arguments: list[str]) -> Graded:
     """Run the grader until it ends; return the result. Raises GradingFailed."""
     with Grader(arguments) as grader:
-        *_, report = grader.reports()  # the latest report again and again; the last one is complete
-    return Graded(report)
+        # The latest report again and again: only the last one, which is complete, stays in memory.
+        reports = deque(grader.reports(), maxlen=1)
+    return Graded(reports.pop())
 
 
 def source_of(cls: type) -> str:
     """Return the text of a file with a class and the names that it uses from its module.
 
-    add() follows the names: a class may use a function, which uses a constant. Raises TypeError, ValueError.
+    Raises TypeError, ValueError.
     """
-    module = vars(sys.modules[cls.__module__])
-    imports: list[str] = []
-    parts: list[str] = []
-    seen: set[str] = set()
+    source = CollectedSource(cls)
+    source.add(cls.__name__, cls)
+    return source.text()
 
-    def add(name: str, value: Any) -> None:
-        """Add the definition of a name of the module, after the definitions that it depends on."""
-        if name in seen:
+
+class CollectedSource:
+    """The definitions of a class and of the names that it uses from its module (a notebook).
+
+    add() follows the names: a class may use a function, which uses a constant.
+    """
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.module = vars(sys.modules[cls.__module__])
+        self.imports: list[str] = []
+        self.parts: list[str] = []  # the definitions; each comes after those that it depends on
+        self.seen: set[str] = set()
+
+    def text(self) -> str:
+        return "\n".join(["from __future__ import annotations", *self.imports, "", *self.parts])
+
+    def add(self, name: str, value: Any) -> None:
+        """Add the definition of a name of the module, after the definitions that it depends on.
+
+        Raises TypeError, ValueError.
+        """
+        if name in self.seen:
             return
-        seen.add(name)  # before its own names: a function may call itself
+        self.seen.add(name)  # before its own names: a function may call itself
         home = getattr(value, "__module__", None)  # the module of its definition
         if isinstance(value, ModuleType):
-            imports.append(f"import {value.__name__} as {name}")
-        elif isinstance(value, FunctionType | type) and home == cls.__module__:
-            first_name = value.__name__
-            # `name` is a second name of the value: send = helper
-            if name != first_name and module.get(first_name) is value:
-                add(first_name, value)
-                parts.append(f"{name} = {first_name}\n")
-                return
-            source = textwrap.dedent(inspect.getsource(value))
-            for each in ast.walk(ast.parse(source)):
-                if isinstance(each, ast.Name) and each.id in module:
-                    add(each.id, module[each.id])
-            parts.append(source)
+            self.imports.append(f"import {value.__name__} as {name}")
+        elif isinstance(value, FunctionType | type) and home == self.cls.__module__:
+            self.add_definition(name, value)
         elif isinstance(value, float):
             # inf and nan are no literals.
-            parts.append(f"{name} = float('{float(value)!r}')\n")
+            self.parts.append(f"{name} = float('{float(value)!r}')\n")
         elif isinstance(value, CONSTANTS) and is_literal(value):
-            parts.append(f"{name} = {value!r}\n")
+            self.parts.append(f"{name} = {value!r}\n")
         elif home is not None and (imported := name_in_module(home, value)).isidentifier():
-            imports.append(f"from {home} import {imported} as {name}")
+            self.imports.append(f"from {home} import {imported} as {name}")
         else:
             raise ValueError(
-                f"{cls.__name__} uses {name}, an object of the notebook (type {type(value).__name__}) without a "
-                "source; create it inside the class"
+                f"{self.cls.__name__} uses {name}, an object of the notebook (type {type(value).__name__}) without "
+                "a source; create it inside the class"
             )
 
-    add(cls.__name__, cls)
-    return "\n".join(["from __future__ import annotations", *imports, "", *parts])
+    def add_definition(self, name: str, value: FunctionType | type) -> None:
+        """Add the source of a function or class of the module, and before it the names that it uses."""
+        first_name = value.__name__
+        # `name` is a second name of the value: send = helper
+        if name != first_name and self.module.get(first_name) is value:
+            self.add(first_name, value)
+            self.parts.append(f"{name} = {first_name}\n")
+            return
+        source = textwrap.dedent(inspect.getsource(value))
+        for each in ast.walk(ast.parse(source)):
+            if isinstance(each, ast.Name) and each.id in self.module:
+                self.add(each.id, self.module[each.id])
+        self.parts.append(source)
 
 
 def name_in_module(home: str, value: Any) -> str:

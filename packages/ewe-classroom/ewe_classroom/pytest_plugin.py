@@ -85,15 +85,16 @@ class Checks:
     def language(self, kind_name: str) -> str:
         """Return the language of the submission; "" if it cannot be run. Some checks are for some languages only.
 
-        kind_name: "server", "engine" or "data" (kinds.py), as the lab says.
+        kind_name: "server", "engine" or "data" (kinds.py), as the lab says. --ewe may name a directory, too.
         """
         from ewe_classroom.grader.kinds import kind
+        from ewe_classroom.grader.located import locate_submission
         from ewe_classroom.grader.subject import BadSubject
 
         option, subject_kind = self.config.option, kind(kind_name)
         try:
             if option.ewe_path is not None:
-                return subject_kind.from_path(option.ewe_path).language
+                return subject_kind.from_path(locate_submission(option.ewe_path, kind_name)).language
             return subject_kind.from_command(option.ewe_command).language
         except BadSubject:
             return ""

@@ -1,6 +1,6 @@
 """Programs that the tests of the classroom start: the grader, and a small correct server with threads.
 
-Also the processes of an account.
+Also the processes of an account, and directories within each other, as a student may make them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,18 @@ def run_grader(
     Tests of the command itself, and of what it imports, start GRADER.
     """
     return run_forked(directory, (*AS_ROOT, *arguments), timeout_s, "ewe_classroom.grader.cli")
+
+
+def make_nested(top: Path, levels: int) -> None:
+    """Make directories within each other, and an empty server.py in the last one. Path.mkdir() could not."""
+    at = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(os.open("server.py", os.O_WRONLY | os.O_CREAT, dir_fd=at))
+    os.close(at)
 
 
 def processes_of(uid: int) -> list[int]:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from ewe_classroom.grader import progress, race_bursts, workers
+from ewe_classroom.grader import conditional, progress, race_bursts, workers
 from ewe_classroom.grader.conversations import half_close, keep_alive
+from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sanitizers import Sanitized
 from ewe_classroom.grader.scene import (
     NO_LIMIT,
@@ -194,6 +195,22 @@ def test_a_server_that_has_ended(output: str, status: int | None, says: str) -> 
     process = SimpleNamespace(poll=lambda: status)
     scene.subject = cast(Subject, SimpleNamespace(log=lambda *_: output, process=process))
     assert says in scene.likely_reason() and bool(says) == bool(scene.likely_reason())
+
+
+def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the first connection that stays open: the responses before it were right."""
+    response = SimpleNamespace(fields={}, length=None, body=b"")
+    monkeypatch.setattr(conditional, "put", lambda *_: None)
+    monkeypatch.setattr(conditional, "validators", lambda *_: ('"tag"', ""))
+    monkeypatch.setattr(conditional, "exchange", lambda *_: response)
+    monkeypatch.setattr(conditional, "expect", lambda *_, **__: response)
+    monkeypatch.setattr(conditional, "ask", lambda *_: None)
+    scene, client = ScriptedScene(), ScriptedClient("client 1", is_answered=False)
+    client.reader = ResponseSplitter()  # type: ignore[attr-defined]
+    client.reader.feed(b"nonsense")  # type: ignore[attr-defined]
+    monkeypatch.setattr(scene, "client", lambda: client)
+    with pytest.raises(FailedExpectation, match="on one connection, GET /page"):
+        conditional.not_modified(scene)
 
 
 def bursts(at_once: int | None) -> race_bursts.Bursts:

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -21,10 +22,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from classroom_server import ZOO
+from classroom_server import ZOO, make_nested
 from support import needs
 from support.server import wait_until
 
@@ -322,6 +324,16 @@ def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch:
         submissions.read(tmp_path)
 
 
+@pytest.mark.parametrize("seconds", [1e12, 1e17])
+def test_a_time_of_change_that_no_calendar_has_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A tmpfs keeps any number that an archive has given a file; ext4 does not."""
+    file = put(tmp_path / "server.py")
+    monkeypatch.setattr(Path, "lstat", lambda path: SimpleNamespace(st_mtime=seconds))
+    assert submissions.newest_change(file) is None
+
+
 @pytest.mark.parametrize("text", ["2026-02-01T10:00:00+99:99", "2026-99-01T10:00:00Z", "soon"])
 def test_a_time_that_cannot_be_is_none(text: str) -> None:
     assert submissions.time_of(text) is None
@@ -335,18 +347,6 @@ def test_a_folder_with_too_many_files_is_said(tmp_path: Path, monkeypatch: pytes
         files_of(HandIn("ada", "ada", [(tmp_path / "ada", "")]), tmp_path / "to")
 
 
-def nested(top: Path, levels: int) -> None:
-    """Make directories within each other, and a file in the last one."""
-    at = os.open(top, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=at)
-        below = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.close(os.open("server.py", os.O_WRONLY | os.O_CREAT, dir_fd=at))
-    os.close(at)
-
-
 @pytest.mark.takes_time
 @pytest.mark.parametrize("levels", [101, 3000])
 def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path: Path, levels: int) -> None:
@@ -354,7 +354,7 @@ def test_folders_within_each_other_are_a_problem_of_their_student_alone(tmp_path
     try:
         put(Path(scratch.path) / "class" / "bo" / "server.py")
         (Path(scratch.path) / "class" / "ada").mkdir()
-        nested(Path(scratch.path) / "class" / "ada", levels)
+        make_nested(Path(scratch.path) / "class" / "ada", levels)
         ada, bo = submissions.read(Path(scratch.path) / "class").hand_ins
         assert files_of(bo, tmp_path / "bo") == {"server.py": PROGRAM}
         with pytest.raises(BadHandIn, match="more than 100 folders within each other"):
@@ -918,6 +918,22 @@ def test_manual_marks_without_keys_are_refused(tmp_path: Path) -> None:
         marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), [])
 
 
+def test_a_full_disk_keeps_the_manual_marks(tmp_path: Path) -> None:
+    """A new student makes the file longer: cut, it would have lost the marks of others."""
+    names = [f"student {number}" for number in range(100)]
+    kept = "key,x (of 2)\n" + "".join(f"{name},1\n" for name in names)
+    put(tmp_path / "manual.csv", kept)
+    graded = [GradedHandIn(HandIn(name, name)) for name in [*names, "new"]]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match="File too large"):
+            marks.read_manual(tmp_path, marks.MarkRules(manual={"x": 2.0}), graded)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "manual.csv").read_text() == kept
+
+
 def test_checks_that_were_not_run_are_a_remark() -> None:
     """The limit of a run is reached when a machine is busy, too, which is no fault of the student."""
     found = json.loads(json.dumps(report()))
@@ -1124,6 +1140,24 @@ def test_a_change_since_the_earlier_report_is_named(
     assert list(class_run.what_changed({} if earlier is None else {**now, **earlier}, now)) == said
     put(tmp_path / "given" / "conversation.py", "# another one\n")
     assert class_run.digests(plan, given)["given"] != rules["given"]
+
+
+def test_the_given_files_of_another_lab_are_removed(tmp_path: Path) -> None:
+    """conversation.c is given in the lab fork, and work in the lab serial: a solution would replace the work."""
+    for name, given in (
+        ("fork", {"conversation.c", "conversation.h", "Makefile"}),
+        ("serial", {"conversation.h", "Makefile"}),
+    ):
+        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, 1, 9.0)
+        assert set(os.listdir(class_run.given_files(plan) or "")) == given
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", "{}", "[" * 100_000])
+def test_a_file_in_place_of_a_report_is_no_report(tmp_path: Path, text: str) -> None:
+    """A server with the grader's account may write it, and kill the grader: it costs only its own row."""
+    with pytest.raises(ValueError):
+        class_run.read_report(put(tmp_path / "report.json", text))
+    assert class_run.kept_report(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,16 @@ def test_the_first_test_of_the_pool_shows_an_access_without_a_lock(tmp_path: Pat
 
 
 @pytest.mark.starts_processes
+def test_the_first_test_of_the_engine_says_that_the_engine_has_ended(tmp_path: Path) -> None:
+    assert cli.main(["solution", "engine", str(tmp_path)]) == 0
+    source = (tmp_path / "engine.py").read_text()
+    assert "traceback.print_exc()" in source
+    (tmp_path / "engine.py").write_text(source.replace("traceback.print_exc()", "os._exit(7)"))
+    done = first_test(tmp_path, "engine", "python")
+    assert "fails.py: the engine has ended without an end mark" in done.stdout and done.returncode == 1
+
+
+@pytest.mark.starts_processes
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("lab", "way"), MARKED)
 def test_the_first_test_fails_on_the_starter_alone(tmp_path: Path, lab: str, way: str) -> None:

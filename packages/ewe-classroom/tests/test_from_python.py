@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from random import choice
 from shlex import quote
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from classroom_server import COMMAND, PYTHON, ZOO
@@ -18,7 +22,8 @@ from ewe.processors.base import Processor
 from ewe_classroom import check
 from ewe_classroom.grader.apart import Grader, GradingFailed
 from ewe_classroom.grader.verdicts import NOT_JUDGED, PASSED, Report, Verdict
-from ewe_classroom.notebook import Graded, source_of
+from ewe_classroom.notebook import Graded, graded, source_of
+from ewe_classroom.pytest_plugin import Checks
 
 pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute beside a heavy load
 AS_ROOT = "root" if os.geteuid() == 0 else None
@@ -84,6 +89,15 @@ def test_a_verdict_that_waits_for_another_check_is_not_final(monkeypatch: pytest
     reports = [report(PASSED, waits=True), report(NOT_JUDGED, waits=False)]
     monkeypatch.setattr(Grader, "reports", lambda self: iter(reports))
     assert Grader.verdict(Grader.__new__(Grader), "idle-cpu").status == NOT_JUDGED
+
+
+def test_a_directory_has_the_checks_of_the_submission_in_it(tmp_path: Path) -> None:
+    """As in ewe-grade: without its language, a submission would lose the checks of that language."""
+    (tmp_path / "lab4").mkdir()
+    (tmp_path / "lab4" / "server.py").touch()
+    option = SimpleNamespace(ewe_path=str(tmp_path), ewe_command=None)
+    checks = Checks(cast(pytest.Config, SimpleNamespace(option=option)))
+    assert checks.language("server") == "python"
 
 
 def test_the_plugin_is_registered() -> None:
@@ -155,6 +169,26 @@ class UsesStates(Processor):
 def test_a_submission_without_a_verdict_earns_nothing() -> None:
     """It could not be started, and only its speed was to be measured."""
     assert Graded(Report("pool", "The pool", "server.py", [], refused="not Python")).of(10) == 0
+
+
+def test_a_notebook_keeps_only_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 of them come in a second, each with the timelines of all checks."""
+    earlier: list[weakref.ref[Report]] = []
+
+    def reports(grader: Grader) -> Iterator[Report]:
+        for number in range(3):
+            assert sum(reference() is not None for reference in earlier) <= 1
+            yield new_report(number)
+
+    def new_report(number: int) -> Report:
+        report = Report("pool", "The pool", str(number), [])
+        earlier.append(weakref.ref(report))
+        return report
+
+    monkeypatch.setattr(Grader, "__init__", lambda self, arguments: None)
+    monkeypatch.setattr(Grader, "close", lambda self: None)
+    monkeypatch.setattr(Grader, "reports", reports)
+    assert graded(["server.py"]).report.subject == "2"
 
 
 @pytest.mark.starts_processes

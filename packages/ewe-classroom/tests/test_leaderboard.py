@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from classroom_server import make_nested
 
+from ewe.scratch import remove
 from ewe_classroom.course import cli
 from ewe_classroom.course.leaderboard import pseudonyms
 from ewe_classroom.course.leaderboard_page import ticks
@@ -88,6 +90,20 @@ def test_a_file_that_a_student_has_made_up_is_left_out(
     (directory / "made-up.json").write_text(text)
     assert board(str(directory), "--html", str(directory / "board.html")) == 0
     assert "made-up.json: not a file that ewe-grade --json has written; left out" in capsys.readouterr().err
+
+
+def test_a_student_with_folders_of_any_depth_stops_no_leaderboard(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Path.rglob() of Python 3.11 calls itself for each level."""
+    top = directory / "dee"
+    top.mkdir()
+    try:
+        make_nested(top, 1500)
+        assert board(str(directory)) == 0
+        assert "Ada" in capsys.readouterr().out
+    finally:
+        remove(str(top))
 
 
 def test_a_fifo_of_a_student_keeps_no_leaderboard_waiting(

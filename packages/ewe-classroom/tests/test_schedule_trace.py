@@ -32,8 +32,8 @@ def story(tmp_path: Path, text: str = LINES) -> trace.TraceOrder:
     return trace.read(file)
 
 
-def seen() -> trace.TraceOrder:
-    return trace.TraceOrder([1, 2, 3], [1, 2], [1], [3], {2: "1"})
+def seen() -> trace.ObservedOrder:
+    return trace.ObservedOrder([1, 2, 3], [1, 2], [1], [3], predecessors={2: 1})
 
 
 def test_a_trace_that_tells_what_the_clients_saw(tmp_path: Path) -> None:

@@ -330,7 +330,9 @@ LETTER = """
 from server import response_of
 print(response_of("X-Name: \u00c5sa\\n\\nbody".encode(), None, "").status)
 """
-NO_CONTENT = "from web import Response, encode\nprint(encode(Response(204, b'x'), True, False))"
+NO_CONTENT = (
+    "from web import Response, encode\nprint(encode(Response(204, b'x'), keeps_open=True, is_head=False))"
+)
 NAME_OF_SERVER = """
 from server import variables
 from web import Request
@@ -483,7 +485,7 @@ def test_a_cgi_program_may_send_fields_in_utf8_and_no_content(
     server = of_lab("cgi", "server", monkeypatch, tmp_path)
     output = "Status: 204\r\nX-Name: Å, à\r\n\r\nnot a body".encode()
     response = server.response_of(output, None, str(tmp_path))
-    encoded = sys.modules["web"].encode(response, True, False)
+    encoded = sys.modules["web"].encode(response, keeps_open=True, is_head=False)
     assert encoded == "HTTP/1.1 204 No Content\r\nX-Name: Å, à\r\nConnection: keep-alive\r\n\r\n".encode()
 
 

@@ -26,6 +26,7 @@ from ewe.scratch import Scratch
 from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import race_bursts, sandbox, scheme
 from ewe_classroom.grader import submission as submissions
+from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
     SandboxLimits,
@@ -37,7 +38,7 @@ from ewe_classroom.grader.sandbox import (
 )
 from ewe_classroom.grader.sanitizers import detector_named, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
-from ewe_classroom.grader.sources import SourceFiles, find_sources
+from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject
 from ewe_classroom.grader.submission import Submission
 
@@ -279,11 +280,18 @@ def test_a_submission_cannot_signal_another_one() -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
-def test_a_build_that_fills_the_disk_ends(submission: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fill",
+    ["head -c 3000000 /dev/zero > fill", "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3"],
+    ids=["work", "removed"],
+)
+def test_a_build_that_fills_the_disk_ends(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch, fill: str
+) -> None:
     monkeypatch.setattr(submissions, "MAX_DISK_BYTES", 1 << 20)
     monkeypatch.setattr(submissions, "DISK_CHECK_EVERY_S", 0.1)
     with pytest.raises(BadSubject, match=r"its files take \d MB of the disk; the limit is 1 MB"):
-        submission.build("sh -c 'head -c 3000000 /dev/zero > fill; sleep 60'")
+        submission.build(f"sh -c '{fill}; sleep 60'")
 
 
 def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Path) -> None:
@@ -349,10 +357,10 @@ def test_without_a_file_for_the_locks_an_account_is_found_all_the_same(
 # machine would else kill them one by one.
 GRADES = """
 import resource, sys
-from ewe_classroom.grader import cli, subject, submission
+from ewe_classroom.grader import cli, sandbox, subject
 
 subject.START_TIMEOUT_S = 1.0
-subject.MAX_KILL_ROUNDS = submission.MAX_KILL_ROUNDS = 8
+sandbox.MAX_KILL_ROUNDS = 8
 resource.setrlimit(resource.RLIMIT_NPROC, (200, 200))
 sys.exit(cli.main())
 """
@@ -509,7 +517,7 @@ def test_directories_of_any_depth_count_for_the_disk(tmp_path: Path, monkeypatch
             at = below
         os.close(at)
         account = SubjectAccount("mine", os.geteuid(), os.getegid())
-        assert sandbox.disk_bytes_of(account, Path(scratch.path)) >= 1 << 20
+        assert sandbox.disk_bytes_of(account, Path(scratch.path), []) >= 1 << 20
     finally:
         scratch.close()
 
@@ -601,9 +609,14 @@ def test_a_path_to_be_hidden_exists(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > /tmp/ewe-fill-$$; sleep 60", "its files take 2 MB"),
         ("MAX_DISK_BYTES", "head -c 3000000 /dev/zero > fill; sleep 60", "its files take 2 MB"),
+        (
+            "MAX_DISK_BYTES",
+            "exec 3> fill; rm fill; head -c 3000000 /dev/zero >&3; sleep 60",
+            "its files take 2 MB",
+        ),
         ("MAX_MEMORY_BYTES", "perl -e '$x = \"x\" x 9000000; sleep 60'", "MB of memory"),
     ],
-    ids=["tmp", "work", "memory"],
+    ids=["tmp", "work", "removed", "memory"],
 )
 def test_a_server_that_uses_too_much_before_it_listens_is_ended(
     tmp_path: Path, limit: str, program: str, says: str
@@ -623,13 +636,14 @@ def test_a_server_that_uses_too_much_before_it_listens_is_ended(
 # As in a container of Docker: its root has no CAP_SYS_PTRACE.
 SEES = """
 import subprocess, sys
-from ewe_classroom.grader import processes
+from ewe_classroom.grader import goroutines, processes
 from ewe_classroom.grader.sandbox import SandboxLimits, own_account
 
 limits = SandboxLimits(own_account())
 with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=limits) as sleep:
     try:
         print(processes.descriptors(sleep.pid)[0], processes.memory_share(sleep.pid) > 0)
+        print(processes.bytes_read(sleep.pid) > 0, goroutines.is_go(sleep.pid))
     except processes.HiddenProcess as hidden:
         print(hidden)
     finally:
@@ -640,19 +654,19 @@ with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=
 @pytest.mark.needs("root")
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    ("mode", "says"), [(0o755, "/dev/null True"), (0o711, "keeps the grader from reading")]
+    ("mode", "says"), [(0o755, "/dev/null True\nTrue True\n"), (0o711, "keeps the grader from reading")]
 )
-def test_in_a_container_the_grader_sees_the_descriptors_of_another_account(
+def test_in_a_container_the_grader_looks_inside_a_process_of_another_account(
     tmp_path: Path, mode: int, says: str
 ) -> None:
     program = tmp_path / "sleep"
-    shutil.copy(shutil.which("sleep") or "", program)
+    # The mark of Go's linker at the end of a program changes nothing but the answer of is_go().
+    program.write_bytes(Path(shutil.which("sleep") or "").read_bytes() + BUILD_INFO)
     program.chmod(mode)
     command = ["setpriv", "--bounding-set", "-sys_ptrace", sys.executable, "-c", SEES, str(program)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert says in done.stdout
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_DIRECTORIES)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert says in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("handed_in", [True, False])

@@ -63,7 +63,7 @@ def grade(options: argparse.Namespace) -> int:
     class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
     results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
     for name in result_files(options, rules):
-        check_writable(results / name, overwrites=True)
+        check_writable(results / name)
     with unpacked(options.folder) as folder:
         layout = submissions.read(folder, variant.work[0], results)
         count = len(layout.hand_ins)

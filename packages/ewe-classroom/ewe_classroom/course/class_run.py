@@ -208,15 +208,9 @@ def grade_in_locked_directory(
     plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
-    # The sticky bit marks a directory of several accounts, such as /tmp.
-    if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
-        raise ConfigError(
-            f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
-            " another one with --output"
-        )
+    close_results(plan.results)
     try:
         (plan.results / STUDENTS).mkdir(exist_ok=True)
-        plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
         given = given_files(plan)
         lab_digests = digests(plan, given)
     except OSError as reason:
@@ -253,6 +247,23 @@ def grade_in_locked_directory(
             result.again = True
             found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
+
+
+def close_results(results: Path) -> None:
+    """Close the results' directory to other accounts, so that no graded program with another account can read it.
+
+    Raises ConfigError for a directory that other accounts use.
+    """
+    try:
+        # The sticky bit marks a directory of several accounts, such as /tmp.
+        if results == results.parent or results.stat().st_mode & stat.S_ISVTX:
+            raise ConfigError(
+                f"{results}: other accounts use this directory, and the results are closed to them; choose"
+                " another one with --output"
+            )
+        results.chmod(0o700)
+    except OSError as reason:
+        raise ConfigError(f"{results}: {reason.strerror}; choose another directory with --output") from None
 
 
 def grade_with_time_left(
@@ -338,7 +349,10 @@ def given_files(plan: ClassPlan) -> Path | None:
     if not plan.variant.given:
         return None
     directory = plan.results / "given"
-    directory.mkdir(exist_ok=True)
+    # The last run may have graded another lab. Its given files may be the work of this one, and ewe-grade would
+    # grade them in place of the student's.
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
     texts = plan.lab.files(plan.variant, solved=True)
     for name in plan.variant.given:
         (directory / name).write_text(texts[name], encoding="utf-8")
@@ -439,12 +453,19 @@ def what_changed(earlier: dict[str, Any], now: dict[str, Any]) -> tuple[str, ...
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return the table of a report of ewe-grade. Raises OSError, ValueError."""
+    """Return the table of a report of ewe-grade. Raises OSError, ValueError.
+
+    A server with the grader's account could write the file itself. The grading of the class must not end by that.
+    """
     with path.open("rb") as file:
-        table = json.loads(file.read(MAX_REPORT_BYTES))
-    if table.get("format") != "ewe-grade/1":
+        text = file.read(MAX_REPORT_BYTES)
+    try:
+        table = json.loads(text)
+    except RecursionError:  # thousands of brackets
+        raise ValueError("not a report") from None
+    if not isinstance(table, dict) or table.get("format") != "ewe-grade/1":
         raise ValueError("another format")
-    return dict(table)
+    return table
 
 
 def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None) -> Iterator[GradedHandIn]:

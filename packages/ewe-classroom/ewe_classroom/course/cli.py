@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ewe_classroom.course.labs import Lab, LabVariant
     from ewe_classroom.course.questions import Question
 
+    Commands = argparse._SubParsersAction[RaisingParser]
+
 DESCRIPTION = "Labs on concurrency: assignments, starters, solutions, and packs for the platform of a course."
 
 
@@ -38,6 +40,14 @@ def parser() -> RaisingParser:
     command_parser = RaisingParser(prog="ewe-course", description=DESCRIPTION, allow_abbrev=False)
     command_parser.add_argument("--version", action="version", version=f"ewe-course {__version__}")
     commands = command_parser.add_subparsers(metavar="COMMAND", required=True, parser_class=RaisingParser)
+    # In the order of the help.
+    for add in (add_texts, add_pack, add_measurements, add_leaderboard, add_grade):
+        add(commands)
+    return command_parser
+
+
+def add_texts(commands: Commands) -> None:
+    """Add the commands that show or write the texts of labs: list, show, new and solution."""
     command = commands.add_parser("list", help="the labs, in the order of the course")
     command.set_defaults(run=show_list)
     command = commands.add_parser("show", help="a lab's assignment")
@@ -62,6 +72,9 @@ def parser() -> RaisingParser:
         add_language(command)
         if name == "new":
             add_locale(command)
+
+
+def add_pack(commands: Commands) -> None:
     command = commands.add_parser("pack", help="write the files with which a course's platform grades a lab")
     command.set_defaults(run=pack)
     command.add_argument("lab")
@@ -83,6 +96,10 @@ def parser() -> RaisingParser:
         help="wheels for the pack, in place of those that are built from the clone or downloaded",
     )
     add_language(command)
+
+
+def add_measurements(commands: Commands) -> None:
+    """Add the commands measure and questions."""
     command = commands.add_parser("measure", help="measure a server; the lab's questions use the results")
     command.set_defaults(run=measure)
     command.add_argument("lab")
@@ -106,6 +123,9 @@ def parser() -> RaisingParser:
         "--answers", action="store_true", help="also show the right answers, for the person who marks"
     )
     command.add_argument("--mark", nargs="+", type=float, metavar="NUMBER", help="mark the answers, in order")
+
+
+def add_leaderboard(commands: Commands) -> None:
     command = commands.add_parser(
         "leaderboard", help="make a table of the speeds that ewe-grade has measured"
     )
@@ -124,6 +144,9 @@ def parser() -> RaisingParser:
     command.add_argument(
         "--names", type=Path, metavar="FILE", help="write the names with their pseudonyms, as CSV"
     )
+
+
+def add_grade(commands: Commands) -> None:
     command = commands.add_parser(
         "grade", help="grade a class: the table of marks, the page of the class, a page for each student"
     )
@@ -163,7 +186,6 @@ def parser() -> RaisingParser:
         default="",
         help="the servers' account, if the grader is root [a separate one]",
     )
-    return command_parser
 
 
 def add_language(command: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ewe.config.messages import ConfigError
+from ewe_classroom.course.submissions import all_paths
 from ewe_classroom.grader.formats import rate_of_claim
 
 FORMAT = "ewe-grade/1"
@@ -99,7 +100,7 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
             f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
     found: dict[str, LeaderboardEntry] = {}
-    for path in sorted(directory.rglob("*.json")):
+    for path in sorted(each for each in all_paths(directory) if each.suffix == ".json"):
         try:
             entry = entry_of(path)
         except (OSError, *BAD_CONTENTS) as reason:

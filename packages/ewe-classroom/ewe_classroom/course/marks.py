@@ -41,6 +41,7 @@ from typing import Any
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.course.class_run import GradedHandIn
 from ewe_classroom.course.leaderboard import as_csv, no_formula
+from ewe_classroom.grader.formats import write
 
 DAY_S = 86400.0
 MANUAL_FILE = "manual.csv"
@@ -292,13 +293,16 @@ def decoded(data: bytes) -> str:
 
 
 def write_if_new(path: Path, text: str) -> None:
-    """Write a file, unless it has these contents already. Raises ConfigError."""
+    """Replace a file as a whole, unless it has these contents already. Raises ConfigError.
+
+    manual.csv holds work of the lecturer, which a full disk must not cut.
+    """
     try:
-        data = text.encode("utf-8")
-        if not path.exists() or path.read_bytes() != data:
-            path.write_bytes(data)
+        is_new = not path.exists() or path.read_bytes() != text.encode("utf-8", errors="replace")
     except OSError as reason:
         raise ConfigError(f"{path}: {reason.strerror}") from None
+    if is_new:
+        write(path, text)
 
 
 def shown_number(value: float | None) -> str:

@@ -26,7 +26,7 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course import other_measurements
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.formats import write
-from ewe_classroom.grader.load import STATUS_DIGITS
+from ewe_classroom.grader.responses import STATUS_DIGITS
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.subject import ServedFiles, StartCommand, Subject
 

@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
@@ -342,18 +343,26 @@ def newest_change(path: Path) -> datetime | None:
     times = [each.lstat().st_mtime for each in files]
     try:
         return datetime.fromtimestamp(max(times), UTC) if times else None
-    except (ValueError, OverflowError):  # a year above 9999
+    except (ValueError, OverflowError, OSError):  # a year above 9999, or above 2**31
         return None
 
 
 def walk(directory: Path) -> Iterator[Path]:
-    """Yield at most MAX_FILES + 1 files and directories below a directory; follow no link.
+    """Return the first MAX_FILES + 1 paths of all_paths().
 
-    One more than the limit, so that a caller can see that there are too many. A directory comes before its
-    contents. A link to a directory counts as a file. Paths that are too long for the system are left out.
+    One more than the limit, so that a caller can see that there are too many.
     """
-    count = 0
-    # A stack, because os.walk() of Python 3.11 calls itself for each level, and a student can nest thousands.
+    return islice(all_paths(directory), MAX_FILES + 1)
+
+
+def all_paths(directory: Path) -> Iterator[Path]:
+    """Yield the files and directories below a directory; follow no link, and leave out IGNORED_FOLDERS.
+
+    A directory comes before its contents. A link to a directory counts as a file. Paths that are too long for the
+    system are left out.
+    """
+    # A stack, because os.walk() and Path.rglob() of Python 3.11 call themselves for each level, and a student can
+    # nest thousands.
     waiting = [str(directory)]
     while waiting:
         try:
@@ -367,11 +376,7 @@ def walk(directory: Path) -> Iterator[Path]:
             continue
         folders = sorted(path for path, name, is_dir in entries if is_dir and name not in IGNORED_FOLDERS)
         files = sorted(path for path, _, is_dir in entries if not is_dir)
-        for path in (*folders, *files):
-            count += 1
-            if count > MAX_FILES + 1:
-                return
-            yield Path(path)
+        yield from map(Path, (*folders, *files))
         waiting += reversed(folders)
 
 

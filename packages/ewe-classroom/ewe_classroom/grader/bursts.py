@@ -19,10 +19,6 @@ Read next: ../labs/pool/text.md, and queue_races.py, which runs the queue alone 
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.progress import IDLE_CLIENTS, LIMIT_MEANINGS
@@ -43,37 +39,25 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
 
     The server goes on before this function returns.
     """
-    pids = scene.subject.running()
     scene.note(do="signal", signal="SIGSTOP")
-    send_signal(pids, signal.SIGSTOP)
-    try:
+    with processes.stopped(scene.subject.running()):
         clients = [scene.hold("half", f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
         clients.append(scene.client(names[-1]).ask("/39.txt", Connection="close"))
-        # The kernel accepts connections and bytes for a stopped server. The clients need no more than a moment.
+        # The kernel needs no more than a moment for the clients.
         for _ in range(MAX_PUMPS):
             if all(client.connected and not client.outbox for client in clients):
                 break
             scene.pump(PUMP_S)
-    finally:
         scene.note(do="signal", signal="SIGCONT")
-        send_signal(pids, signal.SIGCONT)
     return clients
-
-
-def send_signal(pids: list[int], number: int) -> None:
-    """Send a signal to each of these processes that still exists."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 @check(
     "bursts",
     proves="clients that connect at the same moment are all served: no wake-up is lost",
     sends=(
-        f"{BURST_COUNT} bursts: the server is stopped, k clients connect, all but the last send half a "
-        "request, and the "
-        "server goes on (k: as many as the model serves at a time)"
+        f"{BURST_COUNT} bursts: the server is stopped, k clients connect, all but the last send half a request, "
+        "and the server goes on (k: as many as the model serves at a time)"
     ),
     expects="the last client of each burst gets its response while the others are stalled; then they get theirs",
     why="Clients of a busy server do not come one by one. A queue that loses a wake-up works for years.",
@@ -104,7 +88,7 @@ def bursts(scene: Scene) -> None:
         for client in clients[:-1]:
             client.send_rest()
         for client in clients[:-1]:
-            scene.until(client.answered_or_over, f"{client.name} gets a response")
+            scene.until_answered(client)
             scene.expect_file(client, client.path, f"{count} clients had connected at once")
         for client in clients:
             client.close()
@@ -138,9 +122,7 @@ def cause(scene: Scene) -> str:
 )
 def bound(scene: Scene) -> None:
     scene.expect_answer()
-    stalled = [
-        scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(scene.at_once())
-    ]
+    stalled = scene.hold_halves(scene.at_once())
     scene.settle()
     waiting: list[SceneClient] = []
     accepted_count = 0

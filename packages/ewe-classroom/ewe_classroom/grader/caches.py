@@ -13,10 +13,13 @@ The grader detects repeated reads from outside: /proc/PID/io counts the bytes th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.conditional import CHANGED_S, DAY_S, exchange, put, validators
+from ewe_classroom.grader.responses import Response
 from ewe_classroom.grader.scene import Scene
 
 REQUEST_COUNT = 10  # requests for a file that is in the cache
@@ -31,17 +34,24 @@ CACHE_CHECK_S = 1.1  # a cache that checks a file once a second has checked it b
 NS_PER_S = 10**9
 
 
-def bytes_read(scene: Scene) -> int:
-    """Return the bytes that the server's processes have read with read() and sendfile(). recv() does not count.
+class FileChange(NamedTuple):
+    """One change of a file. changed_ns: its new modification time.
 
-    proc(5), /proc/PID/io: rchar.
+    because: the likely cause if the server does not notice the change.
     """
-    total = 0
-    for pid in scene.subject.running():
-        for line in processes.read(f"/proc/{pid}/io").splitlines():
-            if line.startswith("rchar:"):
-                total += int(line.split()[1])
-    return total
+
+    content: bytes
+    changed_ns: int
+    because: str
+
+    def is_in(self, response: Response) -> bool:
+        """Return whether a response shows the file after this change."""
+        return response.status == 200 and response.body == self.content
+
+
+def bytes_read(scene: Scene) -> int:
+    """Return the bytes that the server's processes have read together (processes.bytes_read())."""
+    return sum(map(processes.bytes_read, scene.subject.running()))
 
 
 def memory_bytes(scene: Scene) -> int:
@@ -85,6 +95,20 @@ def file_cache(scene: Scene) -> None:
     )
 
 
+def exchange_after_change(
+    scene: Scene, path: str, is_seen: Callable[[Response], bool], *, may_be_late: bool
+) -> Response:
+    """Request a file that has changed; return the response.
+
+    is_seen: whether a response shows the change. may_be_late: without it, ask again after CACHE_CHECK_S.
+    """
+    response = exchange(scene, path)
+    if may_be_late and not is_seen(response):
+        time.sleep(CACHE_CHECK_S)
+        response = exchange(scene, path)
+    return response
+
+
 @check(
     "fresh-file",
     proves="after a change of a file, the server sends the new contents",
@@ -104,55 +128,52 @@ def file_cache(scene: Scene) -> None:
 )
 def fresh_file(scene: Scene) -> None:
     base = CHANGED_S * NS_PER_S
-    # The contents, the modification time, and the likely cause if the server does not notice this change. The last
-    # three contents have the same size.
+    # The last three contents have the same size.
     changes = [
-        (b"the first text\n", base, ""),
-        (
+        FileChange(b"the first text\n", base, because=""),
+        FileChange(
             b"another, longer text\n",
             base + 10 * NS_PER_S,
-            "the cache does not check whether the file has changed",
+            because="the cache does not check whether the file has changed",
         ),
-        (
+        FileChange(
             b"AND AGAIN, the same\n\n",
             base + 10 * NS_PER_S + 300_000_000,
-            "the cache or the tag uses whole seconds only: compare st_mtime_ns",
+            because="the cache or the tag uses whole seconds only: compare st_mtime_ns",
         ),
-        (
+        FileChange(
             b"from an old backup..\n",
             base - DAY_S * NS_PER_S,
-            "the cache looks for a newer file, but an older file is a change, too",
+            because="the cache looks for a newer file, but an older file is a change, too",
         ),
     ]
     may_be_late = scene.options.get("within") == "second"
     etag = ""
-    for content, changed_ns, because in changes:
-        put(scene, "/changing.txt", content, changed_ns)
-        response = exchange(scene, "/changing.txt")
-        if response.body != content and may_be_late:
-            time.sleep(CACHE_CHECK_S)
-            response = exchange(scene, "/changing.txt")
-        if response.status != 200 or response.body != content:
+    for change in changes:
+        put(scene, "/changing.txt", change.content, change.changed_ns)
+        response = exchange_after_change(scene, "/changing.txt", change.is_in, may_be_late=may_be_late)
+        if not change.is_in(response):
             scene.fail(
                 f"after the change, GET /changing.txt got status {response.status} and {response.body[:40]!r}",
-                f"send the present contents of the file: {content!r}",
-                because,
+                f"send the present contents of the file: {change.content!r}",
+                change.because,
             )
         tag, _ = validators(scene, "/changing.txt")
         if tag == etag:
             scene.fail(
                 f"two versions of /changing.txt have the ETag {tag}",
                 "give each version another tag: otherwise a client with the old version always gets 304",
-                because,
+                change.because,
             )
         if etag and exchange(scene, "/changing.txt", {"If-None-Match": etag}).status != 200:
-            scene.fail(f"after the change the old tag {etag} got no 200", "send the new version", because)
+            scene.fail(
+                f"after the change the old tag {etag} got no 200", "send the new version", change.because
+            )
         etag = tag
     (scene.site.root / "changing.txt").unlink()
-    response = exchange(scene, "/changing.txt")
-    if response.status == 200 and may_be_late:
-        time.sleep(CACHE_CHECK_S)
-        response = exchange(scene, "/changing.txt")
+    response = exchange_after_change(
+        scene, "/changing.txt", lambda response: response.status != 200, may_be_late=may_be_late
+    )
     if response.status != 404:
         scene.fail(
             f"the file was removed, and GET /changing.txt got status {response.status}",

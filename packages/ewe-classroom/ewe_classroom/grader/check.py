@@ -66,12 +66,10 @@ class Check:
     fresh: bool
     descriptors: int  # the server's limit of open files; 0: the usual limit
     options: dict[str, str]  # the options that a lab may set: name -> meaning
-    # additional environment variables of the server
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # additional variables of the server
     subject: str = "server"  # the kind of program under test (kinds.py)
-    languages: tuple[
-        str, ...
-    ] = ()  # of the programs that have this check: "python", "c", "go"; (): all programs
+    # Of the programs that have this check: "python", "model", "c", "go"; (): all programs
+    languages: tuple[str, ...] = ()
 
     def suits(self, language: str) -> bool:
         """Return whether a submission in a language has this check. "": a program without its sources."""

@@ -207,23 +207,26 @@ def run(options: argparse.Namespace) -> int:
         pages.prepare()
     if reason := needs_linux("the grader", shlex.join(["ewe-grade", *sys.argv[1:]])):
         raise ConfigError(reason)
-    head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
+    recording = replay.load(Path(options.replay)) if options.replay else replay.RecordedCheck({}, [])
     # The head of a replay file names the lab of its check.
-    lab = scheme.load(str(head.get("lab", options.lab)))
-    if options.replay and lab.subject != SERVER:
-        raise ConfigError(
-            f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
-        )
-    if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+    lab = scheme.load(str(recording.head.get("lab", options.lab)))
+    check_suits_lab(options, lab)
     if options.path and not options.work:
         try:
             options.path = locate_submission(options.path, lab.subject)
         except subject.BadSubject as error:
-            return refuse(options, lab, printable(one_line(str(error))))
+            return refuse(options, lab, str(error))
     lab = apply_options(lab, options)
     if options.zero is not None:
-        return refuse(options, lab, printable(one_line(options.zero)))
+        return refuse(options, lab, options.zero)
+    return run_submission(options, lab, recording)
+
+
+def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: replay.RecordedCheck) -> int:
+    """Grade a submission, or replay a recording of it; return the exit status. Raises ConfigError.
+
+    With --work, a copy of the submission is graded, which is built first if --build says how.
+    """
     # Data of a measurement is no program, and needs no account.
     account = account_of(options.user) if lab.subject != DATA else None
     # SystemExit runs the `finally` blocks, which end the server and remove the directories.
@@ -233,27 +236,41 @@ def run(options: argparse.Namespace) -> int:
         # Before: an earlier grading may have had the same user id. Afterwards: a later one may have it.
         remove_files_of(account)
         stack.callback(remove_files_of, account)
-        subject_kind = kind(lab.subject)
         try:
             if options.work:
                 stack.enter_context(graded_copy(options, account, hidden))
-            start_command = (
-                subject_kind.from_command(options.command)
-                if options.command
-                else subject_kind.from_path(options.path)
-            )
-            # A submission in Python may be a model of ewe that was only renamed.
-            if lab.subject == SERVER and (options.path or "").endswith(".py"):
-                own_model.expect_own_work(Path(options.path).absolute())
+            start_command = start_command_of(options, lab)
         except subject.BadSubject as error:
-            return refuse(options, lab, printable(one_line(str(error))))
+            return refuse(options, lab, str(error))
         check_readable(start_command, account)
         if options.repeat > 1 or options.runs:
             return grade_often(options, start_command, lab, account, hidden)
         with prepare_grading(options, start_command, lab, account, hidden) as grading:
             if options.replay:
-                return print_replay(grading, str(head.get("check")), steps)
+                return print_replay(grading, recording)
             return grade(grading, options)
+
+
+def start_command_of(options: argparse.Namespace, lab: scheme.Scheme) -> subject.StartCommand:
+    """Return the start command of PATH or --command. Raises BadSubject, also for a model of ewe itself."""
+    subject_kind = kind(lab.subject)
+    if options.command:
+        return subject_kind.from_command(options.command)
+    start_command = subject_kind.from_path(options.path)
+    # A submission in Python may be a model of ewe that was only renamed.
+    if lab.subject == SERVER and options.path.endswith(".py"):
+        own_model.expect_own_work(Path(options.path).absolute())
+    return start_command
+
+
+def check_suits_lab(options: argparse.Namespace, lab: scheme.Scheme) -> None:
+    """Raise ConfigError for an option that only a lab with servers can have."""
+    if options.replay and lab.subject != SERVER:
+        raise ConfigError(
+            f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
+        )
+    if options.speed and lab.subject != SERVER:
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
 
 
 def check_usage(options: argparse.Namespace) -> None:
@@ -303,9 +320,7 @@ def apply_options(lab: scheme.Scheme, options: argparse.Namespace) -> scheme.Sch
         lab = replace(lab, speed=replace(lab.speed, clients=options.claim))
     if options.only:
         options.speed = options.speed or SPEED.name in options.only
-        lab = keep_only(lab, options.only, options.speed)
-    if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+        lab = keep_only(lab, options.only, measures_speed=options.speed)
     return lab
 
 
@@ -399,11 +414,11 @@ def known_checks() -> dict[str, Check]:
     return {**all_checks(), SPEED.name: SPEED}
 
 
-def keep_only(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Scheme:
+def keep_only(lab: scheme.Scheme, names: list[str], *, measures_speed: bool) -> scheme.Scheme:
     """Return the lab with only the checks of --only, in the order of `names`. Raises ConfigError.
 
-    A named check that the lab does not have is added without points. speed: whether this run measures the speed;
-    otherwise the lab gives no points for a speed.
+    A named check that the lab does not have is added without points. Without measures_speed, the lab gives no
+    points for a speed.
     """
     items = {item.check.name: item for item in lab.items}
     checks = known_checks()
@@ -415,7 +430,7 @@ def keep_only(lab: scheme.Scheme, names: list[str], speed: bool) -> scheme.Schem
                 f"--only: the check {name} does not suit the lab {lab.name}; see --explain {name}"
             )
     names = [name for name in dict.fromkeys(names) if name != SPEED.name]
-    plan = lab.speed if speed else replace(lab.speed, marks=())
+    plan = lab.speed if measures_speed else replace(lab.speed, marks=())
     found = tuple(items.get(name) or scheme.Item(checks[name], 0) for name in names)
     return replace(lab, items=found, speed=plan, is_whole_lab=False)
 
@@ -443,15 +458,14 @@ def check_readable(start_command: subject.StartCommand, account: SubjectAccount 
     """Raise ConfigError if the server's account may not read a file that the command names."""
     if account is None:
         return
-    for word in start_command.command:  # an option, {port} or a number names no file
-        file = Path(shutil.which(word) or start_command.directory / word) if word else None
-        if file is None or "{" in word or not file.is_file():
-            continue
-        if not processes.is_readable(file.resolve(), account.uid, account.gid):
+    for word in start_command.command:
+        file = Path(shutil.which(word) or start_command.directory / word)
+        # An option, a number or {port} names no file. os.path.isfile() is false for a name that is too long, where
+        # Path.is_file() raises an error.
+        if os.path.isfile(file) and not processes.is_readable(file.resolve(), account.uid, account.gid):
             raise ConfigError(
-                f"{file}: the server's account, {account.name}, may not read this file; move it to a "
-                f"directory that "
-                "all accounts may read, or choose an account with --user (--user root gives no protection)"
+                f"{file}: the server's account, {account.name}, may not read this file; move it to a directory "
+                "that all accounts may read, or choose an account with --user (--user root gives no protection)"
             )
 
 
@@ -504,11 +518,12 @@ def names_of(lab: str) -> set[str]:
     return {item.check.name for item in scheme.load(lab).items}
 
 
-def print_replay(grading: Grading, name: str, steps: list[dict[str, object]]) -> int:
+def print_replay(grading: Grading, recording: replay.RecordedCheck) -> int:
     """Play and print the steps of a recorded check (replay.py); return the exit status. Raises ConfigError."""
+    check = all_checks().get(str(recording.head.get("check")))
     print("  second  client: event (a line that begins with `then` shows the event of the recorded run)")
     try:
-        for line in replay.play(grading.running_subject(all_checks().get(name)), steps):
+        for line in replay.play(grading.running_subject(check), recording.steps):
             print(one_line(line))
     except subject.NotStarted as error:
         raise ConfigError(str(error)) from None
@@ -529,6 +544,7 @@ def save(report: Report, options: argparse.Namespace) -> None:
 
 def refuse(options: argparse.Namespace, lab: scheme.Scheme, reason: str) -> int:
     """Report that the submission cannot be graded, also in the report files; return the exit status."""
+    reason = printable(one_line(reason))
     print(f"ewe-grade: {reason}", file=sys.stderr)
     shown = f"--command {shlex.quote(options.command)}" if options.command else shlex.quote(options.path)
     lab = lab.checks_for_language(language_of([*(options.work or ()), options.path or ""]))
@@ -545,7 +561,7 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
     color = sys.stdout.isatty()
 
     def show(report: Report, verdict: Verdict) -> None:
-        print_verdict(verdict, color)
+        print_verdict(verdict, color=color)
         save(report, options)
 
     grading.on_verdict = show
@@ -605,7 +621,7 @@ def grade_often(
     return 1 if any(run.failed or NOT_RUN in run.marks.values() for run in runs.finished_runs) else 0
 
 
-def print_verdict(verdict: Verdict, color: bool) -> None:
+def print_verdict(verdict: Verdict, *, color: bool) -> None:
     """Print a verdict: one line, and the explanation below it if the check has not passed."""
     mark, color_number = MARKS[verdict.status]
     shown = f"\033[{color_number}m{mark:<7}\033[0m" if color else f"{mark:<7}"

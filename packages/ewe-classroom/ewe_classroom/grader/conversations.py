@@ -26,6 +26,16 @@ from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
 KEPT_REQUESTS = 5  # requests on one connection that stays open
 
 
+def cause_of_open_connection(scene: Scene, otherwise: str) -> str:
+    """Return the likely cause if the server does not close a connection.
+
+    otherwise: the cause if a thread may still serve the connection.
+    """
+    if scene.nobody_receives():
+        return "the conversation has ended, and nothing closes its connection: no thread is in recv()"
+    return otherwise
+
+
 @check(
     "answers",
     proves="the server serves files, byte for byte",
@@ -53,7 +63,7 @@ def answers(scene: Scene) -> None:
             client = scene.client("a client that reads late", reads=False).ask(path, Connection="close")
             scene.settle()
             client.read_on()
-            scene.until(client.answered_or_over, f"{client.name} gets a response")
+            scene.until_answered(client)
             scene.expect_file(client, path)
             client.close()
         else:
@@ -106,7 +116,7 @@ def content_length(scene: Scene) -> None:
 def not_found(scene: Scene) -> None:
     for _ in range(scene.workers + 1):  # if each 404 ended a worker, none would be left
         client = scene.client().ask("/missing.txt", Connection="close")
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_alive("a request for a missing file")
         if not client.answered():
             scene.fail(
@@ -137,7 +147,7 @@ def outside(scene: Scene) -> None:
         client = scene.client().send(
             f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         )
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         if client.has_got(scene.site.secret):
             scene.fail(
                 f"GET {path} was answered with a file outside the document root",
@@ -166,7 +176,7 @@ def byte_by_byte(scene: Scene) -> None:
         scene.until(lambda: client.answered_or_over(), "the server receives this byte", sure=False)
         if client.over() or client.reader.responses:
             break
-    scene.until(client.answered_or_over, f"{client.name} gets a response")
+    scene.until_answered(client)
     if index < len(request) - 1:
         scene.fail(
             f"the server answered or closed after {index + 1} of {len(request)} bytes: the client "
@@ -191,20 +201,17 @@ def byte_by_byte(scene: Scene) -> None:
 )
 def half_close(scene: Scene) -> None:
     client = scene.client().ask("/bytes.bin", Connection="close").half_close()
-    scene.until(client.answered_or_over, f"{client.name} gets a response")
+    scene.until_answered(client)
     scene.expect_file(client, "/bytes.bin", because="the end of the client's bytes is taken for a disconnect")
     client.close()
     client = scene.client().send(b"GET /hello.txt HT").half_close()
     scene.until(client.over, f"{client.name} sees the end of the connection")
     if not client.over():
-        because = "a loop calls recv() again although recv() returns b''"
-        if scene.nobody_receives():
-            because = "the conversation has ended, and nothing closes its connection: no thread is in recv()"
         scene.fail_once(
             STAYS_OPEN,
             f"half a request and FIN have arrived, and the connection stays open{scene.blocked_text()}",
             "close the connection: the rest of the request can never come",
-            because,
+            cause_of_open_connection(scene, "a loop calls recv() again although recv() returns b''"),
         )
     scene.expect_answer(after="half a request and FIN")
     scene.confirm("a request with FIN got a response; after half a request with FIN the server closed")
@@ -230,8 +237,7 @@ def pipelined(scene: Scene) -> None:
     if client.answers[0].keeps_open:
         if len(client.answers) < 2:
             scene.fail(
-                f"the first response promised to keep the connection open; the second request, "
-                f"sent with the first, "
+                "the first response promised to keep the connection open; the second request, sent with the first, "
                 f"was lost: the client {client.outcome_text()}",
                 "answer the second request, too",
                 "the server throws away the bytes after the first request, or breaks its promise",
@@ -288,19 +294,15 @@ def keep_alive(scene: Scene) -> None:
         scene.until(client.over, f"{client.name} sees the end of the connection")
         if not client.over():
             what = "HTTP/1.0" if version == "1.0" else "Connection: close"
-            because = (
-                "the server does not read the version and Connection of the request, or a descriptor of the "
-                "connection stays open"
-            )
-            if scene.nobody_receives():
-                because = (
-                    "the conversation has ended, and nothing closes its connection: no thread is in recv()"
-                )
             scene.fail_once(
                 STAYS_OPEN,
                 f"the connection stays open after a request with {what}: the client {client.outcome_text()}",
                 "close the connection after the response",
-                because,
+                cause_of_open_connection(
+                    scene,
+                    "the server does not read the version and Connection of the request, or a descriptor of the "
+                    "connection stays open",
+                ),
             )
         scene.expect_file(client, "/hello.txt")
         client.close()

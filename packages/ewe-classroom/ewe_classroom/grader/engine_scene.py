@@ -31,14 +31,14 @@ from ewe.xswitch.tools.driver import Driver, ScriptResult, ScriptRun
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import SURE_S, WAIT_LIMIT_S, Scene
-from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand
+from ewe_classroom.grader.subject import BadSubject, NotStarted, StartCommand, last_lines
 
 POLL_EVERY_S = 0.02
 MAX_SHORT_CHARS, SHOWN_CHARS = 160, 140  # of a value in a message; the beginning of a longer one
 MAX_OUTPUT_BYTES = 16 << 20  # of one answer; the largest one of a check has a megabyte
 MAX_WHOLE_BYTES = 100  # of an output that a message shows whole
 BYTES_BEFORE, BYTES_AFTER = 10, 30  # of a longer one, around the first difference
-HEAD = b"Content-Type: text/plain\n\n"  # with which the scripts of the checks begin their output
+SCRIPT_HEAD = b"Content-Type: text/plain\n\n"  # with which the scripts of the checks begin their output
 # A script that prints the state of its process. The state must be the same for each script, whichever ran before.
 # The script changes nothing: signal.alarm(0) would end the alarm that a later reading has to find.
 PROBE = """\
@@ -99,7 +99,7 @@ def state_of(output: bytes) -> dict[str, Any]:
 def from_path(text: str) -> StartCommand:
     """Return the start command of an engine: a Python file, or any program. Raises BadSubject."""
     path = Path(text).absolute()
-    if not path.is_file():
+    if not os.path.isfile(path):  # false for a name that is too long, where Path.is_file() raises an error
         raise BadSubject(f"{text}: not a file; name your engine, or use --command 'PROGRAM ARGUMENT ...'")
     if path.suffix == ".py":
         return StartCommand((sys.executable, str(path)), path.parent, shlex.quote(text), language="python")
@@ -252,10 +252,7 @@ class EngineSubject:
         """Return the last lines that the engine and its script wrote to descriptor 2 during this request."""
         if self.engine is None or self.engine.errors.closed:
             return ""
-        # Driver.ask() empties the file before each request, but the engine goes on writing at its old offset. The
-        # bytes before that offset read as zeros.
-        text = os.pread(self.engine.errors.fileno(), 1 << 16, 0).lstrip(b"\0").decode(errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+        return last_lines(self.engine.errors.fileno(), lines)
 
     def __enter__(self) -> EngineSubject:
         return self
@@ -321,18 +318,18 @@ class EngineScene(Scene):
         name: str,
         text: str | None,
         output: str | bytes,
+        *,
         because: str,
         status: int | None = 0,
         **more: Any,
     ) -> ScriptResult:
-        """Run a script; fail unless its output is HEAD and `output`, and its exit status is `status`.
+        """Run a script; fail unless its output is SCRIPT_HEAD and `output`, and its exit status is `status`.
 
-        name: of the script's file, which gets this text if it is given. more: the other arguments of run().
-        HEAD: the head that the scripts of the checks write. because: the likely cause of a failure. status: None if
-        the engine ends without an end mark.
+        name: of the script's file, which gets this text if it is given. because: the likely cause of a failure.
+        status: None if the engine ends without an end mark. more: the other arguments of run().
         """
         answer = self.run(name, text, **more)
-        expected = HEAD + (output.encode() if isinstance(output, str) else output)
+        expected = SCRIPT_HEAD + (output.encode() if isinstance(output, str) else output)
         if answer.output != expected:
             self.fail(
                 f"{name} answered {difference(answer.output, expected)}{self.errors(answer)}",
@@ -352,7 +349,7 @@ class EngineScene(Scene):
         last = answer.errors.decode(errors="replace").strip().rpartition("\n")[2]
         return f"; on descriptor 2: {last[:150]}" if last else ""
 
-    def probe(self, after: str = "", name: str = "probe.py") -> dict[str, Any]:
+    def probe(self, *, after: str = "", name: str = "probe.py") -> dict[str, Any]:
         """Run PROBE, which prints the state of its process, under a file name; return this state.
 
         after: the earlier script, for a message.
@@ -368,9 +365,12 @@ class EngineScene(Scene):
                 "run the script as in a new process",
             )
 
-    def expect_same(self, key: str, wanted: object, after: str, because: str) -> None:
-        """Fail unless the next script sees the value `wanted` for `key` in its process."""
-        found = self.probe(after)[key]
+    def expect_same(self, key: str, wanted: object, *, after: str, because: str) -> None:
+        """Fail unless the next script sees the value `wanted` for `key` in its process.
+
+        key: of the state that PROBE prints. after: the earlier script, for the message. because: the likely cause.
+        """
+        found = self.probe(after=after)[key]
         if found != wanted:
             self.fail(
                 f"after {after}, the next script found {key} {short_text(found)}",

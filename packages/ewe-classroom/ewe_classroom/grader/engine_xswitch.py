@@ -42,10 +42,9 @@ from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.engine_scene import PROBE, EngineScene, short_text, state_of
 from ewe_classroom.grader.engines import HEADER_SCRIPT
-from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, named_account, own_account
+from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, end_all, named_account, own_account
 from ewe_classroom.grader.scene import WAIT_LIMIT_S
 from ewe_classroom.grader.subject import START_TIMEOUT_S
-from ewe_classroom.grader.submission import end_all
 
 # The engine's account if the other checks run the engine as root (--user root): X-Switch runs no script as root.
 WITHOUT_RIGHTS = "nobody"

@@ -44,7 +44,10 @@ LARGE_BYTES = 1_000_000
 )
 def answers(scene: EngineScene) -> None:
     scene.expect(
-        "hello.py", HEADER_SCRIPT + 'print("hello")\n', "hello\n", "the script is not run, or not flushed"
+        "hello.py",
+        HEADER_SCRIPT + 'print("hello")\n',
+        "hello\n",
+        because="the script is not run, or not flushed",
     )
     # Each character that the protocol percent-encodes, and text that looks percent-encoded ("%25").
     # ECHO prints each argument, the variable CHECK_VALUE, the present directory, and then the body.
@@ -53,7 +56,8 @@ def answers(scene: EngineScene) -> None:
     body = bytes(range(256)) * 300
     expected = "\n".join([*words, value, str(scene.subject.site.root), "", ""]).encode() + body
     scene.expect(
-        "echo.py", ECHO, expected, "the words of the two lines are decoded wrong, or the body is not read exactly",
+        "echo.py", ECHO, expected,
+        because="the words of the two lines are decoded wrong, or the body is not read exactly",
         arguments=words, environment={"CHECK_VALUE": value}, body=body,
     )  # fmt: skip
     text = HEADER_SCRIPT + f'print("x" * {LARGE_BYTES}, end="")\n'
@@ -61,7 +65,7 @@ def answers(scene: EngineScene) -> None:
         "big.py",
         text,
         "x" * LARGE_BYTES,
-        "the end mark precedes a part of the output: write all output first",
+        because="the end mark precedes a part of the output: write all output first",
     )
     scene.confirm(
         f"arguments, a value with a line feed, {len(body):,} bytes of body and {LARGE_BYTES:,} bytes of "
@@ -95,9 +99,8 @@ def persistent(scene: EngineScene) -> None:
     "engine-environment",
     proves="a script sees the environment variables of its request, and no others",
     sends=(
-        "two scripts that print their environment and that of a program they start; between them a "
-        "script that sets "
-        "and deletes variables"
+        "two scripts that print their environment and that of a program they start; between them a script that "
+        "sets and deletes variables"
     ),
     expects="exactly the variables of the second line, in os.environ and in started programs",
     why=(
@@ -114,7 +117,7 @@ def environment(scene: EngineScene) -> None:
     )
     cookie = {"HTTP_COOKIE": "session=alice"}
     for after in ("the start", "a script that set LEFT_BEHIND and got HTTP_COOKIE"):
-        found = scene.probe(after)
+        found = scene.probe(after=after)
         for where, names in (
             ("os.environ", set(found["environment"])),
             ("a program that it starts", {line.partition("=")[0] for line in found["inherited"]}),
@@ -129,7 +132,7 @@ def environment(scene: EngineScene) -> None:
                     "the environment of the previous request, or of the engine, is still there",
                 )
         if after == "the start":
-            scene.expect("sets.py", changes, "done\n", "an ordinary script fails", environment=cookie)
+            scene.expect("sets.py", changes, "done\n", because="an ordinary script fails", environment=cookie)
     scene.confirm("two scripts and the programs that they started saw the four variables of their request")
 
 
@@ -145,10 +148,12 @@ def environment(scene: EngineScene) -> None:
 def directory(scene: EngineScene) -> None:
     root = str(scene.subject.site.root)
     because = "the directory is not set for each request"
-    scene.expect_same("directory", root, "the start", because)
-    scene.expect("leaves.py", HEADER_SCRIPT + 'import os\nos.chdir("/")\nprint("done")\n', "done\n", because)
-    scene.expect_same("directory", root, "a script that changed to /", because)
-    found = scene.probe("a script in another directory", "deeper/probe.py")["directory"]
+    scene.expect_same("directory", root, after="the start", because=because)
+    scene.expect(
+        "leaves.py", HEADER_SCRIPT + 'import os\nos.chdir("/")\nprint("done")\n', "done\n", because=because
+    )
+    scene.expect_same("directory", root, after="a script that changed to /", because=because)
+    found = scene.probe(after="a script in another directory", name="deeper/probe.py")["directory"]
     if found != f"{root}/deeper":
         scene.fail(f"deeper/probe.py ran in {found}", f"run it in {root}/deeper", because)
     scene.confirm("three scripts each ran in their own directory")
@@ -169,7 +174,7 @@ def directory(scene: EngineScene) -> None:
 def variables(scene: EngineScene) -> None:
     count = HEADER_SCRIPT + 'counter = globals().get("counter", 0) + 1\nprint(counter)\n'
     for _ in range(3):
-        scene.expect("count.py", count, "1\n", "the variables of the earlier script are still there")
+        scene.expect("count.py", count, "1\n", because="the variables of the earlier script are still there")
     first = scene.probe()
     if first["name"] != "__main__":
         scene.fail(
@@ -187,10 +192,12 @@ def variables(scene: EngineScene) -> None:
         "changes.py",
         text,
         "done\n",
-        "the engine itself uses the changed builtins: put builtins back first",
+        because="the engine itself uses the changed builtins: put builtins back first",
     )
     for key in ("globals", "builtins", "arguments", "path", "file"):
-        scene.expect_same(key, first[key], after, f"{key} of the earlier script are still there")
+        scene.expect_same(
+            key, first[key], after=after, because=f"{key} of the earlier script are still there"
+        )
     scene.confirm("a counter began at 0 three times, and builtins, sys.argv and sys.path were restored")
 
 
@@ -219,7 +226,7 @@ def modules(scene: EngineScene) -> None:
     ]
     for directory, name, because in cases:
         scene.write(f"{directory}helper.py", module.format(name))
-        scene.expect(f"{directory}uses.py", text, f"{name} 1\n", because)
+        scene.expect(f"{directory}uses.py", text, f"{name} 1\n", because=because)
     scene.confirm("a module was fresh in each of four requests, also after an edit and in another directory")
 
 
@@ -249,18 +256,20 @@ def output(scene: EngineScene) -> None:
          "the script has closed descriptor 1"),
     ]  # fmt: skip
     for name, text, expected, because in cases:
-        scene.expect(name, text, expected, because)
+        scene.expect(name, text, expected, because=because)
         scene.expect(
             "plain.py",
             plain,
             "plain\n",
-            f"the change that {name} made to its standard output affects the next script",
+            because=f"the change that {name} made to its standard output affects the next script",
         )
     scene.expect(
         "fails.py", HEADER_SCRIPT + 'print("begun")\nraise ValueError("on purpose")\n', "begun\n",
-        "the output before an error belongs to the answer", status=1,
+        because="the output before an error belongs to the answer", status=1,
     )  # fmt: skip
-    scene.expect("plain.py", plain, "plain\n", "the output of fails.py is in the next script's answer")
+    scene.expect(
+        "plain.py", plain, "plain\n", because="the output of fails.py is in the next script's answer"
+    )
     scene.confirm(f"{len(cases) + 1} scripts misused sys.stdout, and each text was in the right answer")
 
 
@@ -291,18 +300,26 @@ def standard_input(scene: EngineScene) -> None:
         ),
     ]
     for name, text, body, expected in cases:
-        scene.expect(name, text, expected, "the script does not get its body on standard input", body=body)
+        scene.expect(
+            name, text, expected, because="the script does not get its body on standard input", body=body
+        )
         scene.expect(
             "reads.py",
             reads,
             b"mine",
-            f"the part of its body that {name} did not read reaches the next script",
+            because=f"the part of its body that {name} did not read reaches the next script",
             body=b"mine",
         )
-        scene.expect("reads.py", reads, b"", "without a body, standard input must be at its end immediately")
+        scene.expect(
+            "reads.py", reads, b"", because="without a body, standard input must be at its end immediately"
+        )
     body = os.urandom(LARGE_BYTES)
     scene.expect(
-        "reads.py", reads, body, "one read() of a socket may return only a part of the body", body=body
+        "reads.py",
+        reads,
+        body,
+        because="one read() of a socket may return only a part of the body",
+        body=body,
     )
     scene.confirm(f"each script read its body to the end, up to {LARGE_BYTES:,} bytes")
 
@@ -318,9 +335,11 @@ def standard_input(scene: EngineScene) -> None:
 )
 def umask(scene: EngineScene) -> None:
     because = "the umask of the process stays as the earlier script has set it"
-    scene.expect_same("umask", "0o22", "the start", because)
-    scene.expect("opens.py", HEADER_SCRIPT + 'import os\nos.umask(0)\nprint("done")\n', "done\n", because)
-    scene.expect_same("umask", "0o22", "a script that set umask 0", because)
+    scene.expect_same("umask", "0o22", after="the start", because=because)
+    scene.expect(
+        "opens.py", HEADER_SCRIPT + 'import os\nos.umask(0)\nprint("done")\n', "done\n", because=because
+    )
+    scene.expect_same("umask", "0o22", after="a script that set umask 0", because=because)
     scene.confirm("the umask was 0o22 before and after a script that changed it")
 
 
@@ -334,9 +353,8 @@ def umask(scene: EngineScene) -> None:
     expects="the same state as at the start",
     why="An alarm of one script would end the next script in the middle of its answer.",
     hint=(
-        "Store signal.getsignal() of every signal before the first script. Afterwards restore the "
-        "changed handlers, "
-        "and call setitimer(ITIMER_REAL, 0)."
+        "Store signal.getsignal() of every signal before the first script. Afterwards restore the changed "
+        "handlers, and call setitimer(ITIMER_REAL, 0)."
     ),
     subject="engine",
 )
@@ -347,10 +365,13 @@ def signals(scene: EngineScene) -> None:
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.alarm(1000)\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\nprint('done')\n"
     )
-    scene.expect("signals.py", text, "done\n", "an ordinary script fails")
+    scene.expect("signals.py", text, "done\n", because="an ordinary script fails")
     for key in ("handled", "ignored", "blocked", "alarm"):
         scene.expect_same(
-            key, first[key], "a script that changed signals", "signals stay as the script has set them"
+            key,
+            first[key],
+            after="a script that changed signals",
+            because="signals stay as the script has set them",
         )
     scene.confirm("a script left no handler, no blocked signal and no alarm")
 
@@ -377,9 +398,9 @@ def descriptors(scene: EngineScene) -> None:
         + "import os\nfor _ in range(10):\n    os.open('/dev/null', os.O_RDONLY)\nprint('done')\n"
     )
     for _ in range(3):
-        scene.expect("opens.py", text, "done\n", "an ordinary script fails")
+        scene.expect("opens.py", text, "done\n", because="an ordinary script fails")
     scene.expect_same(
-        "descriptors", first, "a script that left ten files open", "files of a script stay open"
+        "descriptors", first, after="a script that left ten files open", because="files of a script stay open"
     )
     text = (
         HEADER_SCRIPT + "import subprocess\nls = subprocess.run(['ls', '/proc/self/fd'], close_fds=False, "
@@ -441,7 +462,7 @@ def errors(scene: EngineScene) -> None:
                 f"write the reason there: {words.decode()}",
                 "the error is swallowed: the author of the script learns nothing",
             )
-        scene.expect("plain.py", plain, "plain\n", f"{name} has broken the engine")
+        scene.expect("plain.py", plain, "plain\n", because=f"{name} has broken the engine")
     scene.confirm(f"{len(cases)} scripts ended in {len(cases)} ways, and the engine went on")
 
 
@@ -467,8 +488,10 @@ def leftovers(scene: EngineScene) -> None:
         + "import os, sys\nsys.stdout.flush()\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n"
         '    print("parent")\nelse:\n    print("child")\n'
     )
-    scene.expect("forks.py", forks, "child\nparent\n", "the child of a script goes on as a second engine")
-    scene.expect("plain.py", plain, "plain\n", "the child of a script goes on as a second engine")
+    scene.expect(
+        "forks.py", forks, "child\nparent\n", because="the child of a script goes on as a second engine"
+    )
+    scene.expect("plain.py", plain, "plain\n", because="the child of a script goes on as a second engine")
     # The thread needs no name of the script: an engine that clears the script's names would end it by a NameError.
     threads = (
         HEADER_SCRIPT
@@ -489,7 +512,10 @@ def leftovers(scene: EngineScene) -> None:
             f"the answer was {short_text(answer.output)}", "flush the script's output before the engine ends"
         )
     scene.expect(
-        "plain.py", plain, "plain\n", "the engine does not start again, or a lock of the old one is left"
+        "plain.py",
+        plain,
+        "plain\n",
+        because="the engine does not start again, or a lock of the old one is left",
     )
     scene.confirm(
         "a child of a script ended with its script, and a new engine replaced the one with a thread left in it"

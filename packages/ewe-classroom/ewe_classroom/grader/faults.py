@@ -20,14 +20,10 @@ Read next: hygiene.py, for faults that show only after many clients.
 
 from __future__ import annotations
 
-import os
-import signal
-
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.hygiene import MAX_BUSY_SHARE, watch_processor_use
 from ewe_classroom.grader.scene import STAYS_OPEN, Scene, SceneClient
-from ewe_classroom.grader.subject import numbered_path
 
 DESCRIPTOR_LIMIT = 64  # descriptors: enough for a server and some clients
 LEAVE_PAUSE_S = 0.002
@@ -207,10 +203,7 @@ def use_up_descriptors(scene: Scene) -> list[SceneClient]:
 
     Fail if the server ends.
     """
-    stalled = [
-        scene.hold("half", numbered_path(number), f"stalled {number + 1}")
-        for number in range(DESCRIPTOR_LIMIT + MORE_CLIENTS)
-    ]
+    stalled = scene.hold_halves(DESCRIPTOR_LIMIT + MORE_CLIENTS)
     scene.settle()
     scene.expect_alive(f"{len(stalled)} clients connected, with a limit of {DESCRIPTOR_LIMIT} descriptors")
     return stalled
@@ -342,13 +335,13 @@ def child_killed(scene: Scene) -> None:
             "serve each connection in a child process",
             "the parent serves connections itself",
         )
-    os.kill(children_of_client[1][-1], signal.SIGKILL)
+    processes.kill(children_of_client[1][-1])
     scene.note(do="kill", lane=stalled[1].name, signal="SIGKILL", whom="its child")
     scene.until(stalled[1].over, "the client of the killed child sees the end of the connection")
     scene.expect_alive("the death of one child")
     for client in (stalled[0], stalled[2]):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_file(client, client.path, "the death of another child")
     if not stalled[1].over():
         scene.fail(

@@ -382,20 +382,19 @@ def is_device(path: Path) -> bool:
     return os.path.realpath(path.parent) == DEVICES
 
 
-def check_writable(path: Path, *, overwrites: bool = False) -> None:
+def check_writable(path: Path) -> None:
     """Raise ConfigError if no file can be written at `path`. Nothing is written, and no directory is created.
 
     A command that works for minutes calls this function first, and write() at its end. A missing directory is no
-    error: write() creates it. overwrites: the command does not replace an existing file but writes into it.
+    error: write() creates it.
     """
     try:
         if path.is_dir():
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        is_kept = path.exists() and (overwrites or is_device(path))
-        if is_kept and not os.access(path, os.W_OK):
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        if not is_kept:
+        if not (path.exists() and is_device(path)):
             try_directory(path.parent)
+        elif not os.access(path, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 

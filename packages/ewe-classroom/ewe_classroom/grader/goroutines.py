@@ -20,8 +20,6 @@ then writes false stacks deceives this count.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import signal
 from collections import Counter
@@ -29,7 +27,7 @@ from typing import NamedTuple
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.scene import Scene, SceneClient
-from ewe_classroom.grader.sources import is_go_program
+from ewe_classroom.grader.sources import has_build_info
 
 # Number 0 is not a goroutine: it is the stack of a thread on which the runtime waits. A program can write lines
 # that look like the beginning of a stack. The quantifiers of the first line therefore never give a character back
@@ -52,8 +50,11 @@ class Goroutine(NamedTuple):
 
 
 def is_go(pid: int) -> bool:
-    """Return whether Go built the program of a process."""
-    return is_go_program(f"/proc/{pid}/exe")
+    """Return whether Go built the program of a process; False if the process has ended, or hides its program."""
+    try:
+        return processes.look_inside(pid, lambda: has_build_info(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
 
 
 def servers(scene: Scene) -> list[int]:
@@ -82,9 +83,8 @@ def dump_goroutines(scene: Scene) -> list[Goroutine]:
     scene.note(do="signal", signal="SIGQUIT")
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
-    for pid in servers(scene):
-        with contextlib.suppress(ProcessLookupError):  # the process has ended with another one of the server
-            os.kill(pid, signal.SIGQUIT)
+    for pid in servers(scene):  # one may have ended with another one of the server
+        processes.send_signal(pid, signal.SIGQUIT)
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
     with scene.subject.output.open("rb") as output:
         output.seek(written_bytes)
@@ -119,7 +119,7 @@ def states_text(found: list[Goroutine]) -> str:
 
 def hold(scene: Scene, count: int) -> list[SceneClient]:
     """Connect clients that stall after half a request; wait until the server is quiescent; return the clients."""
-    stalled = [scene.hold("half", f"/{each}.txt", f"stalled {each + 1}") for each in range(count)]
+    stalled = scene.hold_halves(count)
     scene.settle(sure=True)
     return stalled
 
@@ -170,7 +170,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
     restart_server(scene)
     for client in hold(scene, client_count):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         client.close()
     scene.settle()
     after = dump_goroutines(scene)

@@ -74,6 +74,13 @@ def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
     return sum(task.queued_s for task in tasks.values())
 
 
+def note_fault_of_grader(verdict: Verdict) -> None:
+    """Make a verdict an error, with the exception that is being handled. It is no fault of the submission."""
+    verdict.status = ERROR
+    verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
+    verdict.should = "report this fault of the grader, with the command that shows it"
+
+
 class Grading:
     """Grades one server.
 
@@ -111,9 +118,8 @@ class Grading:
         self.limit_s = limit_s
         self.began = time.monotonic()  # of the run
         self.deadline = float("inf")  # of the whole run (time.monotonic())
-        self.waited_before_s: float | None = (
-            None  # of the grader for a processor, before the run; None: unknown
-        )
+        # For how long the grader had waited for a processor before the run; None: unknown.
+        self.waited_before_s: float | None = None
         self.never_sleeps = False  # the check idle-cpu has found that the server never sleeps
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
@@ -156,24 +162,18 @@ class Grading:
     def run(self) -> Report:
         """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
         report = self.report()
-        if self.start_command.language == "go" and any(
-            item.check.name in BUILDS_AGAIN for item in self.scheme.items
-        ):
+        checks = {item.check.name for item in self.scheme.items}
+        if self.start_command.language == "go" and checks.intersection(BUILDS_AGAIN):
             # The first build with the race detector takes a minute, which is not the student's.
             go_cache.warm_up(own_account=self.limits.account is None)
         self.waited_before_s = processes.waited_s()
         self.began = time.monotonic()
         self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
         self.findings = Findings(sources=self.sources_digest())
-        # The verdict of the speed, which is the last one, has no item: its partner is None.
-        pairs = list(zip_longest(report.verdicts, self.scheme.items))
-        needed = {name for item in self.scheme.items for name in item.needs}
-        # False comes before True, and sort() keeps the order of equal keys.
-        pairs.sort(key=lambda pair: (pair[0].name != FIRST_CHECK, pair[0].name not in needed))
         # Verdicts that depend on checks that have not run yet.
         waiting: list[tuple[Item | None, Verdict]] = []
         try:
-            for verdict, item in pairs:
+            for item, verdict in self.in_order(report.verdicts):
                 began = time.monotonic()
                 if began > self.deadline:
                     verdict.because = self.limit_text()
@@ -181,9 +181,7 @@ class Grading:
                     report.speed = self.run_speed(verdict)
                 else:
                     self.run_check(item, verdict)
-                    if verdict.status == FAILED:
-                        for name in filter(None, (verdict.name, self.fault)):
-                            self.findings.faults.setdefault(name, verdict.name)
+                    self.note_faults(verdict)
                 verdict.seconds = round(time.monotonic() - began, 3)
                 report.restless = self.never_sleeps
                 self.update_times(report)
@@ -194,6 +192,22 @@ class Grading:
             self.end_subject()
         report.finished = True
         return report
+
+    def in_order(self, verdicts: list[Verdict]) -> list[tuple[Item | None, Verdict]]:
+        """Return the verdicts with their items in the order of the run: FIRST_CHECK, the needed checks, the others.
+
+        The verdict of the speed, which is the last one, has no item: None.
+        """
+        pairs = list(zip_longest(self.scheme.items, verdicts))
+        needed = {name for item in self.scheme.items for name in item.needs}
+        # False comes before True, and sorted() keeps the order of equal keys.
+        return sorted(pairs, key=lambda pair: (pair[1].name != FIRST_CHECK, pair[1].name not in needed))
+
+    def note_faults(self, verdict: Verdict) -> None:
+        """Note for later checks that this one has failed, and by which fault, if no earlier one failed by it."""
+        if verdict.status == FAILED:
+            for name in filter(None, (verdict.name, self.fault)):
+                self.findings.faults.setdefault(name, verdict.name)
 
     def update_times(self, report: Report) -> None:
         """Write into a report how long the run has taken, and how long the grader has waited for a processor."""
@@ -323,11 +337,7 @@ class Grading:
         return f"the run had reached its limit of {self.limit_s:g} s (--limit)"
 
     def run_check_once(self, item: Item, verdict: Verdict) -> Scene | None:
-        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start.
-
-        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
-        missing program, a fault of the grader.
-        """
+        """Run one check once; fill in its verdict. Return its scene, or None if the server did not start."""
         scene: Scene | None = None
         queued_before_s = queued_s(processes.tasks([os.getpid()]))
         self.fault = ""
@@ -343,48 +353,63 @@ class Grading:
             scene.check = item.check.name
             item.check.function(scene)
             verdict.status = PASSED
-        except OutOfTime:
-            verdict.status, verdict.because = NOT_RUN, f"{self.limit_text()} within this check"
-        except MissingProgram as reason:
-            verdict.status, verdict.points = NOT_JUDGED, 0
-            verdict.because = f"{reason}. Its points do not count."
-        except NotStarted as problem:
-            verdict.status = FAILED
-            verdict.did, verdict.output = str(problem), problem.output
-            verdict.should = "start, and listen on the port that the command line names"
-        except NotJudged as reason:
-            verdict.status, verdict.because = NOT_JUDGED, str(reason)
-        except FailedExpectation as fault:
-            verdict.status = FAILED
-            self.fault = fault.name
-            verdict.sent = fault.sent or verdict.sent
-            verdict.did, verdict.should, verdict.because = fault.did, fault.should, fault.because
-        except HiddenProcess as hidden:
-            verdict.status, verdict.did = FAILED, str(hidden)
-            verdict.should = (
-                "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
-            )
-        except Exception:
-            verdict.status = ERROR
-            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report this fault of the grader, with the command that shows it"
+        except Exception as reason:
+            self.note_reason(verdict, reason)
         if scene is not None:
             scene.close()
-            self.subject = scene.subject  # a scene may have started the server again
-            self.never_sleeps = scene.never_sleeps
-            verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
-            verdict.steps = scene.steps
-            if verdict.status != PASSED:
-                verdict.output = self.subject.log(OUTPUT_LINES)
-            if verdict.status == FAILED and scene.may_have_timed_out():
-                # end_subject() below ends the server's threads.
-                own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
-                scene.queued_s = own_s + queued_s(self.subject.tasks())
-            if self.record is not None:
-                self.write_replay(verdict)
+            self.note_scene(verdict, scene, queued_before_s)
         if item.check.fresh or verdict.status != PASSED:
             self.end_subject()
         return scene
+
+    def note_reason(self, verdict: Verdict, reason: Exception) -> None:
+        """Fill in the verdict of a check that has ended by an exception, which is being handled.
+
+        Each way in which a check may end has a separate exception: a failed expectation, the limit of the run, a
+        missing program. Any other exception is a fault of the grader.
+        """
+        match reason:
+            case FailedExpectation():
+                verdict.status = FAILED
+                self.fault = reason.name
+                verdict.sent = reason.sent or verdict.sent
+                verdict.did, verdict.should, verdict.because = reason.did, reason.should, reason.because
+            case NotStarted():
+                verdict.status = FAILED
+                verdict.did, verdict.output = str(reason), reason.output
+                verdict.should = "start, and listen on the port that the command line names"
+            case HiddenProcess():
+                verdict.status, verdict.did = FAILED, str(reason)
+                verdict.should = (
+                    "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
+                )
+            case NotJudged():
+                verdict.status, verdict.because = NOT_JUDGED, str(reason)
+            case MissingProgram():
+                verdict.status, verdict.points = NOT_JUDGED, 0
+                verdict.because = f"{reason}. Its points do not count."
+            case OutOfTime():
+                verdict.status, verdict.because = NOT_RUN, f"{self.limit_text()} within this check"
+            case _:
+                note_fault_of_grader(verdict)
+
+    def note_scene(self, verdict: Verdict, scene: Scene, queued_before_s: float) -> None:
+        """Take the evidence of a check from its scene, and the server with which the scene has ended.
+
+        queued_before_s: for how long the grader's threads had waited for a processor before the check.
+        """
+        self.subject = scene.subject  # a scene may have started the server again
+        self.never_sleeps = scene.never_sleeps
+        verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
+        verdict.steps = scene.steps
+        if verdict.status != PASSED:
+            verdict.output = self.subject.log(OUTPUT_LINES)
+        if verdict.status == FAILED and scene.may_have_timed_out():
+            # Now, since the caller ends the server and its threads.
+            own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
+            scene.queued_s = own_s + queued_s(self.subject.tasks())
+        if self.record is not None:
+            self.write_replay(verdict)
 
     def run_speed(self, verdict: Verdict) -> dict[str, object] | None:
         """Measure the speed beside the reference; fill in the verdict. Return the figures, or None without any."""
@@ -401,9 +426,8 @@ class Grading:
             verdict.should = "start, and go on serving"
             return None
         except Exception:
-            verdict.status, verdict.earned = ERROR, 0
-            verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
-            verdict.should = "report this fault of the grader, with the command that shows it"
+            note_fault_of_grader(verdict)
+            verdict.earned = 0
             return None
         judge(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -52,9 +53,10 @@ THREAD_ADDRESS_BYTES = 73 << 20
 MAX_WAKE_UPS_PER_S = 40.0  # wake-ups a second; a timer of 50 ms needs 20
 
 
-def get(scene: Scene) -> None:
-    client = scene.client().ask("/hello.txt", Connection="close")
-    scene.until(client.answered_or_over, "a response")
+def get(scene: Scene, path: str = "/hello.txt") -> None:
+    """Request a file, wait for the response, and close."""
+    client = scene.client().ask(path, Connection="close")
+    scene.until_answered(client)
     client.close()
 
 
@@ -86,15 +88,9 @@ def reset_response(scene: Scene) -> None:
     client.reset()
 
 
-def get_missing(scene: Scene) -> None:
-    client = scene.client().ask("/missing.txt", Connection="close")
-    scene.until(client.answered_or_over, "a response")
-    client.close()
-
-
 VISITS: dict[str, Callable[[Scene], None]] = {
     "got a response": get,
-    "asked for a missing file": get_missing,
+    "asked for a missing file": partial(get, path="/missing.txt"),
     "connected and closed": leave_silent,
     "closed after half a request": leave_halfway,
     "reset after half a request": reset_halfway,
@@ -205,7 +201,7 @@ def zombies(scene: Scene) -> None:
     for _ in range(12):
         get(scene)
     expect_reaped("12 requests in turn", "there is no SIGCHLD handler, and no waitpid() before accept()")
-    stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(12)]
+    stalled = scene.hold_halves(12)
     scene.settle()
     # A stopped process handles no signal, so the SIGCHLDs of its children merge into one.
     scene.signal(signal.SIGSTOP)

@@ -20,12 +20,11 @@ from ewe.closed_loop import ClientsTimedOut, ClosedLoad, ClosedLoop, WrongAnswer
 from ewe.http.chunked import ChunkedDecoder
 from ewe.http.limits import RequestLimits
 from ewe.http.status import HTTPError
+from ewe_classroom.grader.responses import HEAD_END, STATUS_DIGITS
 
 STALL_TIMEOUT_S = 10.0  # without any event on any connection
-HEAD_END = re.compile(rb"\r?\n\r?\n")
 CHUNKED = re.compile(rb"\ntransfer-encoding:[ \t]*chunked[ \t]*\r?\n", re.IGNORECASE)
 OTHER_BYTES = "the answer was 200 with other bytes than the file's"
-STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 MAX_HEAD_BYTES = 1 << 16
 
 

@@ -29,10 +29,12 @@ def locate_submission(text: str, subject: str) -> str:
     subject: the kind of the submission (kinds.py).
     """
     path = Path(text)
+    # os.path.isdir() is false for a name that is too long, where Path.is_dir() raises an error.
+    is_directory = os.path.isdir(path)
     is_usual = path.name in USUAL_NAMES[subject] and path.parent.is_dir()
-    if path.is_file() or not (path.is_dir() or is_usual):
+    if os.path.isfile(path) or not (is_directory or is_usual):
         return text
-    top, names = (path, USUAL_NAMES[subject]) if path.is_dir() else (path.parent, (path.name,))
+    top, names = (path, USUAL_NAMES[subject]) if is_directory else (path.parent, (path.name,))
     for name in names:  # the first name of which there is a file decides
         found = list(files(top, name))
         if len(found) == 1:
@@ -40,7 +42,7 @@ def locate_submission(text: str, subject: str) -> str:
         if found:
             shown = ", ".join(map(str, found[:3]))
             raise BadSubject(f"{text}: there are {len(found)} files {name}; name one of them: {shown}")
-    if not path.is_dir():
+    if not is_directory:
         raise BadSubject(f"{text}: not a file, and no folder beside it has a {path.name}")
     raise BadSubject(f"{text}: a directory without {' or '.join(names)}; name the file, or use --command")
 

@@ -18,6 +18,7 @@ import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import ewe
 from ewe_classroom.grader.subject import BadSubject, parsed
@@ -75,18 +76,23 @@ def hidden_models(directory: Path) -> tuple[str, ...]:
     return tuple(str(each) for each in [*sorted(models), directory / "__pycache__"] if each.exists())
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Yield (line number, module, name) of each import. The name is "" for the module itself.
+class ImportedName(NamedTuple):
+    """One import. module: "" for `from . import name`. name: "" for the module itself, as by `import module`."""
 
-    A text that is the name of a module of ewe counts, because importlib may import it.
-    """
+    line: int
+    module: str
+    name: str
+
+
+def imports(tree: ast.Module) -> Iterator[ImportedName]:
+    """Yield each import. A text that is the name of a module of ewe counts, because importlib may import it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name, "") for alias in node.names)
+            yield from (ImportedName(node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from ((node.lineno, node.module or "", alias.name) for alias in node.names)
+            yield from (ImportedName(node.lineno, node.module or "", alias.name) for alias in node.names)
         elif isinstance(node, ast.Constant) and is_name_in_ewe(node.value):
-            yield node.lineno, str(node.value), ""
+            yield ImportedName(node.lineno, str(node.value), "")
 
 
 def is_name_in_ewe(value: object) -> bool:
@@ -96,7 +102,9 @@ def is_name_in_ewe(value: object) -> bool:
 
 def imported_files(tree: ast.Module, directory: Path) -> set[Path]:
     """Return the files of a directory that a module imports, also by `from . import name`."""
-    files = {directory / f"{(module or name).partition('.')[0]}.py" for _, module, name in imports(tree)}
+    # Of `a.b`, which may be a package, the first name; of `from . import b`, which names no module, b.
+    stems = {(each.module or each.name).partition(".")[0] for each in imports(tree)}
+    files = {directory / f"{stem}.py" for stem in stems}
     # os.path.isfile() is false for a name that is too long, where Path.is_file() raises an error.
     return {file for file in files if os.path.isfile(file)}
 

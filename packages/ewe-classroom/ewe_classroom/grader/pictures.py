@@ -118,7 +118,7 @@ def timeline(steps: list[dict[str, Any]]) -> LanePicture | None:
     return LanePicture(
         "timeline of the clients",
         width,
-        [lane(name, shown, xs, name in held) for name in names],
+        [lane(name, shown, xs, held_worker=name in held) for name in names],
         ticks(shown, xs, width),
         [moment(step, x) for step, x in zip(shown, xs, strict=True) if step["do"] in ("wait", *SCENE_STEPS)],
         page=PAGE_WIDTH_PX,
@@ -140,16 +140,16 @@ def ticks(shown: list[dict[str, Any]], xs: list[int], width: int) -> list[LaneTi
 
 def moment(step: dict[str, Any], x: int) -> LaneMoment:
     """Return the vertical line of a step that belongs to no client: a wait, or an action on the server."""
-    outcome = (
-        "" if "happened" not in step or step["happened"] else " (no: the server was quiescent, or had ended)"
-    )
+    # An action has no outcome. That of a wait is whether its condition became true.
+    happened = step.get("happened", True)
+    outcome = "" if happened else " (no: the server was quiescent, or had ended)"
     if step["do"] == "wait":
         return LaneMoment(x, "quiet", "", f"{step['t']:.3f} s: wait: {step.get('what')}{outcome}")
     label = str(step.get("signal", step.get("gate", step["do"])))
     return LaneMoment(x, "event", label, f"{step['t']:.3f} s: {label}{outcome}")
 
 
-def lane(name: str, shown: list[dict[str, Any]], xs: list[int], held_worker: bool = False) -> DrawnLane:
+def lane(name: str, shown: list[dict[str, Any]], xs: list[int], *, held_worker: bool) -> DrawnLane:
     """Return the lane of one client: spans while the client waits or has a worker, and marks for its actions.
 
     held_worker: the scene has proven that the client had a worker from its first bytes to its response.

@@ -32,10 +32,13 @@ import pwd
 import re
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ENDED_STATES = "ZX"  # proc(5): a zombie, and a dead process
 CPU_TIME_FIELDS = slice(11, 15)  # of stat_fields(): utime, stime, cutime and cstime, in ticks (proc(5))
@@ -80,7 +83,7 @@ libc = ctypes.CDLL(None)
 
 
 class HiddenProcess(Exception):
-    """A process keeps the grader from reading its descriptors. The message is one line."""
+    """A process keeps the grader from reading facts about it. The message is one line (hidden_text())."""
 
 
 @dataclass(frozen=True)
@@ -220,21 +223,13 @@ def memory_share(pid: int) -> int:
 
     This is slower than memory(): the kernel looks at each page.
     """
-    text = read(f"/proc/{pid}/smaps_rollup")
-    if not text:  # the file is closed to the grader, or the process has ended
-        with owners_rights(pid):
-            text = read(f"/proc/{pid}/smaps_rollup")
-    match = re.search(r"Pss_Anon:\s+(\d+) kB", text)
+    match = re.search(r"Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
     return int(match[1]) * 1024 if match else 0
 
 
 def address_space(pid: int) -> AddressSpace:
     """Return the address space of a process; an empty one if the process has ended, or hides it."""
-    text = read(f"/proc/{pid}/maps")
-    if not text:
-        with owners_rights(pid):
-            text = read(f"/proc/{pid}/maps")
-    return replace(parse_maps(text), threads=len(tasks([pid])))
+    return replace(parse_maps(read_private(pid, "maps")), threads=len(tasks([pid])))
 
 
 def parse_maps(text: str) -> AddressSpace:
@@ -250,6 +245,43 @@ def parse_maps(text: str) -> AddressSpace:
     return AddressSpace(size_bytes, guards)
 
 
+def bytes_read(pid: int) -> int:
+    """Return the bytes that a process has read with read() and sendfile(); recv() does not count (proc(5), rchar).
+
+    Raises HiddenProcess.
+    """
+    match = re.search(r"^rchar: (\d+)", read_private(pid, "io"), re.MULTILINE)
+    if match is None and runs(pid):
+        raise HiddenProcess(hidden_text(pid, "its count of read bytes"))
+    return int(match[1]) if match else 0
+
+
+def read_private(pid: int, name: str) -> str:
+    """Return the text of a private file of a process (look_inside()); "" if the process has ended, or hides it."""
+
+    def text() -> str:
+        with open(f"/proc/{pid}/{name}", errors="replace") as file:
+            return file.read()
+
+    try:
+        return look_inside(pid, text)
+    except OSError:
+        return ""
+
+
+def look_inside(pid: int, look: Callable[[], T]) -> T:
+    """Return look(), which opens files in /proc/PID that are private to the account of the process.
+
+    Call it with the grader's own rights, and then with those of that account. Raises PermissionError if neither
+    suffice, and any other exception of look().
+    """
+    try:
+        return look()
+    except PermissionError:
+        with owners_rights(pid):
+            return look()
+
+
 @contextlib.contextmanager
 def owners_rights(pid: int) -> Iterator[None]:
     """Let this thread read files with the rights of a process's account, and not those of root (setfsuid(2)).
@@ -257,6 +289,7 @@ def owners_rights(pid: int) -> Iterator[None]:
     The kernel shows the descriptors and the memory map of a process to its own account, and to a process with
     CAP_SYS_PTRACE (ptrace(2), "access mode checking"). Docker takes this capability from root: without the
     account's rights, the grader in a container would see no descriptor of a server that runs as another account.
+    look_inside() tries both.
     """
     owner = re.search(r"^Uid:\t(\d+).*\nGid:\t(\d+)", read(f"/proc/{pid}/status"), re.MULTILINE)
     if os.geteuid() != 0 or owner is None:
@@ -307,14 +340,18 @@ def descriptors(pid: int) -> dict[int, str]:
 
     Raises HiddenProcess.
     """
-    # First with the grader's own rights, then with those of the process's account.
-    for rights in (contextlib.nullcontext(), owners_rights(pid)):
-        with contextlib.suppress(PermissionError), rights:
-            return visible_descriptors(pid)
-    if not runs(pid):
-        return {}
-    raise HiddenProcess(
-        f"process {pid} ({name(pid)}) keeps the grader from reading its descriptors: it is not dumpable"
+    try:
+        return look_inside(pid, lambda: visible_descriptors(pid))
+    except PermissionError:
+        if not runs(pid):
+            return {}
+        raise HiddenProcess(hidden_text(pid, "its descriptors")) from None
+
+
+def hidden_text(pid: int, what: str) -> str:
+    """Return the message of HiddenProcess. what: the facts that the grader cannot read."""
+    return (
+        f"process {pid} ({name(pid)}) keeps the grader from reading {what}: it is not dumpable"
         " (prctl(2), PR_SET_DUMPABLE), or its program file cannot be read"
     )
 
@@ -329,6 +366,24 @@ def visible_descriptors(pid: int) -> dict[int, str]:
     except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return {}
     return found
+
+
+def removed_files(pid: int) -> dict[tuple[int, int], os.stat_result]:
+    """Return the removed files that a process has open: (device, inode) -> status; {} if the process hides them."""
+
+    def look() -> dict[tuple[int, int], os.stat_result]:
+        found = {}
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                about = os.stat(f"/proc/{pid}/fd/{entry}")
+                if stat.S_ISREG(about.st_mode) and not about.st_nlink:
+                    found[about.st_dev, about.st_ino] = about
+        return found
+
+    try:
+        return look_inside(pid, look)
+    except OSError:
+        return {}
 
 
 def inode(target: str) -> str:
@@ -372,10 +427,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process. Do nothing if it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def kill(pid: int) -> None:
     """Kill a process. Do nothing if it has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    send_signal(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes (SIGSTOP) while the block runs. The kernel goes on accepting connections for them."""
+    try:
+        for pid in pids:
+            send_signal(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            send_signal(pid, signal.SIGCONT)
 
 
 def signal_name(number: int) -> str:

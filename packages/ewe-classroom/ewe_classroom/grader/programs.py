@@ -48,7 +48,7 @@ def ask(
 
 def response_of(scene: Scene, client: SceneClient, because: str = "") -> Response:
     """Return the response to a request for a program; fail without one. because: the likely cause."""
-    scene.until(client.answered_or_over, f"{client.name} gets a response")
+    scene.until_answered(client)
     if not client.answered():
         scene.expect_alive(f"a request for {client.path}")
         scene.fail(
@@ -397,7 +397,7 @@ def cgi_outside(scene: Scene) -> None:
     paths = ("../../outside", "..%2f..%2foutside", "%2e%2e/%2e%2e/outside", "hello/..%2f..%2f..%2foutside")
     for path in paths:
         client = ask(scene, f"/cgi-bin/{path}")
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         if client.has_got(OUTSIDE_TEXT.encode()):
             scene.fail(
                 f"GET /cgi-bin/{path} ran a program that lies outside cgi-bin",

@@ -75,7 +75,7 @@ def play_progress(scene: Scene, kind: str) -> None:
     if stopped is not None:
         hold_more(scene, stalled, stopped, kind)
         waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
-        if scene.until(waiting.answered_or_over, f"{waiting.name} gets a response"):
+        if scene.until_answered(waiting):
             did = f"beside {held_clients(stopped, kind)}, the next client {waiting.outcome_text()}"
             note_at_once(scene, kind)
             scene.fail(
@@ -128,7 +128,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
         first, *stalled = stalled
         scene.release(first)
         for client in (first, waiting):
-            scene.until(client.answered_or_over, f"{client.name} gets a response")
+            scene.until_answered(client)
         if not waiting.answered():
             scene.fail(
                 f"a gate was opened, and the waiting client {waiting.outcome_text()}{scene.blocked_text()}",
@@ -140,7 +140,7 @@ def release_all(scene: Scene, stalled: list[SceneClient], waiting: SceneClient |
     for client in stalled:
         if not client.answers:
             scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_file(client, client.path, f"its gate was opened ({STALL_DESCRIPTIONS[kind]})")
         client.close()
 
@@ -199,7 +199,7 @@ def second_client(scene: Scene) -> None:
         )
     scene.expect_file(second, "/2.txt")
     scene.release(stalled)
-    scene.until(stalled.answered_or_over, f"{stalled.name} gets a response")
+    scene.until_answered(stalled)
     scene.expect_file(stalled, "/1.txt")
     scene.confirm("the next client got its response beside a stalled one, which got its own afterwards")
 
@@ -251,7 +251,7 @@ def slow_readers(scene: Scene) -> None:
 def idle_clients(scene: Scene) -> None:
     for number in range(IDLE_CLIENTS):
         client = scene.client(f"idle {number + 1}").ask(f"/{number}.txt")
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         if not client.answered():
             scene.fail(
                 f"beside {number} idle connections, the next client {client.outcome_text()}{scene.blocked_text()}",
@@ -283,11 +283,11 @@ def own_answers(scene: Scene) -> None:
     first = scene.client("A").send(b"GET /1.txt HT")
     scene.settle()
     second = scene.client("B").ask("/2.txt", Connection="close")
-    scene.until(second.answered_or_over, "B gets a response")
+    scene.until_answered(second)
     first.path = "/1.txt"
     first.send(b"TP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    scene.until(first.answered_or_over, "A gets a response")
-    scene.until(second.answered_or_over, "B gets a response")
+    scene.until_answered(first)
+    scene.until_answered(second)
     for client in (first, second):
         scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "request"))
     # Two large responses at the same time: neither client reads before both have been asked for.
@@ -298,7 +298,7 @@ def own_answers(scene: Scene) -> None:
     first.read_on()
     second.read_on()
     for client in (first, second):
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_file(client, client.path, because=cause_of_wrong_file(client, "response"))
     scene.confirm("four clients with overlapping requests and responses got their own files")
 
@@ -351,7 +351,7 @@ def fifo(scene: Scene) -> None:
         )
     queued[0].send_rest()
     for client in queued:
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_file(client, client.path, "the earlier clients got their responses")
     scene.confirm("the server served four waiting connections in the order of their arrival")
 
@@ -389,7 +389,7 @@ def backlog(scene: Scene) -> None:
     for client in stalled:
         client.send_rest()
     for client in stalled + waiting:
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         scene.expect_file(client, client.path, "a worker became free")
     scene.confirm("12 clients connected while all workers were occupied, and got their responses afterwards")
 

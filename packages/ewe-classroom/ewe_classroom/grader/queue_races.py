@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -37,12 +36,14 @@ from typing import NamedTuple
 
 import ewe
 import ewe_explore
+from ewe.scratch import remove
 from ewe_classroom.grader import own_model, processes, race_bursts
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.library_queues import library_queue, with_imports
+from ewe_classroom.grader.sandbox import end_all
 from ewe_classroom.grader.scene import Scene
 from ewe_classroom.grader.subject import BadSubject
-from ewe_classroom.grader.submission import copy, end_all
+from ewe_classroom.grader.submission import copy
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "labs" / "shared" / "test_queue.py"
 SCHEDULES_PER_SCENARIO = 600  # schedules of each scenario; `if` for `while` needs 355
@@ -228,7 +229,8 @@ def copy_of_submission(scene: Scene, source: Path) -> Path:
     The check adds its own files to the copy: the scenarios, and the control that has to fail.
     """
     directory = scene.subject.output.parent / "queue"
-    shutil.rmtree(directory, ignore_errors=True)
+    # shutil.rmtree() of Python 3.11 calls itself for each level, and a program may have made a thousand of them.
+    remove(str(directory))
     directory.mkdir()
     directory.chmod(0o755)  # the explorer may run as another account
     for file in sorted(source.glob("*.py")):

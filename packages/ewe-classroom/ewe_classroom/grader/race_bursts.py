@@ -34,7 +34,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def judge(scene: Scene, *, has_queue: bool) -> None:
         with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
             expect_unnamed(scene, program.detector_named())
             bursts = Bursts(scene, program)
-            bursts.play(has_queue)
+            bursts.play(has_queue=has_queue)
     except BadSubject as problem:
         scene.fail(
             f"the server does not build with a race detector: {problem}",
@@ -134,16 +134,14 @@ def silenced(pid: int, program: Path) -> str:
 
     program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
     """
-    exe, variables = "", ""
-    # First with the grader's own rights, then with those of the process's account.
-    for rights in (nullcontext(), processes.owners_rights(pid)):
-        with rights, suppress(OSError):
-            exe = os.readlink(f"/proc/{pid}/exe")
-            variables = processes.read(f"/proc/{pid}/environ")
-            break
-    if exe and exe != str(program):
+    try:
+        exe = processes.look_inside(pid, lambda: os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+    if exe != str(program):
         return f"the server has started {exe} in place of its build with a race detector"
-    for name, _, value in (each.partition("=") for each in variables.split("\0")):
+    variables = processes.read_private(pid, "environ").split("\0")
+    for name, _, value in (each.partition("=") for each in variables):
         # A variable of ENVIRONMENT has another value, or a library could replace the detector.
         if name in LOADER_VARIABLES or value != ENVIRONMENT.get(name, value):
             return f"the server has started itself again with {name}={value[:60]}"
@@ -178,7 +176,7 @@ class Bursts:
         self.spurious = ""  # the place where waits return without a reason
         self.requests = 0
 
-    def play(self, has_queue: bool) -> None:
+    def play(self, *, has_queue: bool) -> None:
         """Play every burst; fail at the first fault. has_queue: also the stop with a full queue.
 
         The first run finds out where threads wait. Each further run lets the waits at one place return without a
@@ -337,17 +335,9 @@ class Bursts:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop the server (SIGSTOP) while the block sends a burst."""
-        pids = self.scene.subject.running()
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        try:
+        with processes.stopped(self.scene.subject.running()):
             yield
             self.scene.pump(PUMP_S)
-        finally:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
 
     def ask(self, path: str) -> SceneClient:
         """Return a new client that has sent a whole request."""

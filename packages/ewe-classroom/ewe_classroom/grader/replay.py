@@ -13,27 +13,33 @@ responses beside those of the record; the reader judges whether they are right.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError
-from ewe_classroom.grader import site_programs
+from ewe_classroom.grader import processes, site_programs
 from ewe_classroom.grader.grading import REPLAY_FORMAT
 from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.subject import Subject
 
+SERVER_EVENTS = ("got", "answered", "closed-by-server", "reset-by-server", "refused")
 STEPS_WITHOUT_DATA = ("read", "half-close", "close", "reset")
 MAX_SHOWN_CHARS = 70  # of the bytes of a step
 MAX_SENT_BYTES = 64 << 20  # of one step
 
 
-def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the first line of a replay file, and its steps. Raises ConfigError."""
+class RecordedCheck(NamedTuple):
+    """The contents of a replay file. head: its first line, which names the check."""
+
+    head: dict[str, Any]
+    steps: list[dict[str, Any]]
+
+
+def load(path: Path) -> RecordedCheck:
+    """Read a replay file. Raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -53,55 +59,67 @@ def load(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         steps.append(step)
     if not steps or steps[0].get("format") != REPLAY_FORMAT:
         raise ConfigError(f"--replay: {path}: not a replay file; ewe-grade --record DIR writes them")
-    return steps[0], steps[1:]
+    return RecordedCheck(steps[0], steps[1:])
 
 
 def play(subject: Subject, steps: list[dict[str, Any]]) -> Iterator[str]:
-    """Do each step; yield a line for it, and a line for all that comes back.
+    """Do each step; yield a line for it, and a line for all that comes back. Raises ConfigError.
 
-    A client is known by its lane. A step of the record that the server made ("got", "answered") is only shown,
-    after the word "then", so that the reader can compare it with the present one. Raises ConfigError.
+    A client is known by its lane.
     """
     scene = Scene(subject)
     clients: dict[str, SceneClient] = {}
     try:
         for step in steps:
-            do, lane = str(step.get("do")), str(step.get("lane", ""))
-            client = clients.get(lane)
+            if line := line_of_record(step, clients):
+                yield line
+                continue
             shown = len(scene.steps)  # the steps that this step adds, and those of the server, come after it
-            if do == "connect":
-                clients[lane] = scene.client(lane, reads=bool(step.get("reads", True)))
-            elif do == "wait":
-                scene.settle()
-            elif do == "signal":
-                number = signal_of(step)
-                # After "start-again" the scene has another server. The server may have ended already.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(scene.subject.pid, number)
-            elif do == "start-again":
-                scene.start_again()
-            elif do == "open-gate":
-                site_programs.open_gate(subject.site.root, str(step.get("gate")))
-                scene.note(do=do, gate=step.get("gate"))
-            elif client is None:  # all further actions need a client
-                if do == "note":
-                    yield f"        note  {step.get('text', '')}"
-                continue
-            elif do == "send":
-                client.send(*sent_by(step))
-            elif do in ("got", "answered", "closed-by-server", "reset-by-server", "refused"):
-                yield f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
-                continue
-            elif do in STEPS_WITHOUT_DATA:
-                {"read": client.read_on, "half-close": client.half_close, "close": client.close,
-                 "reset": client.reset}[do]()  # fmt: skip
-            for line in scene.steps[shown:]:
-                yield f"{line['t']:8.3f}  {line.get('lane', 'all')}: {line['do']} {brief(line)}".rstrip()
+            act(scene, clients, step)
+            for made in scene.steps[shown:]:
+                yield f"{made['t']:8.3f}  {made.get('lane', 'all')}: {made['do']} {brief(made)}".rstrip()
     finally:
         scene.close()
         # The caller ends `subject`, and does not know of a server that "start-again" has started.
         if scene.subject is not subject:
             scene.subject.close()
+
+
+def line_of_record(step: dict[str, Any], clients: Collection[str]) -> str:
+    """Return the line of a step that is only shown: a note, or an event of the record (SERVER_EVENTS); else "".
+
+    The line of an event begins with "then", so that the reader can compare it with the present one. clients: the
+    lanes of the clients so far.
+    """
+    do, lane = str(step.get("do")), str(step.get("lane", ""))
+    if do == "note" and lane not in clients:
+        return f"        note  {step.get('text', '')}"
+    if do in SERVER_EVENTS and lane in clients:
+        return f"{'then':>8}  {lane}: {do} {brief(step)}".rstrip()
+    return ""
+
+
+def act(scene: Scene, clients: dict[str, SceneClient], step: dict[str, Any]) -> None:
+    """Do a step; add a client that connects to `clients`. An unknown step does nothing. Raises ConfigError."""
+    do, lane = str(step.get("do")), str(step.get("lane", ""))
+    client = clients.get(lane)
+    if do == "connect":
+        clients[lane] = scene.client(lane, reads=bool(step.get("reads", True)))
+    elif do == "wait":
+        scene.settle()
+    elif do == "signal":
+        # After "start-again" the scene has another server. The server may have ended already.
+        processes.send_signal(scene.subject.pid, signal_of(step))
+    elif do == "start-again":
+        scene.start_again()
+    elif do == "open-gate":
+        site_programs.open_gate(scene.site.root, str(step.get("gate")))
+        scene.note(do=do, gate=step.get("gate"))
+    elif client is not None and do == "send":
+        client.send(*sent_by(step))
+    elif client is not None and do in STEPS_WITHOUT_DATA:
+        {"read": client.read_on, "half-close": client.half_close, "close": client.close,
+         "reset": client.reset}[do]()  # fmt: skip
 
 
 def sent_by(step: dict[str, Any]) -> tuple[bytes, int]:

@@ -22,6 +22,7 @@ from ewe.http.response_reader import ResponseReader
 from ewe.http.status import BODILESS_STATUSES, HTTPError
 
 STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?\r?\n")
+STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 # No file of the grader's site has more than 8 MB. A server that sends more does not fill the grader's memory.
 MAX_HEAD_BYTES = 1 << 18
@@ -69,7 +70,8 @@ def parse_head(head: bytes) -> Response:
         fields = http.client.parse_headers(io.BytesIO(head[line.end() :]))
     except http.client.HTTPException as error:
         raise HTTPError(502, f"a head that cannot be read ({error})") from None
-    chunked = (fields.get("Transfer-Encoding") or "").lower() == "chunked"
+    # Spaces around a value do not belong to it (RFC 9112 section 5.1); http.client leaves those at its end.
+    chunked = (fields.get("Transfer-Encoding") or "").strip(" \t").lower() == "chunked"
     response = Response("1." + line[1].decode(), int(line[2]), fields, chunked=chunked)
     length = fields.get("Content-Length")
     if length is not None and not chunked:
@@ -120,6 +122,10 @@ class ResponseSplitter:
         if decoder is not None:
             return decoder.rest if self.fault else b""
         return bytes(self.body) + self.reader.buffer
+
+    def between_responses(self) -> bool:
+        """Return whether the next byte begins a response: nothing is left of the bytes that have arrived."""
+        return self.current is None and not self.fault and not self.buffer
 
     def feed(self, data: bytes) -> None:
         """Take bytes that have arrived, and make responses of them.

@@ -31,7 +31,7 @@ from ewe_classroom.grader.hygiene import (
     zombie_pids,
 )
 from ewe_classroom.grader.programs import PIPE_OVERFLOW_LINES, ask, response_of, run
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.site_programs import open_gate
 
 LIMIT_S = 1
@@ -105,26 +105,13 @@ def cgi_timeout(scene: Scene) -> None:
     clients = [
         ask(scene, f"/cgi-bin/{name}", name=name) for name in ("waits", "ignores-term", "closes-output")
     ]
-    first, second, closes = clients
+    *waiting, closes = clients
     scene.until_due(
         lambda: all(client.answered_or_over() for client in clients), "the time limit ends all", 3 * LIMIT_S
     )
     took_s = time.monotonic() - began
-    for client in (first, second):
-        if not client.answered():
-            scene.fail(
-                f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
-                f"{client.outcome_text()}{scene.blocked_text()}",
-                "kill the program and answer 504",
-                "there is no time limit; or the server sends only SIGTERM, which the program "
-                "ignores; or a child of "
-                "the program lives on and keeps the pipe open",
-            )
-        if client.answers[0].status != 504:
-            scene.fail(
-                f"{client.name}: the program took too long, and the client got status {client.answers[0].status}",
-                "answer 504 (Gateway Timeout)",
-            )
+    for client in waiting:
+        expect_gateway_timeout(scene, client, took_s)
     if not closes.answered_or_over():
         scene.fail(
             f"{closes.name}: the program has closed its output and does not end; the client {closes.outcome_text()}"
@@ -138,17 +125,54 @@ def cgi_timeout(scene: Scene) -> None:
             f"give the program its {LIMIT_S} s",
             "the limit is not read from CGI_TIMEOUT",
         )
+    expect_programs_ended(scene, pids_before)
+    expect_pipes_closed(scene, descriptor_count)
+    run(scene, "/cgi-bin/hello", because="earlier programs took too long")
+    scene.confirm(
+        f"the server ended three programs after {took_s:.1f} s; no process and no descriptor remained"
+    )
+
+
+def expect_gateway_timeout(scene: Scene, client: SceneClient, took_s: float) -> None:
+    """Fail unless the client of an endless program has status 504. took_s: the time since its request."""
+    if not client.answered():
+        scene.fail(
+            f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
+            f"{client.outcome_text()}{scene.blocked_text()}",
+            "kill the program and answer 504",
+            "there is no time limit; or the server sends only SIGTERM, which the program ignores; or a child of "
+            "the program lives on and keeps the pipe open",
+        )
+    if client.answers[0].status != 504:
+        scene.fail(
+            f"{client.name}: the program took too long, and the client got status {client.answers[0].status}",
+            "answer 504 (Gateway Timeout)",
+        )
+
+
+def expect_programs_ended(scene: Scene, pids_before: set[int]) -> None:
+    """Fail if a process of a killed program lives on, or is a zombie. pids_before: the server's own processes."""
     scene.until(lambda: not programs_of(scene, pids_before), "the programs have ended")
     left = programs_of(scene, pids_before)
     zombies = [pid for pid in left if processes.state(pid) == "Z"]
-    if len(left) > len(zombies):
-        raise_left(scene, [pid for pid in left if pid not in zombies])
+    alive = [pid for pid in left if pid not in zombies]
+    if alive:
+        names = ", ".join(f"{pid} ({processes.name(pid)})" for pid in alive)
+        scene.fail(
+            f"after the time limit {len(alive)} processes of the programs live on: {names}",
+            "kill the program and all processes that it has started",
+            "the server kills only the program itself, or sends SIGTERM, which the program may ignore",
+        )
     if zombies:
         scene.fail(
             f"{len(zombies)} killed programs are zombies",
             "wait for each program after you have killed it",
             "kill() without wait()",
         )
+
+
+def expect_pipes_closed(scene: Scene, descriptor_count: int) -> None:
+    """Fail if the server has more descriptors than before the programs were killed."""
     scene.until(lambda: len(open_descriptors(scene)) <= descriptor_count, "descriptors are closed")
     more = len(open_descriptors(scene)) - descriptor_count
     if more > 0:
@@ -157,20 +181,6 @@ def cgi_timeout(scene: Scene) -> None:
             "close the pipes of a killed program",
             "the code for the time limit does not call close()",
         )
-    run(scene, "/cgi-bin/hello", because="earlier programs took too long")
-    scene.confirm(
-        f"the server ended three programs after {took_s:.1f} s; no process and no descriptor remained"
-    )
-
-
-def raise_left(scene: Scene, left: list[int]) -> None:
-    """Fail, because processes of a program still live. left: their ids."""
-    names = ", ".join(f"{pid} ({processes.name(pid)})" for pid in left)
-    scene.fail(
-        f"after the time limit {len(left)} processes of the programs live on: {names}",
-        "kill the program and all processes that it has started",
-        "the server kills only the program itself, or sends SIGTERM, which the program may ignore",
-    )
 
 
 @check(
@@ -232,7 +242,7 @@ def cgi_leaks(scene: Scene) -> None:
 
     def ask_and_close(path: str, body_lines: int | None = None) -> None:
         client = ask(scene, path, body_lines=body_lines)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         client.close()
 
     kinds = {

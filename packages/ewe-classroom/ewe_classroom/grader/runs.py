@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import json
 import re
+from itertools import accumulate
 
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.run_scene import LoadRun, RunScene, Served, TimedRequest, mean, percentile
@@ -41,8 +42,7 @@ COUNT_TOLERANCE_SHARE, COUNT_TOLERANCE = 0.1, 2  # of the requests of an open ru
     sends="nothing: the grader reads runs.json",
     expects=(
         f"{MIN_LEVELS} numbers of clients, from 1 on; two rates, one above 60 % of the best rate; "
-        f"{MIN_REQUESTS} requests "
-        "in each run"
+        f"{MIN_REQUESTS} requests in each run"
     ),
     why="One point is not a curve. A server behaves differently below saturation and above it.",
     hint="CLIENTS, RATES and SECONDS at the top of measure.py set the loads.",
@@ -141,8 +141,7 @@ def server_log(scene: RunScene) -> None:
             usual = mean([request.done - request.sent for request in run.requests]) * 1000
             scene.fail(
                 f"the server served {len(lines)} requests in {run.name}; {len(missing)} of them are not in the "
-                "data. "
-                f"They took {slow:.1f} ms on average, those in the data {usual:.1f} ms",
+                f"data. They took {slow:.1f} ms on average, those in the data {usual:.1f} ms",
                 "record every request that you send",
                 "slow requests were left out, or the requests in progress at the end of the run",
             )
@@ -205,31 +204,11 @@ def little(scene: RunScene) -> None:
     for run in scene.runs("closed"):
         rate = run.completed / run.seconds
         time_s = mean([request.done - request.sent for request in run.requests])
-        # A rate may also be rounded by half a response in the whole run.
-        half_response = 0.5 / run.seconds
-        for name, given, found, rounding in (
-            ("rate", run.rate, rate, half_response),
-            ("mean_ms", run.mean_ms, time_s * 1000, 0.0),
-        ):
-            if abs(given - found) > TOLERANCE_SHARE * found + rounding:
-                scene.fail(
-                    f"{run.name} says {name} {given:.4g}; its requests say {found:.4g}. By Little's law "
-                    f"{run.rate:.4g} a second times {run.mean_ms:.4g} ms are {run.rate * run.mean_ms / 1000:.2f} "
-                    "clients",
-                    "compute the figures from the requests",
-                    "the figure is of another run, or counts sent requests in place of responses",
-                )
-        # Count the requests under way. At equal times, -1 comes first: a client sends when its response has come.
-        events = sorted(
-            [(each.sent, 1) for each in run.requests] + [(each.done, -1) for each in run.requests]
-        )
-        under_way = max_under_way = 0
-        for _, change in events:
-            under_way += change
-            max_under_way = max(max_under_way, under_way)
-        if max_under_way > run.level:
+        expect_figures(scene, run, rate, time_s)
+        under_way = max_under_way(run)
+        if under_way > run.level:
             scene.fail(
-                f"in {run.name}, {max_under_way} requests were under way at once",
+                f"in {run.name}, {under_way} requests were under way at once",
                 f"{run.level:g} clients that each wait for their response have at most {run.level:g}",
                 "a client sends before its response has come: this is not a closed loop",
             )
@@ -245,6 +224,31 @@ def little(scene: RunScene) -> None:
     scene.confirm(f"N = X R in each closed run; the largest difference is {worst:.0%}")
 
 
+def expect_figures(scene: RunScene, run: LoadRun, rate: float, time_s: float) -> None:
+    """Fail if a run says another rate or mean time than its requests. rate, time_s: computed from the requests."""
+    # A rate may also be rounded by half a response in the whole run.
+    half_response = 0.5 / run.seconds
+    for name, given, found, rounding in (
+        ("rate", run.rate, rate, half_response),
+        ("mean_ms", run.mean_ms, time_s * 1000, 0.0),
+    ):
+        if abs(given - found) > TOLERANCE_SHARE * found + rounding:
+            scene.fail(
+                f"{run.name} says {name} {given:.4g}; its requests say {found:.4g}. By Little's law "
+                f"{run.rate:.4g} a second times {run.mean_ms:.4g} ms are {run.rate * run.mean_ms / 1000:.2f} "
+                "clients",
+                "compute the figures from the requests",
+                "the figure is of another run, or counts sent requests in place of responses",
+            )
+
+
+def max_under_way(run: LoadRun) -> int:
+    """Return how many requests of a run were under way at once, at most."""
+    # At equal times, -1 comes first: a client sends when its response has come.
+    changes = sorted([(each.sent, 1) for each in run.requests] + [(each.done, -1) for each in run.requests])
+    return max(accumulate(change for _, change in changes))
+
+
 @check(
     "runs-saturation",
     proves="the curve reaches the saturation of the server",
@@ -252,9 +256,8 @@ def little(scene: RunScene) -> None:
     expects="nearly the same rate for both (the best of their repetitions), and times that grow with the clients",
     why="You know the best rate only if more clients do not raise it.",
     hint=(
-        "Double the clients until the rate stays constant. Past the knee each new client only makes "
-        "all others wait "
-        "longer."
+        "Double the clients until the rate stays constant. Past the knee each new client only makes all others "
+        "wait longer."
     ),
     subject="data",
 )
@@ -308,8 +311,7 @@ def open_loop(scene: RunScene) -> None:
         if planned >= MIN_DUE_REQUESTS and meanwhile < planned / 2:
             scene.fail(
                 f"in {run.name}, one response took {length_s * 1000:.0f} ms; {planned:.0f} more requests should "
-                "have been "
-                f"due meanwhile, and {meanwhile} were",
+                f"have been due meanwhile, and {meanwhile} were",
                 "let requests be due by the clock, also while the server stalls",
                 "the load waits for the response before it sends again: that is a closed loop (coordinated "
                 "omission)",

@@ -38,11 +38,13 @@ import signal
 import socket
 import stat
 import struct
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ewe.scratch import remove
+from ewe_classroom.grader import processes
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 MS_RDONLY, MS_BIND, MS_REC, MS_PRIVATE = 0x1, 0x1000, 0x4000, 0x40000
@@ -56,6 +58,8 @@ claimed_uids: set[int] = set()  # by this process (claim)
 # Every account may write there. A system may lack some of them.
 SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/var/lib/php/sessions")
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2))
+MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a program
+MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -159,6 +163,31 @@ def end_account(account: SubjectAccount | None) -> None:
     os.waitpid(child, 0)
 
 
+def end_all(
+    process: subprocess.Popen[bytes], others: Collection[int], account: SubjectAccount | None
+) -> None:
+    """Kill and reap a program and all processes that it has started. The grader has adopted the orphans among them.
+
+    process: the program's first process. others: the grader's children that are not the program's. account: of the
+    program. A process may fork before it is killed, so the search is repeated until it finds none.
+    """
+    seen: set[int] = set()
+    for round_number in range(MAX_KILL_ROUNDS):
+        found = [pid for pid in processes.children_of_grader() if pid not in others]
+        if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
+            end_account(account)  # the processes fork as fast as this loop kills them
+        seen.update(found)
+        for pid in processes.family(found):
+            processes.kill(pid)
+        for pid in found:
+            if pid != process.pid:  # Popen itself has to reap this one, below
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        process.wait()
+        if not found:
+            return
+
+
 def remove_files_of(account: SubjectAccount | None) -> None:
     """Remove the files of an account from the shared directories if only this grading uses it.
 
@@ -198,9 +227,15 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
     return found
 
 
-def disk_bytes_of(account: SubjectAccount, directory: Path) -> int:
-    """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES."""
-    used_bytes = 0
+def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int]) -> int:
+    """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES.
+
+    pids: processes whose removed files count, too. The disk keeps such a file as long as a process has it open.
+    """
+    removed = {key: about for pid in pids for key, about in processes.removed_files(pid).items()}
+    used_bytes = sum(
+        about.st_blocks * BLOCK_BYTES for about in removed.values() if about.st_uid == account.uid
+    )
     waiting = [str(directory), *(each.path for each in files_of(account))]
     # A stack, because os.walk() of Python 3.11 calls itself for each level. A program can make thousands of levels.
     while waiting:

@@ -52,7 +52,7 @@ from typing import Any, NoReturn
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.responses import Response, ResponseSplitter
-from ewe_classroom.grader.subject import NotStarted, Subject
+from ewe_classroom.grader.subject import NotStarted, Subject, numbered_path
 
 QUIESCENT_S = 0.03
 SURE_S = 0.75
@@ -387,7 +387,8 @@ class SceneClient:
             # worker.
             self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
-        if self.received == 0 or data[:5] == b"HTTP/":  # the beginning of a response is enough for the record
+        # The beginning of a response is enough for the record.
+        if self.received == 0 or (data[:5] == b"HTTP/" and self.reader.between_responses()):
             self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
         self.received += len(data)
         answers_before = len(self.answers)
@@ -398,6 +399,60 @@ class SceneClient:
         if len(self.answers) > answers_before:
             self.note("answered", status=self.answers[-1].status, total=self.received)
         return True
+
+
+class ServerWatch:
+    """The looks at the server during one wait (Scene.until()): how long has nothing happened, and no byte moved?
+
+    now: the time of the last look (time.monotonic()), or of the last byte. moved_at: that of the last byte.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.began = self.looked_at = time.monotonic()
+        # The first look of each wait includes the limits of memory, tasks and files.
+        self.excess_checked_at = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Note that a byte has moved: the server is not quiescent."""
+        self.now = self.moved_at = self.quiescent_from = time.monotonic()
+        # Of the last look; None while a thread of the server runs (Scene.activity()).
+        self.activity: tuple[object, ...] | None = None
+        # The threads at the first look since the last byte, and at the last look.
+        self.first_tasks: dict[int, processes.ThreadSample] = {}
+        self.tasks: dict[int, processes.ThreadSample] = {}
+
+    def is_due(self) -> bool:
+        """Return whether the next look is due. It costs processor time: the longer the quiescence, the rarer."""
+        now = time.monotonic()
+        pause_s = POLL_EVERY_S + (now - self.quiescent_from) / 4
+        return now - self.looked_at >= min(pause_s, MAX_LOOK_PAUSE_S)
+
+    def look(self) -> dict[int, processes.ThreadSample]:
+        """Look at the server; return its threads."""
+        self.now = self.looked_at = time.monotonic()
+        self.tasks = self.scene.subject.tasks()
+        self.first_tasks = self.first_tasks or self.tasks
+        activity = self.scene.activity(self.tasks)
+        if activity is None or activity != self.activity:
+            self.activity, self.quiescent_from = activity, self.now
+        return self.tasks
+
+    def quiescent_s(self) -> float:
+        """Return for how long the server was quiescent at the last look, in seconds."""
+        return self.now - self.quiescent_from
+
+    def is_stalled(self, timeout_s: float) -> bool:
+        """Return whether no byte has moved for `timeout_s`, although the server had enough processor time for it.
+
+        ENOUGH_CPU_S is for STALL_TIMEOUT_S.
+        """
+        first, last = self.first_tasks.values(), self.tasks.values()
+        ran_s = sum(task.ran_s for task in last) - sum(task.ran_s for task in first)
+        turns = sum(task.turns for task in last) - sum(task.turns for task in first)
+        had_enough = ran_s > ENOUGH_CPU_S * timeout_s / STALL_TIMEOUT_S or turns > ENOUGH_TURNS
+        return self.now - self.moved_at > timeout_s and had_enough
 
 
 class Scene:
@@ -444,6 +499,10 @@ class Scene:
         if kind == "half":
             return self.client(name).send_half(path, Connection="close")
         return self.client(name, reads=False).ask("/large.bin", Connection="close")
+
+    def hold_halves(self, count: int) -> list[SceneClient]:
+        """Return stalled clients, "stalled 1" and so on: each sends half a request for its own file."""
+        return [self.hold("half", numbered_path(number), f"stalled {number + 1}") for number in range(count)]
 
     def release(self, client: SceneClient) -> None:
         """Open the gate of a client."""
@@ -536,75 +595,56 @@ class Scene:
 
         Raises OutOfTime, FailedExpectation.
         """
-        start = moved_at = looked_at = time.monotonic()
-        previous: tuple[object, ...] | None = None  # the activity at the last look
-        quiescent_from = start
-        baseline: dict[int, processes.ThreadSample] = {}  # the threads at the first look since a byte moved
-        checked_at = 0.0
+        window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
+        stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
+        watch = ServerWatch(self)
         while not condition():
+            if watch.now - watch.began > WAIT_LIMIT_S:
+                break
             if self.pump(POLL_EVERY_S):
-                moved_at = quiescent_from = time.monotonic()
-                previous, baseline = None, {}
-                if moved_at - start > WAIT_LIMIT_S:
-                    break
+                watch.restart()
                 continue
-            now = time.monotonic()
-            # To look at the server costs processor time: the longer it is quiescent, the less often.
-            if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, MAX_LOOK_PAUSE_S):
+            if not watch.is_due():
                 continue
-            looked_at = now
-            tasks = self.subject.tasks()
+            tasks = watch.look()
             has_ended = all(task.state in processes.ENDED_STATES for task in tasks.values())
             if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
                 break
-            window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
-            if self.connecting():
-                window_s = max(window_s, CONNECT_S)
-            seen = self.activity(tasks)  # None while a thread of the server runs
-            if seen is None or seen != previous:
-                previous, quiescent_from = seen, now
-            elif now - quiescent_from >= window_s:
+            if watch.quiescent_s() >= (max(window_s, CONNECT_S) if self.connecting() else window_s):
                 break
-            baseline = baseline or tasks
             # The end for a server that is never quiescent. never_sleeps: the check idle-cpu has found it so
-            stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
-            if now - moved_at > stall_timeout_s and self.had_processor_time(baseline, tasks, stall_timeout_s):
+            if watch.is_stalled(stall_timeout_s):
                 self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
                 if self.never_sleeps and sure:
                     self.unproved.append(what)
                 break
-            if now - checked_at > EXCESS_CHECK_EVERY_S:
-                checked_at = now
-                excess = self.subject.excess()
-                if excess:
-                    self.fail(
-                        f"the server uses too much: {excess}",
-                        "stay within the limits",
-                        "memory or the number of tasks grows with each request or client",
-                    )
-            if now - start > WAIT_LIMIT_S:
-                break
+            if watch.now - watch.excess_checked_at > EXCESS_CHECK_EVERY_S:
+                watch.excess_checked_at = watch.now
+                self.expect_no_excess()
         happened = condition()
         self.note(do="wait", what=what, happened=happened)
         return happened
 
+    def expect_no_excess(self) -> None:
+        """Fail if the server's processes exceed a limit of memory, tasks or files together."""
+        excess = self.subject.excess()
+        if excess:
+            self.fail(
+                f"the server uses too much: {excess}",
+                "stay within the limits",
+                "memory or the number of tasks grows with each request or client",
+            )
+
+    def until_answered(self, client: SceneClient, *, quiescent_s: float = 0.0) -> bool:
+        """Wait until a client has a response, or its connection has ended; return whether one of them is true.
+
+        quiescent_s: as in until().
+        """
+        return self.until(client.answered_or_over, f"{client.name} gets a response", quiescent_s=quiescent_s)
+
     def connecting(self) -> bool:
         """Return whether a client still connects: its kernel may send the next SYN only after CONNECT_S."""
         return any(not client.connected and not client.over() for client in self.clients)
-
-    def had_processor_time(
-        self,
-        before: dict[int, processes.ThreadSample],
-        after: dict[int, processes.ThreadSample],
-        stall_timeout_s: float,
-    ) -> bool:
-        """Return whether the server got enough processor time between two looks to make progress.
-
-        stall_timeout_s: the time between the looks. ENOUGH_CPU_S is for STALL_TIMEOUT_S.
-        """
-        ran_s = sum(task.ran_s for task in after.values()) - sum(task.ran_s for task in before.values())
-        turns = sum(task.turns for task in after.values()) - sum(task.turns for task in before.values())
-        return ran_s > ENOUGH_CPU_S * stall_timeout_s / STALL_TIMEOUT_S or turns > ENOUGH_TURNS
 
     def until_due(self, condition: Condition, what: str, due_s: float) -> bool:
         """Wait for an action that the server's own clock triggers, `due_s` seconds from now.
@@ -753,7 +793,7 @@ class Scene:
     ) -> Response:
         """Request a file on a new connection; fail unless the response is the file. quiescent_s: as in until()."""
         client = self.client("a new client").ask(path, Connection="close")
-        self.until(client.answered_or_over, f"{client.name} gets a response", quiescent_s=quiescent_s)
+        self.until_answered(client, quiescent_s=quiescent_s)
         if not client.answered():
             self.expect_alive(after or "this request")
         response = self.expect_file(client, path, after, because)

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from ewe_classroom.grader import trace
 from ewe_classroom.grader.check import check
+from ewe_classroom.grader.responses import STATUS_DIGITS
 from ewe_classroom.grader.scene import Scene, SceneClient
 
 STALLED_PATH = "/sizes/held"
-STATUS_DIGITS = slice(9, 12)  # of a response: they follow `HTTP/1.1 `
 # Files by size (subject.SIZES): SIZE_1 is the smallest, SIZE_6 the largest
 SIZE_1, SIZE_2, SIZE_3, SIZE_4, SIZE_6 = (
     "/sizes/a-long-name-and-a-short-file",
@@ -135,7 +135,7 @@ class SchedulingScenario:
         self.rule = rule
         self.serving: list[SceneClient] = []  # in the order of dispatch
         self.waiting: list[WaitingRequest] = []  # in the order of arrival
-        self.observed_order = trace.TraceOrder()
+        self.observed_order = trace.ObservedOrder()
         self.names: dict[int, str] = {}  # of the clients, by port
         self.served: list[ObservedChoice] = []  # the choices of the next request so far
         self.dropped: list[ObservedChoice] = []  # the choices of the request to drop so far
@@ -230,7 +230,7 @@ class SchedulingScenario:
         self.waiting.remove(wanted)
         self.observed_order.drop.append(wanted.client.port)
         wanted.client.read_on()
-        scene.until(wanted.client.answered_or_over, f"{wanted.client.name} gets a response")
+        scene.until_answered(wanted.client)
         if not wanted.client.answered():
             scene.fail(
                 f"{wanted.name} was dropped and {wanted.client.outcome_text()}",
@@ -279,7 +279,7 @@ class SchedulingScenario:
             each.overtaken += 1
         self.waiting.remove(wanted)
         self.serve(wanted.client)
-        self.observed_order.workers[wanted.client.port] = str(port)
+        self.observed_order.predecessors[wanted.client.port] = port
         self.compare()
 
     def finish(self) -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.grader.check import Check, all_checks
@@ -113,13 +114,7 @@ def load(name: str) -> Scheme:
     if not path.is_file():
         near = nearest(name, lab_names())
         raise ConfigError(f"--lab: there is no lab {name}{near}; the labs are {', '.join(lab_names())}")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    unknown = sorted(table.keys() - KNOWN_KEYS)
-    if unknown:
-        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_KEYS)}")
+    table = read_table(path)
     workers = table.get("workers", 4)
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
         raise ConfigError(f"{path}: workers = {workers!r}: expected a number from 1 to 16")
@@ -132,10 +127,7 @@ def load(name: str) -> Scheme:
     # The name of the lab: a lab's own file is always called grading.toml, so its folder has the name.
     stem = path.parent.name if path.name == "grading.toml" else path.stem
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
-    names = [item.check.name for item in items]
-    repeated = {each for each in names if names.count(each) > 1}
-    if repeated:
-        raise ConfigError(f"{path}: check {min(repeated)} appears twice")
+    check_names(items, path)
     check_needs(items, path)
     if subject != SERVER and "speed" in table:
         raise ConfigError(
@@ -149,6 +141,26 @@ def load(name: str) -> Scheme:
             )
     is_whole_lab = not name.endswith(".toml")
     return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject, is_whole_lab)
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Return the table of a scheme's file. Raises ConfigError if it is not TOML, or for an unknown key."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    unknown = sorted(table.keys() - KNOWN_KEYS)
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_KEYS)}")
+    return table
+
+
+def check_names(items: tuple[Item, ...], path: Path) -> None:
+    """Raise ConfigError if a check appears twice."""
+    names = [item.check.name for item in items]
+    repeated = {each for each in names if names.count(each) > 1}
+    if repeated:
+        raise ConfigError(f"{path}: check {min(repeated)} appears twice")
 
 
 def check_needs(items: tuple[Item, ...], path: Path) -> None:

@@ -19,24 +19,23 @@ import os
 from pathlib import Path
 
 # A line of shell that prints the head of a program's output
-HEAD = "printf 'Content-Type: text/plain\\r\\n\\r\\n'\n"
+PRINT_HEAD = "printf 'Content-Type: text/plain\\r\\n\\r\\n'\n"
 GATE_COUNT = 8
 # The grader never opens the first two: the programs that wait there do not end in time.
 GATES = ("never", "child", *(f"gate-{number}" for number in range(1, GATE_COUNT + 1)))
 EARLY_BYTES = 262144  # bytes that `talks-first` writes before it reads: four times the capacity of a pipe
 PROGRAM_SOURCE_TEXT = b"this is the source of a program\n"
-OUTSIDE_TEXT = (
-    "this program lies outside cgi-bin"  # no path of a request has this text, which a 404 may quote
-)
+# No path of a request has this text, since a 404 may quote the path.
+OUTSIDE_TEXT = "this program lies outside cgi-bin"
 
 PROGRAMS = {
-    "hello": HEAD + "echo 'Hello from a program.'\n",
+    "hello": PRINT_HEAD + "echo 'Hello from a program.'\n",
     # The environment from the server; `env` would also print the variables that the shell has added.
-    "environment": HEAD + "cat /proc/$$/environ\n",
-    "echo": HEAD + "exec cat\n",
-    "talks-first": HEAD + f"head -c {EARLY_BYTES} /dev/zero\nexec cat\n",
-    "reads-nothing": HEAD + "echo done\n",
-    "closes-input": "exec 0<&-\n" + HEAD + "echo done\n",
+    "environment": PRINT_HEAD + "cat /proc/$$/environ\n",
+    "echo": PRINT_HEAD + "exec cat\n",
+    "talks-first": PRINT_HEAD + f"head -c {EARLY_BYTES} /dev/zero\nexec cat\n",
+    "reads-nothing": PRINT_HEAD + "echo done\n",
+    "closes-input": "exec 0<&-\n" + PRINT_HEAD + "echo done\n",
     "status": "printf 'Status: 418 Short and stout\\r\\nContent-Type: text/x-tea\\r\\n'\n"
     "printf 'X-Two: 2\\r\\n\\r\\n'\necho tea\n",
     "line-feeds": "printf 'Content-Type: text/x-lf\\n\\n'\necho lf\n",
@@ -48,7 +47,7 @@ PROGRAMS = {
     "bad-status": "printf 'Status: fine\\r\\nContent-Type: text/plain\\r\\n\\r\\n'\necho body\n",
     "is-killed": "kill -9 $$\n",
     # Print two lines for each descriptor: its number and its target.
-    "descriptors": HEAD + "cd /proc/$$/fd || exit\n"
+    "descriptors": PRINT_HEAD + "cd /proc/$$/fd || exit\n"
     'for each in *; do echo "$each"; readlink "$each" || echo -; done\n',
 }
 
@@ -58,14 +57,14 @@ def gate_of(root: Path, name: str) -> Path:
     return root.parent / "gates" / name
 
 
-def waiting(root: Path) -> dict[str, str]:
+def waiting_programs(root: Path) -> dict[str, str]:
     """Return the programs that wait at a gate: name -> text, which contains paths of this site."""
 
     def wait(name: str) -> str:
         return f"read line < '{gate_of(root, name)}'\n"
 
     programs = {
-        f"gate-{n}": f"{wait(f'gate-{n}')}{HEAD}echo 'gate {n} was opened'\n"
+        f"gate-{n}": f"{wait(f'gate-{n}')}{PRINT_HEAD}echo 'gate {n} was opened'\n"
         for n in range(1, GATE_COUNT + 1)
     }
     # Programs that do not end in time: the grader never opens these gates. The first two have a child that waits.
@@ -73,7 +72,7 @@ def waiting(root: Path) -> dict[str, str]:
     programs["waits"] = f"{child}{wait('never')}"
     programs["ignores-term"] = f"trap '' TERM\n{child}{wait('never')}"
     # This program closes its output, and then does not end.
-    programs["closes-output"] = f"{HEAD}echo done\nexec 1>&- 2>&-\n{wait('never')}"
+    programs["closes-output"] = f"{PRINT_HEAD}echo done\nexec 1>&- 2>&-\n{wait('never')}"
     return programs
 
 
@@ -88,14 +87,14 @@ def write(root: Path) -> None:
         if not (gates / name).exists():
             os.mkfifo(gates / name)
             (gates / name).chmod(0o666)
-    for name, text in (PROGRAMS | waiting(root)).items():
+    for name, text in (PROGRAMS | waiting_programs(root)).items():
         (programs / name).write_text("#!/bin/sh\n" + text)
         (programs / name).chmod(0o755)
     (programs / "not-executable").write_bytes(b"#!/bin/sh\n# " + PROGRAM_SOURCE_TEXT)
     (programs / "not-executable").chmod(0o644)
     # A program that no URL may reach: it lies beside the document root.
     outside = root.parent / "outside"
-    outside.write_text(f"#!/bin/sh\n{HEAD}echo '{OUTSIDE_TEXT}'\n")
+    outside.write_text(f"#!/bin/sh\n{PRINT_HEAD}echo '{OUTSIDE_TEXT}'\n")
     outside.chmod(0o755)
 
 

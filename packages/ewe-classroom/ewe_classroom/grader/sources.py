@@ -20,12 +20,17 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ELF_MAGIC = b"\x7fELF"
 BUILD_INFO = b"\xff Go buildinf:"  # a mark in each program that the Go tools have linked (debug/buildinfo)
 BUILD_FILE_PATTERNS = {"c": ("*.c", "*.h", "Makefile"), "go": ("*.go", "go.mod", "go.sum")}
-# The most bytes of a source that the grader reads: as many as submission.py copies.
+# The most bytes of a source that the grader reads, or copies (submission.py).
 MAX_SOURCE_BYTES = 32 << 20
+
+
+class NotRegular(OSError):
+    """A path leads to a directory, a device or a FIFO, and not to a regular file."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class SourceFiles:
         return digest.hexdigest()
 
 
-def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
-    """Return the first `max_bytes` bytes of a regular file. Raises OSError, also for a symbolic link.
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file. Raises NotRegular for a directory, a device or a FIFO, OSError also for a symbolic link.
 
     A student's program or build may write in the directory of the file, and the grader may be root. Through a link,
     the student's report would quote any file of the machine. A FIFO would keep the grader waiting without a limit.
@@ -75,23 +80,34 @@ def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
     # The file is opened before it is examined, so that no other process can replace it in between. O_NONBLOCK: the
     # opening of a FIFO would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(max_bytes)
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise NotRegular(errno.EINVAL, "not a regular file", str(path))
+    return open(descriptor, "rb")
 
 
-def is_go_program(path: str | Path) -> bool:
-    """Return whether Go built a program."""
+def read_regular(path: Path, max_bytes: int = MAX_SOURCE_BYTES) -> bytes:
+    """Return the first `max_bytes` bytes of a regular file. Raises OSError as open_regular() does."""
+    with open_regular(path) as file:
+        return file.read(max_bytes)
+
+
+def is_go_program(path: Path) -> bool:
+    """Return whether Go built a program; False if the file cannot be read."""
     try:
-        # mmap(): a Go program has many megabytes, and only those before the mark are read.
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
-            return program.find(BUILD_INFO) >= 0
-    except (OSError, ValueError):  # ValueError: an empty file
+        return has_build_info(path)
+    except OSError:
         return False
+
+
+def has_build_info(path: str | Path) -> bool:
+    """Return whether a file has the mark of Go's linker (BUILD_INFO). Raises OSError."""
+    # mmap(): a Go program has many megabytes, and only those before the mark are read.
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False  # mmap() refuses an empty file
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program:
+            return program.find(BUILD_INFO) >= 0
 
 
 def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:

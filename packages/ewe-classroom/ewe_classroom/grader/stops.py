@@ -108,7 +108,7 @@ def drain(scene: Scene) -> None:
     # Only then does the client read: until now, its response kept the server from ending.
     scene.until(lambda: has_stopped_listening(scene), "the server stops listening", sure=False)
     client.read_on()
-    scene.until(client.answered_or_over, f"{client.name} gets a response")
+    scene.until_answered(client)
     if not client.answered():
         scene.fail(
             f"the server got SIGTERM while it sent 8 MB; the client {client.outcome_text()}",

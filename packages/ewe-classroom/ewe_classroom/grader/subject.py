@@ -22,7 +22,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +33,7 @@ from typing import TypeVar
 import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
-from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_account
+from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_all
 from ewe_classroom.grader.sources import find_sources
 from ewe_classroom.seeds import Seed
 
@@ -42,7 +41,6 @@ T = TypeVar("T")
 START_TIMEOUT_S = 60.0  # some servers compile themselves at the start
 QUIESCENT_START_S = 2.0  # a server that is quiescent for so long before it listens will never listen
 MIN_START_PAUSE_S, MAX_START_PAUSE_S = 0.002, 0.05  # between two looks at a server that starts
-KILL_PAUSE_S = 0.002  # in which the killed processes end
 LOG_END_BYTES = 8192  # enough for the last lines of an output
 FIRST_PORT = 8080
 MAX_MEMORY_BYTES = 1 << 30
@@ -54,8 +52,6 @@ EXCESS_CHECK_EVERY_S = 1.0  # before the server listens; scene.py checks afterwa
 LARGE_FILE_BYTES = 8 << 20
 LINE_BYTES = 64 << 10
 NUMBERED_FILES = 40  # /0.txt to /39.txt
-MAX_KILL_ROUNDS = 100  # the most rounds of killing the processes of a server
-MAX_FORK_ROUNDS = 3  # if new processes still appear after so many rounds, kill all of the account at once
 # The files of schedules.py, by size. Neither the order of the names nor their lengths agree with the sizes.
 SIZES = {
     "/sizes/held": 0,
@@ -203,7 +199,7 @@ def from_path(text: str) -> StartCommand:
     path = Path(text).absolute()
     shown = shlex.quote(text)
     arguments = ("{port}", "{root}", "{workers}")
-    if not path.is_file():
+    if not os.path.isfile(path):  # false for a name that is too long, where Path.is_file() raises an error
         raise BadSubject(f"{text}: not a file; name a Python file or a program, or use --command")
     if path.suffix == ".py":
         name = model_class(path)
@@ -270,6 +266,13 @@ def names_in(expression: ast.expr) -> Iterator[str]:
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
+
+
+def last_lines(descriptor: int, count: int) -> str:
+    """Return the last lines of an open file, from its last LOG_END_BYTES. The position in the file stays."""
+    size = os.fstat(descriptor).st_size
+    end = os.pread(descriptor, LOG_END_BYTES, max(0, size - LOG_END_BYTES))
+    return "\n".join(end.decode(errors="replace").splitlines()[-count:])
 
 
 class Subject:
@@ -410,33 +413,22 @@ class Subject:
         # The files of any other account may be older.
         if account is not None and account.is_own and time.monotonic() > self.next_disk_check:
             self.next_disk_check = time.monotonic() + DISK_CHECK_EVERY_S
-            used = disk_bytes_of(account, self.start_command.directory)
+            used = disk_bytes_of(account, self.start_command.directory, pids)
             if used > MAX_DISK_BYTES:
                 return f"its files take {used >> 20} MB of the disk; the limit is {MAX_DISK_BYTES >> 20} MB"
         return ""
 
     def log(self, lines: int = 12) -> str:
         """Return the last lines of the server's output."""
-        with open(self.output, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_END_BYTES))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        try:
+            with open(self.output, "rb") as file:
+                return last_lines(file.fileno(), lines)
+        except FileNotFoundError:  # a server with the grader's account may remove it
+            return ""
 
     def close(self) -> None:
-        """Kill and reap every process of the server. The next round finds processes that were forked meanwhile."""
-        seen: set[int] = set()
-        for round_number in range(MAX_KILL_ROUNDS):
-            pids = self.family()
-            if not pids:
-                break
-            if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(pids):
-                end_account(self.limits.account)  # the processes fork as fast as this loop kills them
-            seen.update(pids)
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(KILL_PAUSE_S)
-        self.process.wait()
+        """Kill and reap every process of the server."""
+        end_all(self.process, self.own_children, self.limits.account)
 
     def __enter__(self) -> Subject:
         try:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
 import subprocess
 import tempfile
 import time
@@ -33,22 +32,10 @@ from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import go_cache, processes
 from ewe_classroom.grader.located import files
-from ewe_classroom.grader.sandbox import (
-    SandboxLimits,
-    SubjectAccount,
-    closed_to_others,
-    disk_bytes_of,
-    end_account,
-)
-from ewe_classroom.grader.subject import (
-    DISK_CHECK_EVERY_S,
-    MAX_DISK_BYTES,
-    MAX_FORK_ROUNDS,
-    MAX_KILL_ROUNDS,
-    BadSubject,
-)
+from ewe_classroom.grader.sandbox import SandboxLimits, closed_to_others, disk_bytes_of, end_all
+from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, NotRegular, open_regular
+from ewe_classroom.grader.subject import DISK_CHECK_EVERY_S, MAX_DISK_BYTES, BadSubject
 
-MAX_SOURCE_BYTES = 32 << 20
 MAX_PYTHON_BYTES = 2 << 20  # the grader itself parses these files, and needs a hundred times as much memory
 BUILD_TIMEOUT_S = 120.0
 MAX_BUILD_BYTES = 2 << 30  # memory of one process of the build
@@ -172,7 +159,9 @@ class Submission:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(min(left_s, DISK_CHECK_EVERY_S))
             if account is not None and account.is_own:
-                used_bytes = disk_bytes_of(account, Path(self.scratch.path))
+                # With leftover processes of the build, which the grader has adopted.
+                pids = processes.family(processes.children_of_grader())
+                used_bytes = disk_bytes_of(account, Path(self.scratch.path), pids)
                 if used_bytes > MAX_DISK_BYTES:
                     raise BadSubject(
                         f"{command}: its files take {used_bytes >> 20} MB of the disk; the limit is"
@@ -212,56 +201,25 @@ def folder_of(top: Path, names: Sequence[str]) -> Path:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a regular file and its execute bit. Raises BadSubject for a symbolic link, a device or a FIFO.
-
-    The file is opened before it is examined, so that no other process can replace it in between. O_NONBLOCK: the
-    opening of a FIFO would wait for a writer.
-    """
+    """Copy a regular file and its execute bit. Raises BadSubject for any other file, also if it is too large."""
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = open_regular(source)
+    except NotRegular:
+        raise BadSubject(f"{source.name}: not a file; hand in a file of this name") from None
     except OSError as reason:
         link = " (the grader follows no symbolic link)" if source.is_symlink() else ""
         raise BadSubject(
             f"cannot read {source.name}: {reason.strerror}{link}; hand in a file of this name"
         ) from None
-    about = os.fstat(descriptor)
-    if not stat.S_ISREG(about.st_mode):
-        os.close(descriptor)
-        raise BadSubject(f"{source.name}: not a file; hand in a file of this name")
     max_bytes = MAX_PYTHON_BYTES if source.suffix == ".py" else MAX_SOURCE_BYTES
-    with open(descriptor, "rb") as file:
+    with opened as file:
+        is_executable = os.fstat(file.fileno()).st_mode & 0o100
         text = file.read(max_bytes + 1)  # one byte more, to see that the file is too large
     if len(text) > max_bytes:
         raise BadSubject(f"{source.name}: larger than {max_bytes >> 20} MB, which is the limit")
     target.unlink(missing_ok=True)
     target.write_bytes(text)
-    target.chmod(0o755 if about.st_mode & 0o100 else 0o644)
-
-
-def end_all(process: subprocess.Popen[bytes], before: set[int], account: SubjectAccount | None) -> None:
-    """Kill and reap the build and its leftover processes, which the grader has adopted (sandbox.py).
-
-    before: the grader's children that are not the build's. A process may fork before it is killed, so the search is
-    repeated until it finds none.
-    """
-    seen: set[int] = set()
-    for round_number in range(MAX_KILL_ROUNDS):
-        found = [pid for pid in processes.children_of_grader() if pid not in before]
-        if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
-            # The build's processes fork as fast as this loop kills them.
-            end_account(account)
-        seen.update(found)
-        for pid in processes.family(found):
-            processes.kill(pid)
-        for pid in found:
-            if pid != process.pid:  # Popen itself has to reap this one, below
-                try:
-                    os.waitpid(pid, 0)
-                except ChildProcessError:
-                    pass
-        process.wait()
-        if not found:
-            return
+    target.chmod(0o755 if is_executable else 0o644)
 
 
 def first_error(output: bytes) -> str:

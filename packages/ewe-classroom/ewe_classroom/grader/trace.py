@@ -44,6 +44,16 @@ class TraceOrder:
     workers: dict[int, str] = field(default_factory=dict)
 
 
+@dataclass
+class ObservedOrder(TraceOrder):
+    """The same by the clients' observations, which do not know the names of workers.
+
+    predecessors: port of a client -> port of the client whose worker became free, and then served it.
+    """
+
+    predecessors: dict[int, int] = field(default_factory=dict)
+
+
 def read(path: Path) -> TraceOrder:
     """Return the events of a trace. Ignore an incomplete last line. Raises BadTrace."""
     with path.open("rb") as file:
@@ -106,11 +116,8 @@ def read_of_ewe(lines: Sequence[str]) -> TraceOrder:
     return order
 
 
-def mismatch(traced_order: TraceOrder, observed_order: TraceOrder, names: dict[int, str]) -> str:
-    """Describe how a trace contradicts the clients' observations; "" if it agrees. names: client names by port.
-
-    observed_order.workers: port of a client -> port of the client whose worker became free, and then served it.
-    """
+def mismatch(traced_order: TraceOrder, observed_order: ObservedOrder, names: dict[int, str]) -> str:
+    """Describe how a trace contradicts the clients' observations; "" if it agrees. names: client names by port."""
 
     def shown(ports: list[int]) -> str:
         return ", ".join(names.get(port, f"port {port}") for port in ports) or "no client"
@@ -128,12 +135,12 @@ def mismatch(traced_order: TraceOrder, observed_order: TraceOrder, names: dict[i
             f"the responses to {shown(observed_order.completion)} have been read to their ends, and the trace has "
             f"the completion of {shown(traced_order.completion)}"
         )
-    for port, predecessor in observed_order.workers.items():
+    for port, predecessor in observed_order.predecessors.items():
         traced_worker = traced_order.workers.get(port)
-        freed_worker = traced_order.workers.get(int(predecessor), "")
+        freed_worker = traced_order.workers.get(predecessor, "")
         if traced_worker is not None and traced_worker != freed_worker:
             return (
-                f"{names[port]} was served when the worker of {names[int(predecessor)]} became free, and the trace "
+                f"{names[port]} was served when the worker of {names[predecessor]} became free, and the trace "
                 f"says that worker {traced_worker} served it, and not worker {freed_worker}"
             )
     return ""

@@ -17,6 +17,8 @@ Read next: progress.py, which tests the same model by the clients that are serve
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ewe_classroom.grader import goroutines, processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.pictures import HELD_WORKER
@@ -31,10 +33,16 @@ KIND = (
 )
 
 
-def count_workers(scene: Scene) -> tuple[int, int]:
-    """Return the number of the server's running processes, and the number of their threads."""
+class WorkerCount(NamedTuple):
+    """The number of the server's running processes, and the number of their threads."""
+
+    processes: int
+    threads: int
+
+
+def count_workers(scene: Scene) -> WorkerCount:
     pids = scene.subject.running()
-    return len(pids), sum(len(processes.thread_ids(pid)) for pid in pids)
+    return WorkerCount(len(pids), sum(len(processes.thread_ids(pid)) for pid in pids))
 
 
 @check(
@@ -58,61 +66,81 @@ def who_works(scene: Scene) -> None:
     if is_go and kind != "process":
         goroutines.judge(scene, kind, STALLED_CLIENTS)
         return
-    processes_before, threads_before = count_workers(scene)
-    stalled = [
-        scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(STALLED_CLIENTS)
-    ]
+    before = count_workers(scene)
+    stalled = scene.hold_halves(STALLED_CLIENTS)
     scene.settle(sure=True)
-    processes_during, threads_during = count_workers(scene)
-    more_processes, more_threads = processes_during - processes_before, threads_during - threads_before
-    what = f"{STALLED_CLIENTS} stalled clients brought {more_processes} processes and {more_threads} threads more"
-    scene.note(do="note", text=what)
+    during = count_workers(scene)
+    growth = (
+        f"{STALLED_CLIENTS} stalled clients brought {during.processes - before.processes} processes and "
+        f"{during.threads - before.threads} threads more"
+    )
+    scene.note(do="note", text=growth)
+    expect_growth(scene, kind, before, during, growth)
+    for client in stalled:
+        scene.release(client)
+    for client in stalled:
+        scene.until_answered(client)
+        client.close()
+    expect_workers_ended(scene, before, is_go=is_go)
+    scene.confirm(growth)
+
+
+def expect_growth(scene: Scene, kind: str, before: WorkerCount, during: WorkerCount, growth: str) -> None:
+    """Fail unless the counts before and beside the stalled clients fit the model. kind: the model (KIND).
+
+    growth: the difference in words, for messages.
+    """
+    more_processes = during.processes - before.processes
+    more_threads = during.threads - before.threads
     if kind == "thread" and not (more_processes == 0 and more_threads == STALLED_CLIENTS):
         scene.fail(
-            what,
+            growth,
             f"one process, and {STALLED_CLIENTS} threads more",
             "connections are not served by a thread each",
         )
     if kind == "process" and more_processes != STALLED_CLIENTS:
-        scene.fail(what, f"{STALLED_CLIENTS} processes more", "connections are not served by a process each")
-    if kind == "fixed" and threads_before < scene.workers:
         scene.fail(
-            f"{processes_before} processes have {threads_before} threads before the first client connects",
+            growth, f"{STALLED_CLIENTS} processes more", "connections are not served by a process each"
+        )
+    if kind == "fixed" and before.threads < scene.workers:
+        scene.fail(
+            f"{before.processes} processes have {before.threads} threads before the first client connects",
             f"at least {scene.workers}: the workers start before the first client comes",
             "the main thread serves the clients, or the workers are started only when they are needed",
         )
     if kind in ("fixed", "one") and (more_processes > 0 or more_threads > 0):
         scene.fail(
-            what,
+            growth,
             "the same number as without clients",
             "a thread or process is started for each connection",
         )
-    if kind == "one" and processes_during != threads_during:
+    if kind == "one" and during.processes != during.threads:
         scene.fail(
-            f"{processes_during} processes have {threads_during} threads",
+            f"{during.processes} processes have {during.threads} threads",
             "one thread in each process: the event loop",
             "helper threads do the work that the loop should do without blocking",
         )
-    for client in stalled:
-        scene.release(client)
-    for client in stalled:
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
-        client.close()
-    # Go's runtime keeps its threads until the program ends, so only the processes count.
-    unit = 0 if is_go else 1  # the index in the result of count_workers()
-    before = processes_before if is_go else threads_before
-    scene.until(
-        lambda: count_workers(scene)[unit] <= before + SPARE_WORKERS, "threads and processes have ended"
-    )
-    after = count_workers(scene)[unit]
-    if after > before + SPARE_WORKERS:
+
+
+def expect_workers_ended(scene: Scene, before: WorkerCount, *, is_go: bool) -> None:
+    """Fail if more than SPARE_WORKERS threads, or processes, remain of the clients that have disconnected.
+
+    before: the count before they came. is_go: only the processes count, because Go's runtime keeps its threads
+    until the program ends.
+    """
+
+    def remaining() -> int:
+        now = count_workers(scene)
+        return now.processes - before.processes if is_go else now.threads - before.threads
+
+    scene.until(lambda: remaining() <= SPARE_WORKERS, "threads and processes have ended")
+    count = remaining()
+    if count > SPARE_WORKERS:
         scene.fail(
-            f"{after - before} threads or processes remain after their {STALLED_CLIENTS} clients "
-            f"have disconnected",
+            f"{count} threads or processes remain after their {STALLED_CLIENTS} clients have disconnected",
             "end the thread or process of a connection with the connection",
             "a thread waits for an event that will not come, or a child does not call exit",
         )
-    scene.confirm(what)
 
 
 @check(
@@ -148,7 +176,7 @@ def exactly_n(scene: Scene) -> None:
     idle = [client for client in clients[:n] if scene.is_unread(client)]
     for number, client in enumerate(scene.site.order("gates", clients[:n])):
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)
         if not client.answered():
             scene.fail(
                 f"the gate of '{client.name}' was opened, and the client {client.outcome_text()}"
@@ -190,7 +218,7 @@ def exactly_n(scene: Scene) -> None:
     fresh=True,
 )
 def parent_lets_go(scene: Scene) -> None:
-    stalled = [scene.hold("half", f"/{number}.txt", f"stalled {number + 1}") for number in range(3)]
+    stalled = scene.hold_halves(3)
     scene.settle(sure=True)
     listening = processes.listener_inode(scene.subject.port)
     known = processes.sockets()
@@ -225,4 +253,4 @@ def parent_lets_go(scene: Scene) -> None:
     scene.confirm(f"{len(stalled)} connections were open in one process each")
     for client in stalled:
         scene.release(client)
-        scene.until(client.answered_or_over, f"{client.name} gets a response")
+        scene.until_answered(client)

@@ -141,10 +141,11 @@ def converse(connection: socket.socket, root: str, respond: Respond) -> None:
                 head, buffer = split_head(buffer + data)
             request, buffer = read_request(connection, head, buffer)
         except (BadRequest, Refused) as refused:
-            connection.sendall(encode(Response(refused.status), False, False))
+            connection.sendall(encode(Response(refused.status), keeps_open=False, is_head=False))
             return
         keeps_open = request.version == "HTTP/1.1" and request.fields.get("connection", "").lower() != "close"
-        connection.sendall(encode(answer(request, root, respond), keeps_open, request.method == "HEAD"))
+        response = answer(request, root, respond)
+        connection.sendall(encode(response, keeps_open=keeps_open, is_head=request.method == "HEAD"))
         if not keeps_open:
             return
 
@@ -216,7 +217,7 @@ def reason(status: int) -> str:
         return "Unknown"
 
 
-def encode(response: Response, keeps_open: bool, is_head: bool) -> bytes:
+def encode(response: Response, *, keeps_open: bool, is_head: bool) -> bytes:
     """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
     is_bodiless = response.status in BODILESS_STATUSES
     lines = [f"HTTP/1.1 {response.status} {reason(response.status)}"]

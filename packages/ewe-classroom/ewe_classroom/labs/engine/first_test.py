@@ -77,18 +77,23 @@ class Engine:
         """Run a script; return the text that it prints, without the last line feed."""
         words = "\t".join([*variables, "CONTENT_LENGTH=0"])
         output, mark = b"", b""
+        open_sockets = [self.control, self.data]
         try:
             self.control.sendall(f"{self.directory}/{script}\n{words}\n".encode())
             deadline = time.monotonic() + RESPONSE_TIMEOUT_S
             while not mark.endswith(b"\n"):
                 left_s = deadline - time.monotonic()
-                ready, _, _ = select.select([self.control, self.data], [], [], max(0, left_s))
-                if not ready:
+                ready, _, _ = select.select(open_sockets, [], [], max(0, left_s))
+                if not ready or left_s < 0:
                     sys.exit(
                         f"✗ {script}: {RESPONSE_TIMEOUT_S} seconds have passed without the end mark EOT status LF."
                     )
+                # First the output: it comes before the mark.
                 if self.data in ready:
-                    output += os.read(self.data.fileno(), 65536)
+                    piece = os.read(self.data.fileno(), 65536)
+                    output += piece
+                    if not piece:  # the engine has closed the socket, which from now on is always ready
+                        open_sockets.remove(self.data)
                 elif not (piece := os.read(self.control.fileno(), 64)):
                     raise ConnectionError
                 else:

@@ -97,17 +97,18 @@ def response_to(head: bytes, root: str) -> tuple[bytes, bool]:
         keeps_open = fields["version"] == "HTTP/1.1" and fields.get("connection", "").lower() != "close"
         if method not in ("GET", "HEAD"):
             raise BadRequest(405)
-        return encode(200, find(root, path), keeps_open, method == "HEAD"), keeps_open
+        body = find(root, path)
+        return encode(200, body, keeps_open=keeps_open, is_head=method == "HEAD"), keeps_open
     except BadRequest as refused:
         return refusal(refused.status, head.startswith(b"HEAD ")), False
     # --- starter
     # # Catch BadRequest, which has the status of the response. Does this code ever keep the connection open?
     # method, path, fields = parse(head)
-    # return encode(200, find(root, path), False, False), False
+    # return encode(200, find(root, path), keeps_open=False, is_head=False), False
     # --- end
 
 
-def encode(status: int, body: bytes, keeps_open: bool, is_head: bool) -> bytes:
+def encode(status: int, body: bytes, *, keeps_open: bool, is_head: bool) -> bytes:
     """Return a response as bytes. is_head: leave out the body, because the method was HEAD."""
     head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Length: {len(body)}\r\n"
     head += f"Connection: {'keep-alive' if keeps_open else 'close'}\r\n\r\n"
@@ -119,7 +120,7 @@ def refusal(status: int, is_head: bool = False) -> bytes:
 
     is_head: as in encode().
     """
-    return encode(status, f"{status} {REASONS[status]}\n".encode(), False, is_head)
+    return encode(status, f"{status} {REASONS[status]}\n".encode(), keeps_open=False, is_head=is_head)
 
 
 def converse(connection: socket.socket, root: str) -> None:

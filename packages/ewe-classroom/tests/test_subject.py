@@ -1,0 +1,120 @@
+"""The server under test, from outside: its end, its output, its name; files that the grader reads from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from classroom_server import make_nested
+
+from ewe_classroom.grader import cli as grade_cli
+from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
+from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
+from ewe_classroom.grader.engine_scene import EngineSubject
+from ewe_classroom.grader.located import locate_submission
+from ewe_classroom.grader.responses import ResponseSplitter
+from ewe_classroom.grader.sandbox import SubjectAccount
+from ewe_classroom.grader.scene import Scene, SceneClient
+from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
+
+# The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
+# second one its children, which the grader then has adopted.
+CLOSES = """
+import sys, time
+from pathlib import Path
+from ewe_classroom.grader import processes, sandbox, subject
+
+sandbox.MAX_KILL_ROUNDS = 2
+sandbox.adopt_orphans()
+directory = Path(sys.argv[1])
+forks = "import os, time\\nfor _ in range(60):\\n    if not os.fork(): break\\ntime.sleep(60)"
+server = subject.Subject(
+    subject.StartCommand((sys.executable, "-c", forks), directory, ""), subject.ServedFiles(directory), 1,
+    sandbox.SandboxLimits(), 1, directory / "output",
+)
+while len(server.family()) < 61:
+    time.sleep(0.01)
+server.close()
+print(processes.children_of_grader())
+"""
+
+
+@pytest.mark.starts_processes
+def test_a_server_that_is_closed_has_no_process_left(tmp_path: Path) -> None:
+    """A process needs a moment to die, and would occupy the port of the next server."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(IMPORT_DIRECTORIES)}
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSES, str(tmp_path)],
+        capture_output=True, text=True, check=True, env=variables,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
+
+
+def test_the_last_lines_of_a_long_output_are_its_end() -> None:
+    with tempfile.TemporaryFile() as errors:
+        errors.write(b"a line\n" * 2 * LOG_END_BYTES + b"the last one\n")
+        errors.flush()
+        position = errors.seek(3)
+        engine = object.__new__(EngineSubject)
+        engine.engine = cast(Any, SimpleNamespace(errors=errors))
+        assert engine.log(2) == "a line\nthe last one"
+        assert errors.tell() == position
+
+
+def test_an_output_that_the_server_has_removed_is_empty(tmp_path: Path) -> None:
+    server = object.__new__(Subject)
+    server.output = tmp_path / "output"
+    assert server.log() == ""
+
+
+LONG_NAME = "a" * 300
+
+
+@pytest.mark.parametrize("from_path", [subject.from_path, engine_scene.from_path, run_scene.from_path])
+def test_a_name_that_is_too_long_is_wrong_usage(from_path: Callable[[str], object]) -> None:
+    assert locate_submission(LONG_NAME, "server") == LONG_NAME
+    with pytest.raises(BadSubject, match="not a file"):
+        from_path(LONG_NAME)
+
+
+def test_an_argument_that_is_too_long_for_a_name_names_no_file(tmp_path: Path) -> None:
+    command = subject.StartCommand(("/bin/true", "{port}", LONG_NAME, ""), tmp_path, "")
+    grade_cli.check_readable(command, SubjectAccount("nobody", 65534, 65534))
+
+
+def test_the_copy_for_the_explorer_replaces_directories_of_any_depth(tmp_path: Path) -> None:
+    """A program with the grader's account may have left them there."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "server.py").touch()
+    (tmp_path / "queue").mkdir()
+    make_nested(tmp_path / "queue", 1500)
+    scene = SimpleNamespace(subject=SimpleNamespace(output=tmp_path / "output"))
+    directory = queue_races.copy_of_submission(cast(Scene, scene), source)
+    assert os.listdir(directory) == ["server.py"]
+
+
+def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
+    """Of each response, the record has the beginning."""
+    pieces = [b"HTTP/1.1 200 OK\r\n", b"Content-Length: 15\r\n\r\n", b"HTTP/", b"HTTP/", b"HTTP/"]
+    waiting = iter([*pieces, *pieces[:1], b"HTTP/", b"HTTP/"])
+    notes: list[dict[str, Any]] = []
+    client = object.__new__(SceneClient)
+    client.name, client.received, client.reader = "A", 0, ResponseSplitter()
+    client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
+    client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
+    for _ in range(8):
+        client.receive()
+    assert [note["bytes"] for note in notes if note["do"] == "got"] == ["HTTP/1.1 200 OK\r\n"] * 2
+    assert len(client.answers) == 1
+
+
+def test_a_process_that_has_ended_has_read_no_byte() -> None:
+    assert processes.bytes_read(os.getpid()) > 0 and processes.bytes_read(0) == 0
