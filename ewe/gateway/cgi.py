@@ -273,8 +273,23 @@ def parsed_head(head: bytes, limits: RequestLimits) -> ProgramHead:
     except HTTPError as refused:
         hint = advice(text) if refused.status == 400 else ""
         raise HTTPError(502, f"in its head {refused.cause}{hint}") from None
+    fields, values = fields_of(text)
+    location, status = values.get("location"), values.get("status")
+    if status is None and first is not None:
+        status = f"{first[1]} {first[2] or ''}".strip()
+    if location is not None and status is None and LOCAL.fullmatch(location):
+        return ProgramHead(200, None, location, None, ())
+    passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
+    length = content_length(values["content-length"]) if "content-length" in values else None
+    number, reason = response_status(status, location)
+    reason = REASONS.get(number, "Unknown") if reason is None else reason
+    return ProgramHead(number, reason, None, length, passed, encode_head(number, reason, passed))
+
+
+def fields_of(text: str) -> tuple[list[tuple[str, str, str]], dict[str, str]]:
+    """Return the fields (name in lower case, name, value), and their values by the first. Raises HTTPError(502)."""
     values: dict[str, str] = {}
-    fields: list[tuple[str, str, str]] = []  # name in lower case, name, value
+    fields: list[tuple[str, str, str]] = []
     for each in text.split("\r\n")[:-1]:
         own, _, value = each.partition(":")
         name, value = own.lower(), value.strip(" \t")
@@ -288,16 +303,7 @@ def parsed_head(head: bytes, limits: RequestLimits) -> ProgramHead:
             fields = [field for field in fields if field[0] != name]  # the last one counts
         values[name] = value
         fields.append((name, own, value))
-    location, status = values.get("location"), values.get("status")
-    if status is None and first is not None:
-        status = f"{first[1]} {first[2] or ''}".strip()
-    if location is not None and status is None and LOCAL.fullmatch(location):
-        return ProgramHead(200, None, location, None, ())
-    passed = tuple((own, value) for name, own, value in fields if name not in NOT_PASSED_ON)
-    length = content_length(values["content-length"]) if "content-length" in values else None
-    number, reason = response_status(status, location)
-    reason = REASONS.get(number, "Unknown") if reason is None else reason
-    return ProgramHead(number, reason, None, length, passed, encode_head(number, reason, passed))
+    return fields, values
 
 
 def advice(text: str) -> str:

@@ -28,23 +28,11 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
         return None
     ranges = []
     for spec in specs.split(","):
-        if not (spec := spec.strip(" \t")):
-            continue  # an empty element of the list: section 5.6.1.2
-        match = SPEC.fullmatch(spec)
-        if match is None:
-            return None
-        first, last = match.groups()
-        if first:
-            if last and int(last) < int(first):
-                return None  # invalid, so the whole field must be ignored: section 14.1.1
-            ranges.append((int(first), min(int(last), size - 1) if last else size - 1))
-        elif last and int(last) and not size:
-            # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
-            return None
-        elif last:  # the last bytes; "-0" asks for none, and is not satisfiable
-            ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
-        else:
-            return None
+        if spec := spec.strip(" \t"):  # an empty element of the list is ignored: section 5.6.1.2
+            parsed = parsed_range(spec, size)
+            if parsed is None:
+                return None
+            ranges.append(parsed)
     if not 0 < len(ranges) <= MAX_RANGES:
         return None
     satisfiable = [(first, last - first + 1) for first, last in ranges if first <= last]
@@ -52,6 +40,25 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     if len(satisfiable) > 1 and (many_overlap(satisfiable) or sum(count for _, count in satisfiable) >= size):
         return None
     return satisfiable
+
+
+def parsed_range(spec: str, size: int) -> tuple[int, int] | None:
+    """Return the first and last byte of a range; None if the whole field must be ignored.
+
+    last < first: the range cannot be satisfied.
+    """
+    match = SPEC.fullmatch(spec)
+    if match is None:
+        return None
+    first, last = match.groups()
+    if first:
+        if last and int(last) < int(first):
+            return None  # invalid, so the whole field must be ignored: section 14.1.1
+        return int(first), min(int(last), size - 1) if last else size - 1
+    if not last or (int(last) and not size):
+        # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
+        return None
+    return max(size - int(last), 0), size - 1 if int(last) else -1  # "-0" asks for no byte
 
 
 def many_overlap(ranges: list[tuple[int, int]]) -> bool:
