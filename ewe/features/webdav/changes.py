@@ -189,42 +189,65 @@ def transfer(
     ):
         raise HTTPError(403, "webdav: source and destination are the same, or one holds the other")
     with tree.resource(source_path) as source, tree.resource(target, missing=409) as destination:
-        if source.about is None:
-            raise HTTPError(404, f"webdav: there is no {source.real}")
-        check_conditions(request, source)
-        if request.path.endswith("/") and not source.is_directory:
-            raise HTTPError(404, f"webdav: {source.real} is no directory")
-        if tree.is_top(source) or tree.is_top(destination):
-            raise HTTPError(403, "webdav: source or destination is the whole location")
-        tree.check_resource(source)
-        check_target(tree, source, destination)
-        if source.is_directory and moves:
-            check_members(tree, source, destination.path, destination.real)
-        temporary = "" if moves else copy_beside(tree, source, destination, deep=deep)
-        aside, parent = "", destination.parent
-        try:
-            with destination.locked():
-                tree.check_parent(destination)
-                before = destination.restat()
-                if before is not None:
-                    if not overwrites:
-                        raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
-                    tree.check_resource(destination)
-                    if source.is_directory or destination.is_directory:
-                        aside = set_aside(tree, destination)
-                name, directory = (source.name, source.parent) if moves else (temporary, parent)
-                try:
-                    os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
-                    temporary = ""
-                except OSError:
-                    if aside:
-                        back, aside = aside, ""
-                        os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
-                    raise
-        finally:
-            for name in filter(None, (temporary, aside)):
-                discard(parent, name)
-    return Response(204 if before is not None else 201)
+        check_source(request, tree, source, destination)
+        if moves:
+            if source.is_directory:
+                check_members(tree, source, destination.path, destination.real)
+            replaces = replace_target(tree, source, destination, (source.name, source.parent), overwrites)
+        else:
+            temporary = copy_beside(tree, source, destination, deep=deep)
+            try:
+                ready = (temporary, destination.parent)
+                replaces = replace_target(tree, source, destination, ready, overwrites)
+            except BaseException:
+                discard(destination.parent, temporary)
+                raise
+    return Response(204 if replaces else 201)
+
+
+def check_source(request: Request, tree: Tree, source: DavPath, destination: DavPath) -> None:
+    """Raise HTTPError unless COPY and MOVE may use this source for this destination."""
+    if source.about is None:
+        raise HTTPError(404, f"webdav: there is no {source.real}")
+    check_conditions(request, source)
+    if request.path.endswith("/") and not source.is_directory:
+        raise HTTPError(404, f"webdav: {source.real} is no directory")
+    if tree.is_top(source) or tree.is_top(destination):
+        raise HTTPError(403, "webdav: source or destination is the whole location")
+    tree.check_resource(source)
+    check_target(tree, source, destination)
+
+
+def replace_target(
+    tree: Tree, source: DavPath, destination: DavPath, ready: tuple[str, int], overwrites: bool
+) -> bool:
+    """Rename the source, or its copy, to the destination; return whether it replaces a resource.
+
+    ready: its present name, and the descriptor of its directory. Raises HTTPError, OSError.
+    """
+    aside, parent = "", destination.parent
+    try:
+        with destination.locked():
+            tree.check_parent(destination)
+            before = destination.restat()
+            if before is not None:
+                if not overwrites:
+                    raise HTTPError(412, f"webdav: {destination.real} is there already (Overwrite: F)")
+                tree.check_resource(destination)
+                if source.is_directory or destination.is_directory:
+                    aside = set_aside(tree, destination)
+            name, directory = ready
+            try:
+                os.rename(name, destination.name, src_dir_fd=directory, dst_dir_fd=parent)
+            except OSError:
+                if aside:
+                    back, aside = aside, ""
+                    os.rename(back, destination.name, src_dir_fd=parent, dst_dir_fd=parent)
+                raise
+    finally:
+        if aside:
+            discard(parent, aside)
+    return before is not None
 
 
 def set_aside(tree: Tree, destination: DavPath) -> str:
