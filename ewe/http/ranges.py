@@ -9,7 +9,7 @@ from ewe.http.messages import Region, Response
 
 MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
-ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")  # as most clients ask
+ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")  # as most clients ask
 # The head with one range: Content-Range, and the field lines of the response with the whole file
 ONE_PART = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\n%b"
 
@@ -21,7 +21,7 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     if no range can be satisfied: the status is then 416 (section 15.5.17).
     """
     one = ONE_RANGE.fullmatch(value)
-    if one is not None and (begin := int(one[1])) <= (end := int(one[2])):
+    if one is not None and (begin := int(one[1])) <= (end := int(one[2] or size - 1)):
         return [(begin, min(end, size - 1) - begin + 1)] if begin < size else []
     unit, _, specs = value.partition("=")
     if unit.lower() != "bytes":
@@ -52,13 +52,15 @@ def parsed_range(spec: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = match.groups()
     if first:
-        if last and int(last) < int(first):
+        begin, end = int(first), int(last) if last else size - 1
+        if last and end < begin:
             return None  # invalid, so the whole field must be ignored: section 14.1.1
-        return int(first), min(int(last), size - 1) if last else size - 1
-    if not last or (int(last) and not size):
+        return begin, min(end, size - 1)
+    count = int(last) if last else None
+    if count is None or (count and not size):
         # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
         return None
-    return max(size - int(last), 0), size - 1 if int(last) else -1  # "-0" asks for no byte
+    return max(size - count, 0), size - 1 if count else -1  # "-0" asks for no byte
 
 
 def many_overlap(ranges: list[tuple[int, int]]) -> bool:
