@@ -80,18 +80,23 @@ def outline(text: str) -> Outline:
         if fence:
             continue
         paragraph = paragraph + 1 if before else 0
-        level, words = 0, ""
-        if line.startswith("#"):
-            words = line.lstrip("#")
-            level, words = len(line) - len(words), words.strip().rstrip("#")
-        elif paragraph == 1 and line[:1] in ("=", "-") and UNDERLINE.match(line) is not None:
-            level, words = (1 if line[0] == "=" else 2), before
+        level, words = heading_of(line, before if paragraph == 1 else "")
         if 1 <= level <= 6 and len(headings) < MAX_HEADINGS and (words := plain(words)):
             headings.append(Heading(level, words, anchors(words)))
         if "]" in line and len(links) < MAX_LINKS:
             links += targets(line)
         before = "" if level else line.strip()  # a heading is no part of a paragraph
     return Outline(headings[0].text if headings else "", headings, links)
+
+
+def heading_of(line: str, above: str) -> tuple[int, str]:
+    """Return level and text of a heading; level 0 for another line. above: the text that `line` may underline."""
+    if line.startswith("#"):
+        words = line.lstrip("#")
+        return len(line) - len(words), words.strip().rstrip("#")
+    if above and line[:1] in ("=", "-") and UNDERLINE.match(line) is not None:
+        return 1 if line[0] == "=" else 2, above
+    return 0, ""
 
 
 def plain(text: str) -> str:
