@@ -12,6 +12,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ewe.config.command import RaisingParser, UsageError
@@ -104,38 +105,29 @@ def log(address: str, options: Namespace) -> int:
     return 0
 
 
-def ending_function(name: str) -> Callable[[str, Namespace], int]:
-    """Return the function that runs the subcommand `restart` or `drain`."""
-
-    def end_engines(address: str, options: Namespace) -> int:
-        """Order the end of the chosen engines, print each, and return the exit status."""
-        if not (options.pid or options.user or options.language or options.all):
-            raise UsageError(f"which engines? ewe-xswitch {name} PID, --user NAME, --language NAME or --all")
-        if any(pid < 1 for pid in options.pid):
-            raise UsageError("a PID is a number from 1")
-        if (
-            options.all
-            and not options.yes
-            and sys.stdin.isatty()
-            and not is_confirmed(name, address, options)
-        ):
-            print("nothing is done")
-            return 1
-        answer = ask_action(address, name.encode(), engine_parameters(options))
-        participle = "restarted" if name == "restart" else "ended"
-        # The pid 0 is that of an engine whose process is still being started
-        for pid in answer["ended"]:
-            print(f"{participle} {pid or '(an engine that was starting)'}")
-        for pid in answer["ending"]:
-            print(f"{pid or 'an engine that is starting'} runs a request: it is {participle} after it")
-        if answer["unknown"]:
-            pids = " ".join(map(str, answer["unknown"]))
-            raise Failure(f"{pids}: no such engine, or not one of this account's")
-        if not answer["ended"] and not answer["ending"]:
-            print("no such engine")
-        return 0
-
-    return end_engines
+def end_engines(name: str, address: str, options: Namespace) -> int:
+    """Order the end of the chosen engines, print each, and return the exit status. name: `restart` or `drain`."""
+    if not (options.pid or options.user or options.language or options.all):
+        raise UsageError(f"which engines? ewe-xswitch {name} PID, --user NAME, --language NAME or --all")
+    if any(pid < 1 for pid in options.pid):
+        raise UsageError("a PID is a number from 1")
+    must_ask = options.all and not options.yes and sys.stdin.isatty()
+    if must_ask and not is_confirmed(name, address, options):
+        print("nothing is done")
+        return 1
+    answer = ask_action(address, name.encode(), engine_parameters(options))
+    participle = "restarted" if name == "restart" else "ended"
+    # The pid 0 is that of an engine whose process is still being started
+    for pid in answer["ended"]:
+        print(f"{participle} {pid or '(an engine that was starting)'}")
+    for pid in answer["ending"]:
+        print(f"{pid or 'an engine that is starting'} runs a request: it is {participle} after it")
+    if answer["unknown"]:
+        pids = " ".join(map(str, answer["unknown"]))
+        raise Failure(f"{pids}: no such engine, or not one of this account's")
+    if not answer["ended"] and not answer["ending"]:
+        print("no such engine")
+    return 0
 
 
 def engine_parameters(options: Namespace) -> dict[bytes, str]:
@@ -205,6 +197,6 @@ RUN: Mapping[str, Callable[[str, Namespace], int]] = {
     "status": status,
     "limits": limits,
     "log": log,
-    "restart": ending_function("restart"),
-    "drain": ending_function("drain"),
+    "restart": partial(end_engines, "restart"),
+    "drain": partial(end_engines, "drain"),
 }

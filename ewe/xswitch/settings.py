@@ -284,14 +284,19 @@ class Settings:
             for directory in self.directories
             if not directory.startswith("/")
         ]
-        for kind in self.engines.values():
-            if kind.address:
-                continue
-            program = kind.command[0]
-            is_built_in = kind.name in BUILT_IN and program == BUILT_IN[kind.name].command[0]
-            if not is_built_in and shutil.which(program) is None:
-                lines.append(f"[engines.{kind.name}] command: there is no program {program}")
+        lines += [
+            f"[engines.{kind.name}] command: there is no program {kind.command[0]}"
+            for kind in self.engines.values()
+            if lacks_program(kind)
+        ]
         return lines
+
+
+def lacks_program(kind: EngineKind) -> bool:
+    """Return whether the program that a settings file names for engines on this machine does not exist."""
+    if kind.address or (kind.name in BUILT_IN and kind.command[0] == BUILT_IN[kind.name].command[0]):
+        return False
+    return shutil.which(kind.command[0]) is None
 
 
 def unknown_names(table: str, names: Collection[str], find: Callable[[str], object]) -> list[str]:
@@ -346,28 +351,7 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
     values = by_field_name(FILE_TABLE.read_at(f"{where}:", table))
     engines = dict(BUILT_IN)
     for name, engine_table in values.pop("engines", {}).items():
-        label = f"{where}: [engines.{name}]"
-        kind = engines.get(name) or EngineKind(name, ())
-        if "command" in engine_table:
-            kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
-        engines[name] = kind = replace(kind, **by_field_name(engine_table))
-        if kind.address:
-            engines[name] = far_kind(kind, engine_table, label)
-            continue
-        if not kind.command:
-            raise ConfigError(
-                f"{label}: command is missing: it names the program of the engine and its arguments"
-            )
-        if kind.connections > 1 and kind.protocol != "fastcgi":
-            raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
-        if "isolation" in engine_table and kind.protocol != "engine":
-            raise ConfigError(f'{label}: isolation needs protocol = "engine"')
-        if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
-            if "preload" in engine_table:
-                raise ConfigError(
-                    f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked"
-                )
-            engines[name] = replace(kind, preload=None)
+        engines[name] = kind_from_table(name, engine_table, f"{where}: [engines.{name}]")
     directories = values.pop("directories", {})
     for directory, name in directories.items():
         if name not in engines:
@@ -382,6 +366,29 @@ def from_toml(table: Mapping[str, object], where: str, base: Settings = DEFAULTS
         renamed=tuple(FILE_TABLE.renamed(f"{where}:", table)),
         **values,
     )
+
+
+def kind_from_table(name: str, engine_table: Mapping[str, object], label: str) -> EngineKind:
+    """Return the kind of engines of a table [engines.NAME]. label: how an error begins. Raises ConfigError."""
+    kind = BUILT_IN.get(name) or EngineKind(name, ())
+    if "command" in engine_table:
+        kind = replace(kind, program="")  # another program than the one that ewe-xswitch builds
+    kind = replace(kind, **by_field_name(engine_table))
+    if kind.address:
+        return far_kind(kind, engine_table, label)
+    if not kind.command:
+        raise ConfigError(
+            f"{label}: command is missing: it names the program of the engine and its arguments"
+        )
+    if kind.connections > 1 and kind.protocol != "fastcgi":
+        raise ConfigError(f'{label}: connections needs protocol = "fastcgi"')
+    if "isolation" in engine_table and kind.protocol != "engine":
+        raise ConfigError(f'{label}: isolation needs protocol = "engine"')
+    if kind.preload is not None and not kind.command[-1].endswith(PRELOADING_ENGINES):
+        if "preload" in engine_table:
+            raise ConfigError(f"{label}: preload: only an engine in Python (.py) or Perl (.pl) can be forked")
+        return replace(kind, preload=None)
+    return kind
 
 
 def far_kind(kind: EngineKind, engine_table: Mapping[str, object], label: str) -> EngineKind:
