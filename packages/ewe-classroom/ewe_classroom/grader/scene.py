@@ -400,6 +400,44 @@ class SceneClient:
         return True
 
 
+class SceneWait:
+    """One wait of Scene.until(): its times, and the server as it was at the looks. All times are monotonic."""
+
+    def __init__(self, what: str, sure: bool, window_s: float) -> None:
+        """what: the condition in words. sure: the wait is before a verdict. window_s: the time of quiescence."""
+        self.what = what
+        self.sure = sure
+        self.window_s = window_s
+        self.began = self.moved_at = self.looked_at = self.quiescent_from = time.monotonic()
+        self.checked_at = 0.0  # of the last look at the limits
+        self.activity: tuple[object, ...] | None = None  # at the last look
+        # The threads at the first look since a byte moved
+        self.baseline: dict[int, processes.ThreadSample] = {}
+
+    def restart(self) -> None:
+        """Note that bytes or states have changed: the server is not quiescent."""
+        self.moved_at = self.quiescent_from = time.monotonic()
+        self.activity, self.baseline = None, {}
+
+    def begin_look(self) -> bool:
+        """Begin a look at the server if one is due; return whether it is due.
+
+        A look costs processor time: the longer the server is quiescent, the rarer are the looks.
+        """
+        now = time.monotonic()
+        if now - self.looked_at < min(POLL_EVERY_S + (now - self.quiescent_from) / 4, MAX_LOOK_PAUSE_S):
+            return False
+        self.looked_at = now
+        return True
+
+    def is_quiescent(self, activity: tuple[object, ...] | None, window_s: float) -> bool:
+        """Return whether the activity is the same for `window_s`. activity: None while a thread runs."""
+        if activity is None or activity != self.activity:
+            self.activity, self.quiescent_from = activity, self.looked_at
+            return False
+        return self.looked_at - self.quiescent_from >= window_s
+
+
 class Scene:
     """The clients of one check, and the waits for events.
 
@@ -536,57 +574,56 @@ class Scene:
 
         Raises OutOfTime, FailedExpectation.
         """
-        start = moved_at = looked_at = time.monotonic()
-        previous: tuple[object, ...] | None = None  # the activity at the last look
-        quiescent_from = start
-        baseline: dict[int, processes.ThreadSample] = {}  # the threads at the first look since a byte moved
-        checked_at = 0.0
+        wait = SceneWait(what, sure, quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S))
         while not condition():
             if self.pump(POLL_EVERY_S):
-                moved_at = quiescent_from = time.monotonic()
-                previous, baseline = None, {}
-                if moved_at - start > WAIT_LIMIT_S:
+                wait.restart()
+                if wait.moved_at - wait.began > WAIT_LIMIT_S:
                     break
-                continue
-            now = time.monotonic()
-            # To look at the server costs processor time: the longer it is quiescent, the less often.
-            if now - looked_at < min(POLL_EVERY_S + (now - quiescent_from) / 4, MAX_LOOK_PAUSE_S):
-                continue
-            looked_at = now
-            tasks = self.subject.tasks()
-            has_ended = all(task.state in processes.ENDED_STATES for task in tasks.values())
-            if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
-                break
-            window_s = quiescent_s or calm_s or (SURE_S if sure else QUIESCENT_S)
-            if self.connecting():
-                window_s = max(window_s, CONNECT_S)
-            seen = self.activity(tasks)  # None while a thread of the server runs
-            if seen is None or seen != previous:
-                previous, quiescent_from = seen, now
-            elif now - quiescent_from >= window_s:
-                break
-            baseline = baseline or tasks
-            # The end for a server that is never quiescent. never_sleeps: the check idle-cpu has found it so
-            stall_timeout_s = RESTLESS_S if self.never_sleeps and not sure else STALL_TIMEOUT_S
-            if now - moved_at > stall_timeout_s and self.had_processor_time(baseline, tasks, stall_timeout_s):
-                self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
-                if self.never_sleeps and sure:
-                    self.unproved.append(what)
-                break
-            if now - checked_at > EXCESS_CHECK_EVERY_S:
-                checked_at = now
-                excess = self.subject.excess()
-                if excess:
-                    self.fail(
-                        f"the server uses too much: {excess}",
-                        "stay within the limits",
-                        "memory or the number of tasks grows with each request or client",
-                    )
-            if now - start > WAIT_LIMIT_S:
+            elif wait.begin_look() and self.is_over(wait):
                 break
         happened = condition()
         self.note(do="wait", what=what, happened=happened)
         return happened
+
+    def is_over(self, wait: SceneWait) -> bool:
+        """Look at the server; return whether a longer wait would change nothing. Raises FailedExpectation."""
+        now = wait.looked_at
+        tasks = self.subject.tasks()
+        has_ended = all(task.state in processes.ENDED_STATES for task in tasks.values())
+        if has_ended and not self.pump(MAX_LOOK_PAUSE_S):  # its last bytes may still be under way
+            return True
+        window_s = max(wait.window_s, CONNECT_S) if self.connecting() else wait.window_s
+        if wait.is_quiescent(self.activity(tasks), window_s) or self.is_stalled(wait, tasks):
+            return True
+        if now - wait.checked_at > EXCESS_CHECK_EVERY_S:
+            wait.checked_at = now
+            self.expect_no_excess()
+        return now - wait.began > WAIT_LIMIT_S
+
+    def is_stalled(self, wait: SceneWait, tasks: dict[int, processes.ThreadSample]) -> bool:
+        """Return whether the server is never quiescent, but moves no byte in spite of its turns on a processor."""
+        wait.baseline = wait.baseline or tasks
+        # never_sleeps: the check idle-cpu has found it so
+        stall_timeout_s = RESTLESS_S if self.never_sleeps and not wait.sure else STALL_TIMEOUT_S
+        if wait.looked_at - wait.moved_at <= stall_timeout_s:
+            return False
+        if not self.had_processor_time(wait.baseline, tasks, stall_timeout_s):
+            return False
+        self.note(do="note", text="the server is never quiescent, and no byte moved for some time")
+        if self.never_sleeps and wait.sure:
+            self.unproved.append(wait.what)
+        return True
+
+    def expect_no_excess(self) -> None:
+        """Fail if the server uses more memory or tasks than it may."""
+        excess = self.subject.excess()
+        if excess:
+            self.fail(
+                f"the server uses too much: {excess}",
+                "stay within the limits",
+                "memory or the number of tasks grows with each request or client",
+            )
 
     def connecting(self) -> bool:
         """Return whether a client still connects: its kernel may send the next SYN only after CONNECT_S."""
