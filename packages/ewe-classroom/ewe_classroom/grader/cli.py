@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ewe import __version__
 from ewe.config.command import RaisingParser, entry_point
@@ -210,12 +211,7 @@ def run(options: argparse.Namespace) -> int:
     head, steps = replay.load(Path(options.replay)) if options.replay else ({}, [])
     # The head of a replay file names the lab of its check.
     lab = scheme.load(str(head.get("lab", options.lab)))
-    if options.replay and lab.subject != SERVER:
-        raise ConfigError(
-            f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
-        )
-    if options.speed and lab.subject != SERVER:
-        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
+    check_subject(options, lab)
     if options.path and not options.work:
         try:
             options.path = locate_submission(options.path, lab.subject)
@@ -224,6 +220,16 @@ def run(options: argparse.Namespace) -> int:
     lab = apply_options(lab, options)
     if options.zero is not None:
         return refuse(options, lab, printable(one_line(options.zero)))
+    return run_submission(options, lab, head, steps)
+
+
+def run_submission(
+    options: argparse.Namespace, lab: scheme.Scheme, head: dict[str, Any], steps: list[dict[str, Any]]
+) -> int:
+    """Grade a submission, or send the steps of a replay file to it. Return the exit status. Raises ConfigError.
+
+    head: of the replay file.
+    """
     # Data of a measurement is no program, and needs no account.
     account = account_of(options.user) if lab.subject != DATA else None
     # SystemExit runs the `finally` blocks, which end the server and remove the directories.
@@ -233,18 +239,10 @@ def run(options: argparse.Namespace) -> int:
         # Before: an earlier grading may have had the same user id. Afterwards: a later one may have it.
         remove_files_of(account)
         stack.callback(remove_files_of, account)
-        subject_kind = kind(lab.subject)
         try:
             if options.work:
                 stack.enter_context(graded_copy(options, account, hidden))
-            start_command = (
-                subject_kind.from_command(options.command)
-                if options.command
-                else subject_kind.from_path(options.path)
-            )
-            # A submission in Python may be a model of ewe that was only renamed.
-            if lab.subject == SERVER and (options.path or "").endswith(".py"):
-                own_model.expect_own_work(Path(options.path).absolute())
+            start_command = start_command_of(options, lab)
         except subject.BadSubject as error:
             return refuse(options, lab, printable(one_line(str(error))))
         check_readable(start_command, account)
@@ -254,6 +252,18 @@ def run(options: argparse.Namespace) -> int:
             if options.replay:
                 return print_replay(grading, str(head.get("check")), steps)
             return grade(grading, options)
+
+
+def start_command_of(options: argparse.Namespace, lab: scheme.Scheme) -> subject.StartCommand:
+    """Return the command that starts the submission. Raises ConfigError, BadSubject."""
+    subject_kind = kind(lab.subject)
+    if options.command:
+        return subject_kind.from_command(options.command)
+    start_command = subject_kind.from_path(options.path)
+    # A submission in Python may be a model of ewe that was only renamed.
+    if lab.subject == SERVER and options.path.endswith(".py"):
+        own_model.expect_own_work(Path(options.path).absolute())
+    return start_command
 
 
 def check_usage(options: argparse.Namespace) -> None:
@@ -275,6 +285,16 @@ def check_usage(options: argparse.Namespace) -> None:
         raise ConfigError(f"--jobs {options.jobs}: expected a number from 1 to {MAX_JOBS}")
     if options.jobs > 1 and options.network == "host":
         raise ConfigError("--jobs: simultaneous runs need a private network each; leave out --network host")
+
+
+def check_subject(options: argparse.Namespace, lab: scheme.Scheme) -> None:
+    """Raise ConfigError if an option needs a server, and the lab grades something else."""
+    if options.replay and lab.subject != SERVER:
+        raise ConfigError(
+            f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
+        )
+    if options.speed and lab.subject != SERVER:
+        raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
 
 
 def check_report_files(options: argparse.Namespace) -> None:

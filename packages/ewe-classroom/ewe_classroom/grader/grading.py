@@ -369,22 +369,28 @@ class Grading:
             verdict.did = f"the grader has a fault: {traceback.format_exc(limit=-3).strip()}"
             verdict.should = "report this fault of the grader, with the command that shows it"
         if scene is not None:
-            scene.close()
-            self.subject = scene.subject  # a scene may have started the server again
-            self.never_sleeps = scene.never_sleeps
-            verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
-            verdict.steps = scene.steps
-            if verdict.status != PASSED:
-                verdict.output = self.subject.log(OUTPUT_LINES)
-            if verdict.status == FAILED and scene.may_have_timed_out():
-                # end_subject() below ends the server's threads.
-                own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
-                scene.queued_s = own_s + queued_s(self.subject.tasks())
-            if self.record is not None:
-                self.write_replay(verdict)
+            self.close_scene(scene, verdict, queued_before_s)
         if item.check.fresh or verdict.status != PASSED:
             self.end_subject()
         return scene
+
+    def close_scene(self, scene: Scene, verdict: Verdict, queued_before_s: float) -> None:
+        """Close the scene of a check; add the evidence to its verdict, before the server ends.
+
+        queued_before_s: how long the grader's threads had waited for a core before the check.
+        """
+        scene.close()
+        self.subject = scene.subject  # a scene may have started the server again
+        self.never_sleeps = scene.never_sleeps
+        verdict.facts, verdict.schedule = scene.confirmations, scene.schedule
+        verdict.steps = scene.steps
+        if verdict.status != PASSED:
+            verdict.output = self.subject.log(OUTPUT_LINES)
+        if verdict.status == FAILED and scene.may_have_timed_out():
+            own_s = queued_s(processes.tasks([os.getpid()])) - queued_before_s
+            scene.queued_s = own_s + queued_s(self.subject.tasks())
+        if self.record is not None:
+            self.write_replay(verdict)
 
     def run_speed(self, verdict: Verdict) -> dict[str, object] | None:
         """Measure the speed beside the reference; fill in the verdict. Return the figures, or None without any."""

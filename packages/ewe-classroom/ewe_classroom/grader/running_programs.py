@@ -20,6 +20,7 @@ Read next: programs.py, which sends the requests and checks a single program.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
@@ -31,7 +32,7 @@ from ewe_classroom.grader.hygiene import (
     zombie_pids,
 )
 from ewe_classroom.grader.programs import PIPE_OVERFLOW_LINES, ask, response_of, run
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.site_programs import open_gate
 
 LIMIT_S = 1
@@ -110,7 +111,30 @@ def cgi_timeout(scene: Scene) -> None:
         lambda: all(client.answered_or_over() for client in clients), "the time limit ends all", 3 * LIMIT_S
     )
     took_s = time.monotonic() - began
-    for client in (first, second):
+    expect_504(scene, (first, second), took_s)
+    if not closes.answered_or_over():
+        scene.fail(
+            f"{closes.name}: the program has closed its output and does not end; the client {closes.outcome_text()}"
+            f"{scene.blocked_text()}",
+            "end the program when its time is over",
+            "after the end of the output the server waits for the program's end without a limit",
+        )
+    if took_s < LIMIT_S * MIN_LIMIT_SHARE:
+        scene.fail(
+            f"504 came after {took_s:.2f} s",
+            f"give the program its {LIMIT_S} s",
+            "the limit is not read from CGI_TIMEOUT",
+        )
+    expect_nothing_left(scene, pids_before, descriptor_count)
+    run(scene, "/cgi-bin/hello", because="earlier programs took too long")
+    scene.confirm(
+        f"the server ended three programs after {took_s:.1f} s; no process and no descriptor remained"
+    )
+
+
+def expect_504(scene: Scene, clients: Sequence[SceneClient], took_s: float) -> None:
+    """Fail unless each client of a program that takes too long got a 504. took_s: the time of the wait for it."""
+    for client in clients:
         if not client.answered():
             scene.fail(
                 f"{client.name}: the program takes longer than {LIMIT_S} s, and after {took_s:.0f} s the client "
@@ -125,19 +149,10 @@ def cgi_timeout(scene: Scene) -> None:
                 f"{client.name}: the program took too long, and the client got status {client.answers[0].status}",
                 "answer 504 (Gateway Timeout)",
             )
-    if not closes.answered_or_over():
-        scene.fail(
-            f"{closes.name}: the program has closed its output and does not end; the client {closes.outcome_text()}"
-            f"{scene.blocked_text()}",
-            "end the program when its time is over",
-            "after the end of the output the server waits for the program's end without a limit",
-        )
-    if took_s < LIMIT_S * MIN_LIMIT_SHARE:
-        scene.fail(
-            f"504 came after {took_s:.2f} s",
-            f"give the program its {LIMIT_S} s",
-            "the limit is not read from CGI_TIMEOUT",
-        )
+
+
+def expect_nothing_left(scene: Scene, pids_before: set[int], descriptor_count: int) -> None:
+    """Fail unless the killed programs and their pipes are gone. descriptor_count: of the server before them."""
     scene.until(lambda: not programs_of(scene, pids_before), "the programs have ended")
     left = programs_of(scene, pids_before)
     zombies = [pid for pid in left if processes.state(pid) == "Z"]
@@ -157,10 +172,6 @@ def cgi_timeout(scene: Scene) -> None:
             "close the pipes of a killed program",
             "the code for the time limit does not call close()",
         )
-    run(scene, "/cgi-bin/hello", because="earlier programs took too long")
-    scene.confirm(
-        f"the server ended three programs after {took_s:.1f} s; no process and no descriptor remained"
-    )
 
 
 def raise_left(scene: Scene, left: list[int]) -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.grader.check import Check, all_checks
@@ -117,12 +118,8 @@ def load(name: str) -> Scheme:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    unknown = sorted(table.keys() - KNOWN_KEYS)
-    if unknown:
-        raise ConfigError(f"{path}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_KEYS)}")
-    workers = table.get("workers", 4)
-    if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
-        raise ConfigError(f"{path}: workers = {workers!r}: expected a number from 1 to 16")
+    checked_table(table, KNOWN_KEYS, str(path))
+    workers = read_number(table, "workers", 4, 16, str(path))
     subject = table.get("subject", SERVER)
     if subject not in NAMES:
         raise ConfigError(f"{path}: subject = {subject!r}: expected one of {', '.join(NAMES)}")
@@ -132,10 +129,6 @@ def load(name: str) -> Scheme:
     # The name of the lab: a lab's own file is always called grading.toml, so its folder has the name.
     stem = path.parent.name if path.name == "grading.toml" else path.stem
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
-    names = [item.check.name for item in items]
-    repeated = {each for each in names if names.count(each) > 1}
-    if repeated:
-        raise ConfigError(f"{path}: check {min(repeated)} appears twice")
     check_needs(items, path)
     if subject != SERVER and "speed" in table:
         raise ConfigError(
@@ -152,7 +145,11 @@ def load(name: str) -> Scheme:
 
 
 def check_needs(items: tuple[Item, ...], path: Path) -> None:
-    """Raise ConfigError if a check needs one that the lab does not have, or one that needs others itself."""
+    """Raise ConfigError if a check appears twice, or needs one that the lab lacks or that needs others itself."""
+    names = [item.check.name for item in items]
+    repeated = {each for each in names if names.count(each) > 1}
+    if repeated:
+        raise ConfigError(f"{path}: check {min(repeated)} appears twice")
     by_name = {item.check.name: item for item in items}
     for item in items:
         for name in item.needs:
@@ -172,41 +169,52 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
 
     lab: if it has the name of a reference, that one is the default. where: the place, for messages.
     """
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: not a table")
-    unknown = sorted(row.keys() - KNOWN_OF_SPEED)
-    if unknown:
-        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_SPEED)}")
-    reference = row.get("reference", lab if lab in REFERENCES else SpeedPlan.reference)
+    table = checked_table(row, KNOWN_OF_SPEED, where)
+    reference = table.get("reference", lab if lab in REFERENCES else SpeedPlan.reference)
     if reference not in REFERENCES:
         raise ConfigError(f"{where}: reference = {reference!r}: expected one of {', '.join(REFERENCES)}")
-    clients = row.get("clients", SpeedPlan.clients)
-    if not isinstance(clients, int) or isinstance(clients, bool) or not 1 <= clients <= MAX_CLIENTS:
-        raise ConfigError(f"{where}: clients = {clients!r}: expected a number from 1 to {MAX_CLIENTS}")
-    marks = row.get("marks", [])
-    is_valid = isinstance(marks, list) and all(
-        isinstance(pair, list)
-        and len(pair) == 2
-        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
-        and isinstance(pair[1], int)
-        and min(pair) >= 0
-        for pair in marks
-    )
-    if not is_valid:
+    clients = read_number(table, "clients", SpeedPlan.clients, MAX_CLIENTS, where)
+    marks = table.get("marks", [])
+    if not isinstance(marks, list) or not all(map(is_mark, marks)):
         raise ConfigError(
             f"{where}: marks = {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
         )
     return SpeedPlan(reference, clients, tuple((float(ratio), points) for ratio, points in marks))
 
 
+def checked_table(table: object, known: set[str], where: str) -> dict[str, Any]:
+    """Return a table. Raise ConfigError if it is none, or has an unknown key. where: the place, for messages."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: not a table")
+    unknown = sorted(table.keys() - known)
+    if unknown:
+        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], known)}")
+    return table
+
+
+def is_mark(pair: object) -> bool:
+    """Return whether a value is a mark of a speed: a ratio, and the whole points for it."""
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in pair)
+        and isinstance(pair[1], int)
+        and min(pair) >= 0
+    )
+
+
+def read_number(table: dict[str, Any], key: str, default: int, most: int, where: str) -> int:
+    """Return the number of a key, from 1 to `most`. where: the place, for messages. Raises ConfigError."""
+    number = table.get(key, default)
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+        raise ConfigError(f"{where}: {key} = {number!r}: expected a number from 1 to {most}")
+    return number
+
+
 def read_item(row: object, where: str) -> Item:
     """Return the item of one table [[check]]. where: the place, for messages. Raises ConfigError."""
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where}: not a table")
-    unknown = sorted(row.keys() - KNOWN_OF_CHECK)
-    if unknown:
-        raise ConfigError(f"{where}: unknown key {unknown[0]}{nearest(unknown[0], KNOWN_OF_CHECK)}")
-    name, points = row.get("name"), row.get("points", 0)
+    table = checked_table(row, KNOWN_OF_CHECK, where)
+    name, points = table.get("name"), table.get("points", 0)
     checks = all_checks()
     if not isinstance(name, str) or name not in checks:
         raise ConfigError(
@@ -214,19 +222,22 @@ def read_item(row: object, where: str) -> Item:
         )
     if not isinstance(points, int) or isinstance(points, bool) or points < 0:
         raise ConfigError(f"{where} ({name}): points = {points!r}: expected a whole number, 0 or more")
-    options = row.get("options", {})
-    if not isinstance(options, dict):
-        raise ConfigError(f"{where} ({name}): options: not a table")
-    for key in options:
-        if key not in checks[name].options:
-            raise ConfigError(f"{where} ({name}): unknown option {key}; see ewe-grade --explain {name}")
-        # The meaning of an option lists its values: "request: the next ...; second: a request ...".
-        values = [part.partition(":")[0].strip() for part in checks[name].options[key].split(";")]
-        if options[key] not in values:
-            raise ConfigError(
-                f"{where} ({name}): {key} = {options[key]!r}: expected one of {', '.join(values)}"
-            )
-    needs = row.get("needs", [])
+    options = table.get("options", {})
+    check_options(options, checks[name], f"{where} ({name})")
+    needs = table.get("needs", [])
     if not isinstance(needs, list) or not all(isinstance(each, str) for each in needs):
         raise ConfigError(f'{where} ({name}): needs = {needs!r}: expected names of checks: ["progress"]')
-    return Item(checks[name], points, dict(options), str(row.get("hint", "")), tuple(needs))
+    return Item(checks[name], points, dict(options), str(table.get("hint", "")), tuple(needs))
+
+
+def check_options(options: object, check: Check, where: str) -> None:
+    """Raise ConfigError if the options of a check are no table, or have an unknown key or value."""
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where}: options: not a table")
+    for key in options:
+        if key not in check.options:
+            raise ConfigError(f"{where}: unknown option {key}; see ewe-grade --explain {check.name}")
+        # The meaning of an option lists its values: "request: the next ...; second: a request ...".
+        values = [part.partition(":")[0].strip() for part in check.options[key].split(";")]
+        if options[key] not in values:
+            raise ConfigError(f"{where}: {key} = {options[key]!r}: expected one of {', '.join(values)}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from ewe_classroom.grader import goroutines, processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.pictures import HELD_WORKER
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import Scene, SceneClient
 from ewe_classroom.grader.subject import numbered_path
 
 STALLED_CLIENTS = 12
@@ -93,14 +93,22 @@ def who_works(scene: Scene) -> None:
             "one thread in each process: the event loop",
             "helper threads do the work that the loop should do without blocking",
         )
+    expect_workers_to_end(scene, stalled, processes_before if is_go else threads_before, is_go)
+    scene.confirm(what)
+
+
+def expect_workers_to_end(scene: Scene, stalled: list[SceneClient], before: int, is_go: bool) -> None:
+    """Fail unless the workers of stalled clients end with their connections.
+
+    before: the number of workers without these clients. Go's runtime keeps its threads until the program ends, so
+    only the processes of a Go program count.
+    """
     for client in stalled:
         scene.release(client)
     for client in stalled:
         scene.until(client.answered_or_over, f"{client.name} gets a response")
         client.close()
-    # Go's runtime keeps its threads until the program ends, so only the processes count.
     unit = 0 if is_go else 1  # the index in the result of count_workers()
-    before = processes_before if is_go else threads_before
     scene.until(
         lambda: count_workers(scene)[unit] <= before + SPARE_WORKERS, "threads and processes have ended"
     )
@@ -112,7 +120,6 @@ def who_works(scene: Scene) -> None:
             "end the thread or process of a connection with the connection",
             "a thread waits for an event that will not come, or a child does not call exit",
         )
-    scene.confirm(what)
 
 
 @check(
@@ -157,24 +164,30 @@ def exactly_n(scene: Scene) -> None:
                 f"only {number} of {n} workers work",
             )
         client.note(HELD_WORKER)
-        if number == 0:  # the worker of this client is the only free one
-            scene.until(
-                lambda: all(each.answered() for each in clients[n:]), "the free worker serves all others"
-            )
-            left = [each for each in clients[n:] if not each.answered()]
-            if left:
-                scene.fail(
-                    f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
-                    f"served{scene.blocked_text()}",
-                    "let a free worker take one waiting connection after the other",
-                    f"{len(idle)} of the {n} stalled clients were not read by a worker: there are fewer workers, "
-                    "or a worker holds a lock while it serves its client, and the others wait for the lock"
-                    if idle
-                    else "a wake-up is lost: the queue is not empty, and the worker sleeps",
-                )
+        if number == 0:
+            expect_free_worker_to_serve(scene, clients[n:], len(idle), n)
     for client in clients:
         scene.expect_file(client, client.path)
     scene.confirm(f"{n} clients occupied the workers; one free worker then served the {2 * n} others")
+
+
+def expect_free_worker_to_serve(scene: Scene, waiting: list[SceneClient], idle: int, n: int) -> None:
+    """Fail unless the only free worker of `n` serves the waiting clients, one after the other.
+
+    idle: how many stalled clients no worker has read.
+    """
+    scene.until(lambda: all(each.answered() for each in waiting), "the free worker serves all others")
+    left = [each for each in waiting if not each.answered()]
+    if left:
+        scene.fail(
+            f"one worker is free, and {len(left)} of {2 * n} waiting clients are not "
+            f"served{scene.blocked_text()}",
+            "let a free worker take one waiting connection after the other",
+            f"{idle} of the {n} stalled clients were not read by a worker: there are fewer workers, "
+            "or a worker holds a lock while it serves its client, and the others wait for the lock"
+            if idle
+            else "a wake-up is lost: the queue is not empty, and the worker sleeps",
+        )
 
 
 @check(
