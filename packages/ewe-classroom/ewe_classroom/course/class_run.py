@@ -208,21 +208,7 @@ def grade_in_locked_directory(
     plan: ClassPlan, hand_ins: list[HandIn], on_result: OnResult, tell: Callable[[str], None]
 ) -> list[GradedHandIn]:
     """Grade all submissions in a directory that no other run uses, as grade_class() says. Raises ConfigError."""
-    # The sticky bit marks a directory of several accounts, such as /tmp.
-    if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
-        raise ConfigError(
-            f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
-            " another one with --output"
-        )
-    try:
-        (plan.results / STUDENTS).mkdir(exist_ok=True)
-        plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
-        given = given_files(plan)
-        lab_digests = digests(plan, given)
-    except OSError as reason:
-        raise ConfigError(
-            f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
-        ) from None
+    given, lab_digests = prepare_results(plan)
     found: dict[str, GradedHandIn] = {}
     waiting: list[WaitingHandIn] = []
     for each in hand_ins:
@@ -253,6 +239,28 @@ def grade_in_locked_directory(
             result.again = True
             found[result.hand_in.key] = result
     return [found[each.key] for each in hand_ins]
+
+
+def prepare_results(plan: ClassPlan) -> tuple[Path | None, dict[str, Any]]:
+    """Make the directory of the results, closed to others; return the given files, and the digests of the lab.
+
+    Raises ConfigError.
+    """
+    # The sticky bit marks a directory of several accounts, such as /tmp.
+    if plan.results == plan.results.parent or plan.results.stat().st_mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"{plan.results}: other accounts use this directory, and the results are closed to them; choose"
+            " another one with --output"
+        )
+    try:
+        (plan.results / STUDENTS).mkdir(exist_ok=True)
+        plan.results.chmod(0o700)  # no graded program may read the others, if it runs as a separate account
+        given = given_files(plan)
+        return given, digests(plan, given)
+    except OSError as reason:
+        raise ConfigError(
+            f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
+        ) from None
 
 
 def grade_with_time_left(

@@ -53,6 +53,16 @@ def parser() -> RaisingParser:
     )
     add_language(command)
     add_locale(command)
+    add_new(commands)
+    add_pack(commands)
+    add_measure(commands)
+    add_leaderboard(commands)
+    add_grade(commands)
+    return command_parser
+
+
+def add_new(commands: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `new` and `solution`."""
     for name, text in (("new", "write the handout of a lab"), ("solution", "write the solution of a lab")):
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=new, solved=name == "solution")
@@ -62,6 +72,10 @@ def parser() -> RaisingParser:
         add_language(command)
         if name == "new":
             add_locale(command)
+
+
+def add_pack(commands: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `pack`."""
     command = commands.add_parser("pack", help="write the files with which a course's platform grades a lab")
     command.set_defaults(run=pack)
     command.add_argument("lab")
@@ -83,6 +97,10 @@ def parser() -> RaisingParser:
         help="wheels for the pack, in place of those that are built from the clone or downloaded",
     )
     add_language(command)
+
+
+def add_measure(commands: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `measure` and `questions`."""
     command = commands.add_parser("measure", help="measure a server; the lab's questions use the results")
     command.set_defaults(run=measure)
     command.add_argument("lab")
@@ -106,6 +124,10 @@ def parser() -> RaisingParser:
         "--answers", action="store_true", help="also show the right answers, for the person who marks"
     )
     command.add_argument("--mark", nargs="+", type=float, metavar="NUMBER", help="mark the answers, in order")
+
+
+def add_leaderboard(commands: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `leaderboard`."""
     command = commands.add_parser(
         "leaderboard", help="make a table of the speeds that ewe-grade has measured"
     )
@@ -124,6 +146,10 @@ def parser() -> RaisingParser:
     command.add_argument(
         "--names", type=Path, metavar="FILE", help="write the names with their pseudonyms, as CSV"
     )
+
+
+def add_grade(commands: argparse._SubParsersAction[RaisingParser]) -> None:
+    """Add `grade`."""
     command = commands.add_parser(
         "grade", help="grade a class: the table of marks, the page of the class, a page for each student"
     )
@@ -163,7 +189,6 @@ def parser() -> RaisingParser:
         default="",
         help="the servers' account, if the grader is root [a separate one]",
     )
-    return command_parser
 
 
 def add_language(command: argparse.ArgumentParser) -> None:
