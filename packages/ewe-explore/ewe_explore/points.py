@@ -36,6 +36,7 @@ from ewe_explore.reach import (
     CONTAINERS,
     IMMUTABLE_TYPES,
     PLAIN_TYPES,
+    Reached,
     attributes,
     elements,
     has_library_part,
@@ -146,12 +147,10 @@ def at(number: int, value: Any = None) -> Any:
     target = value
     inner: Any = None
     if source_point.is_second:  # the first point has put the object on the stack `pending`
-        pending = run.current.pending
-        if all(second != number for second, _, _ in pending):
-            return value  # the first point stored no object; the others on the stack belong to other accesses
-        while pending[-1][0] != number:
-            pending.pop()  # of an access that an exception has ended before its second point
-        _, target, inner = pending.pop()
+        stored = take_pending(run.current.pending, number)
+        if stored is None:
+            return value
+        target, inner = stored
     elif source_point.kind == "call":
         run.current.receiver = value
     if source_point.kind == "name" and run.detailed and source_point.variable is not None:
@@ -172,6 +171,16 @@ def at(number: int, value: Any = None) -> Any:
         changed = target if source_point.kind == "item" else stored_value(target, source_point.name)
         run.current.pending.append((number + 1, target, changed))
     return value
+
+
+def take_pending(pending: list[tuple[int, Any, Any]], number: int) -> tuple[Any, Any] | None:
+    """Take the objects that the first point of an access stored for its second, `number`; None without any."""
+    if all(second != number for second, _, _ in pending):
+        return None  # the others on the stack belong to other accesses
+    while pending[-1][0] != number:
+        pending.pop()  # of an access that an exception has ended before its second point
+    _, target, inner = pending.pop()
+    return target, inner
 
 
 def record(run: Run, source_point: SourcePoint, find_access: Callable[[], UsedParts | None]) -> bool:
@@ -281,6 +290,11 @@ def contents(
     ):
         return UsedParts(target, "[]")
     found = reached([target], run, with_attributes=with_attributes, is_deep=deep)
+    return access_to_parts(run, point, target, found)
+
+
+def access_to_parts(run: Run, point: SourcePoint, target: Any, found: Reached) -> UsedParts | None:
+    """Return the access to all parts that an object reaches; None if it reaches none that can change."""
     parts = [each for each in found.parts if point.kind != "display" or each[0] is not target]
     if not parts:
         return None
@@ -396,20 +410,19 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> UsedParts | No
 
     A method of a class is no step: replaces_method() notes a change of it.
     """
-    if isinstance(target, type | ModuleType):
-        holder = vars(target) if isinstance(target, ModuleType) else {}
-        found = class_value(target, point.name) if isinstance(target, type) else holder.get(point.name)
-        is_function = isinstance(found, FUNCTION_TYPES)
-        if isinstance(target, ModuleType) and is_own_module(target, run):
-            names = MODULE_NAMES.get(str(vars(target)["__file__"]))
-            is_variable = names is not None and point.name in names.variables
-            return (
-                module_access(run, point, target, point.name, False)
-                if is_variable or not is_function
-                else None
-            )
-        is_own = isinstance(target, type) and is_own_class(target, run)
-        return attribute_access(run, point, target, point.name, False) if is_own and not is_function else None
+    if isinstance(target, ModuleType):
+        if not is_own_module(target, run):
+            return None
+        names = MODULE_NAMES.get(str(vars(target)["__file__"]))
+        is_variable = names is not None and point.name in names.variables
+        if not is_variable and isinstance(vars(target).get(point.name), FUNCTION_TYPES):
+            return None
+        return module_access(run, point, target, point.name, False)
+    if isinstance(target, type):
+        is_function = isinstance(class_value(target, point.name), FUNCTION_TYPES)
+        if is_function or not is_own_class(target, run):
+            return None
+        return attribute_access(run, point, target, point.name, False)
     if isinstance(target, IMMUTABLE_TYPES):
         return None
     if point.name not in attributes(target):

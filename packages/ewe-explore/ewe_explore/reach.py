@@ -59,6 +59,7 @@ MAX_OBJECTS = 1000  # the most objects to look at for one step
 SKIPPED_TYPES = (ModuleType, type, CodeType, FrameType, TracebackType, BaseException)
 # An element of a container is not called; a function that an iterator such as map() has is
 CALLABLE_TYPES = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType)
+CODE_TYPES = (*CALLABLE_TYPES, GeneratorType, CoroutineType)
 GENERATED_METHODS = ("__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__", "__str__")
 # Modules whose objects never change
 IMMUTABLE_MODULES = frozenset(("datetime", "decimal", "fractions", "ipaddress", "re", "uuid", "zoneinfo"))
@@ -177,6 +178,22 @@ def reached(
 
 def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> list[Any]:
     """Add the parts of one object to `found`; return the objects within it."""
+    if isinstance(value, CODE_TYPES):
+        return look_into_code(value, found, run)
+    if isinstance(value, tuple | frozenset):
+        return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
+    if isinstance(value, (*IMMUTABLE_TYPES, *SKIPPED_TYPES)) or is_stand_in(value):
+        return []
+    if type(value).__module__ in IMMUTABLE_MODULES:
+        return []
+    if isinstance(value, CONTAINERS):
+        found.parts.append((value, "[]", False))
+        return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
+    return look_into_instance(value, found, run, with_attributes)
+
+
+def look_into_code(value: Any, found: Reached, run: Run) -> list[Any]:
+    """Add the parts of a function, method, generator or coroutine to `found`; return the objects within it."""
     if isinstance(value, FunctionType):
         found.calls_program = found.calls_program or has_points(value, run)
         return []
@@ -192,20 +209,10 @@ def look_into(value: Any, found: Reached, run: Run, with_attributes: bool) -> li
             found.calls_program = True
             found.parts.append((owner, "[]", True))
         return [] if owner is None or isinstance(owner, ModuleType | type) else [owner]
-    if isinstance(value, GeneratorType | CoroutineType):
-        found.calls_program = True
-        found.parts.append((value, "[]", True))
-        return []
-    if isinstance(value, tuple | frozenset):
-        return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
-    if isinstance(value, (*IMMUTABLE_TYPES, *SKIPPED_TYPES)) or is_stand_in(value):
-        return []
-    if type(value).__module__ in IMMUTABLE_MODULES:
-        return []
-    if isinstance(value, CONTAINERS):
-        found.parts.append((value, "[]", False))
-        return [each for each in elements(value) if not isinstance(each, CALLABLE_TYPES)]
-    return look_into_instance(value, found, run, with_attributes)
+    # A generator or a coroutine
+    found.calls_program = True
+    found.parts.append((value, "[]", True))
+    return []
 
 
 def look_into_instance(value: Any, found: Reached, run: Run, with_attributes: bool) -> list[Any]:
