@@ -26,10 +26,10 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
     spans = story.all_spans()
     for kind, moment_of_wait in ((ENGINE, engine_wait), (DATABASE, connection_wait)):
         queued = [span for span in spans if span.state == QUEUED and span.request.kind == kind]
-        if queued and seconds_of(longest := max(queued, key=seconds_of)) >= WORTH_SECONDS:
+        if (longest := longest_of(queued, WORTH_SECONDS)) is not None:
             yield moment_of_wait(longest, spans)
     ran_on = [span for span in spans if span.state == LEFT and span.lane is not None]
-    if ran_on and seconds_of(longest := max(ran_on, key=seconds_of)) >= LONG_SECONDS:
+    if (longest := longest_of(ran_on, LONG_SECONDS)) is not None:
         assert longest.lane is not None
         text = (
             f"The engine of {longest.lane.name} still ran {shortened(longest.request.text)} for "
@@ -42,12 +42,18 @@ def behind_moments(story: BehindStory) -> Iterator[Moment]:
         text += f"{duration(ended.ended - ended.began)}, {ended.why}."
         yield Moment("engine-end", "An engine that was ended", text, ended.began, ended.ended)
     statements = [span for span in spans if span.state == RUNS and span.request.kind == DATABASE]
-    if statements and seconds_of(longest := max(statements, key=seconds_of)) >= WORTH_SECONDS:
+    if (longest := longest_of(statements, WORTH_SECONDS)) is not None:
         text = (
             f"The longest statement kept a connection to {longest.request.what} busy for "
             f"{duration(seconds_of(longest))}: {shortened(longest.request.text)}"
         )
         yield moment_of_span("statement", "The longest statement", text, longest)
+
+
+def longest_of(spans: list[BehindSpan], least_seconds: float) -> BehindSpan | None:
+    """Return the longest span; None if none takes `least_seconds`."""
+    longest = max(spans, key=seconds_of, default=None)
+    return longest if longest is not None and seconds_of(longest) >= least_seconds else None
 
 
 def engine_wait(span: BehindSpan, spans: list[BehindSpan]) -> Moment:
