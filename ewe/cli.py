@@ -418,24 +418,20 @@ def choose_site(config: Config) -> Config:
     file, else the sample site, and prints a line about it. Raises SiteError if a directory that a source sets does
     not exist.
     """
-    if config.sites:
-        for site_config in config.each_site():
-            check_directories(site_config)
-        if (root := config.missing_root()) is not None:
-            origin = next(
-                site_config for site_config in config.each_site() if site_config.documentroot == root
-            ).origin("documentroot")
+    sites = config.each_site()
+    for site_config in sites:
+        check_directories(site_config)
+    if (root := config.missing_root()) is not None:
+        origin = next(each for each in sites if each.documentroot == root).origin("documentroot")
+        if config.sites or origin != "default":
             raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")
+    if config.sites:
         return config
-    check_directories(config)
-    root = config.documentroot
-    origin = config.origin("documentroot")
-    if config.missing_root() is None:
+    if root is None:
         samples = [os.path.realpath(os.path.join(each, "htdocs")) for each in _sample_directories()]
-        is_sample = origin == "default" and os.path.realpath(root) in samples
+        is_default = config.origin("documentroot") == "default"
+        is_sample = is_default and os.path.realpath(config.documentroot) in samples
         return with_manual(config) if is_sample else config
-    if origin != "default":
-        raise SiteError(f"document root {quoted(root)} ({origin}) is not a directory")
     sample = next(
         (each for each in _sample_directories() if os.path.isdir(os.path.join(each, "htdocs"))), None
     )
@@ -445,6 +441,11 @@ def choose_site(config: Config) -> Config:
     print(
         "ewe: no htdocs here; serving the sample site of ewe (`ewe .` serves this directory)", file=sys.stderr
     )
+    return with_sample_site(config, sample)
+
+
+def with_sample_site(config: Config, sample: str) -> Config:
+    """Return the configuration that serves the sample site. sample: its directory."""
     paths = {
         each.setting: os.path.join(sample, each.path)
         for each in directories(config)

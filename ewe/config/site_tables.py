@@ -422,13 +422,11 @@ def read_known_keys(
 
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
-    keys = [key for key in LOCATION if key in location.values]
-    for lead, allowed_beside in EXCLUSIVE_KEYS.items():
-        if lead in keys and (
-            other := next((key for key in keys if key != lead and key not in allowed_beside), "")
-        ):
-            raise ConfigError(f"{location.label_of(other)} and {lead} lead to different places: keep one")
     values = location.values
+    for lead, allowed_beside in EXCLUSIVE_KEYS.items():
+        others = [key for key in LOCATION if key in values and key not in (lead, *allowed_beside)]
+        if lead in values and others:
+            raise ConfigError(f"{location.label_of(others[0])} and {lead} lead to different places: keep one")
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
         raise ConfigError(f"{location.label_of('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
@@ -438,10 +436,14 @@ def check_location(location: LocationTable) -> None:
     for key in ("webdav", "engines"):
         if key in values and location.kind != "prefix":
             raise ConfigError(f"{location.label_of(key)} answers below a prefix, not for a {location.kind}")
-    if "gateway" not in values:
-        return
-    kind = parse_gateway(values["gateway"][0]).kind
-    files = [key for key in ("root", "alias", "programs", "index") if key in values]
+    if "gateway" in values:
+        check_gateway(location)
+
+
+def check_gateway(location: LocationTable) -> None:
+    """Raise ConfigError for keys that contradict the location's gateway."""
+    kind = parse_gateway(location.values["gateway"][0]).kind
+    files = [key for key in ("root", "alias", "programs", "index") if key in location.values]
     if not GATEWAYS[kind].runs_files and files:
         raise ConfigError(
             f"{location.label_of(files[0])} says which files answer, and gateway = {kind} has none"

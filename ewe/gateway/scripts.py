@@ -147,23 +147,20 @@ def fault_of(file: str) -> str:
     if line.endswith(b"\r\n"):
         return f"{file} has the line ends of Windows: sed -i 's/\\r$//' {file}"
     words = [os.fsdecode(word) for word in line[2:].split()]
-    if words and (closed := closed_directory(words[0])):
-        return f"the first line of {file} names {words[0]}, and {closed_directory_reason(closed)}"
-    if words and not os.path.exists(words[0]):
-        return f"the first line of {file} names {words[0]}, which is not there"
-    if words and not os.access(words[0], os.X_OK):
-        return (
-            f"the first line of {file} names {words[0]}, which {account_name()} may not run:"
-            f" chmod a+x {words[0]}"
-        )
-    if (
-        len(words) > 1
-        and os.path.basename(words[0]) == "env"
-        and words[1][0] != "-"
-        and not is_on_path(words[1])
-    ):
-        return f"the first line of {file} names {words[1]}, which is not there"
-    return ""
+    fault = fault_of_interpreter(*words[:2]) if words else ""
+    return f"the first line of {file} names {fault}" if fault else ""
+
+
+def fault_of_interpreter(program: str, argument: str = "") -> str:
+    """Return the program of a first line that cannot run, and the reason; "" for none. argument: of env."""
+    if closed := closed_directory(program):
+        return f"{program}, and {closed_directory_reason(closed)}"
+    if not os.path.exists(program):
+        return f"{program}, which is not there"
+    if not os.access(program, os.X_OK):
+        return f"{program}, which {account_name()} may not run: chmod a+x {program}"
+    for_env = os.path.basename(program) == "env" and argument and not argument.startswith("-")
+    return f"{argument}, which is not there" if for_env and not is_on_path(argument) else ""
 
 
 def is_on_path(program: str) -> bool:

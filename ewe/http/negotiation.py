@@ -73,29 +73,39 @@ def preferred_language(accepts: str | None, languages: Sequence[str]) -> str:
     """
     if accepts is None:
         return languages[0]
-    ranges = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
-    refused = [item for item, weight in ranges.items() if not weight][:MAX_LANGUAGE_RANGES]
-    # The sort is stable: if weights are equal, the client's order counts.
-    accepted = sorted((item for item in ranges if ranges[item] > 0), key=lambda item: -ranges[item])
-    accepted = accepted[:MAX_LANGUAGE_RANGES]
-    # Tag in lower case -> tag as in `languages`; of two equal ones, the first.
-    tags = {tag.lower(): tag for tag in reversed(languages) if not is_refused(tag.lower(), refused, accepted)}
-    order = [tag.lower() for tag in languages if tag.lower() in tags]
+    accepted, refused = language_ranges(accepts)
+    tags: dict[str, str] = {}  # tag in lower case -> tag as in `languages`; of two equal ones, the first
+    for tag in languages:
+        if not is_refused(tag.lower(), refused, accepted):
+            tags.setdefault(tag.lower(), tag)
     for item in accepted:
         if item == "*":
             # The star matches only languages that the client does not name (section 3.4.1).
-            match = next((tag for tag in order if tag not in accepted), "")
+            match = next((tag for tag in tags if tag not in accepted), "")
         else:
-            match = looked_up(item, tags) or next((tag for tag in order if tag.startswith(item + "-")), "")
+            match = looked_up(item, tags) or longer_tag(item, tags)
         if match:
             return tags[match]
     for item in accepted:  # no range has matched: another variant of the same language
         language = item.partition("-")[0]
-        if len(language) == 1:  # the subtags x and i alone name no language
-            continue
-        if match := next((tag for tag in order if tag.startswith(language + "-")), ""):
+        # The subtags x and i alone name no language.
+        if len(language) > 1 and (match := longer_tag(language, tags)):
             return tags[match]
-    return tags[order[0]] if order else languages[0]
+    return next(iter(tags.values()), languages[0])
+
+
+def language_ranges(accepts: str) -> tuple[list[str], list[str]]:
+    """Return the ranges of Accept-Language that a client accepts, the best first, and those that it refuses."""
+    ranges = {item: weight for item, weight in weights(accepts).items() if LANGUAGE_RANGE.fullmatch(item)}
+    # The sort is stable: if weights are equal, the client's order counts.
+    accepted = sorted((item for item in ranges if ranges[item] > 0), key=lambda item: -ranges[item])
+    refused = [item for item, weight in ranges.items() if not weight]
+    return accepted[:MAX_LANGUAGE_RANGES], refused[:MAX_LANGUAGE_RANGES]
+
+
+def longer_tag(item: str, tags: Iterable[str]) -> str:
+    """Return the first tag that begins with a language range; "" if none: RFC 4647 section 3.3.1."""
+    return next((tag for tag in tags if tag.startswith(item + "-")), "")
 
 
 def is_refused(tag: str, refused: list[str], wanted: list[str]) -> bool:

@@ -9,7 +9,7 @@ from ewe.http.messages import Region, Response
 
 MAX_RANGES = 32  # a request for more gets the whole file: section 14.2 warns of many small ranges
 SPEC = re.compile(r"([0-9]{0,19})-([0-9]{0,19})")
-ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")  # as most clients ask
+ONE_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")  # as most clients ask
 # The head with one range: Content-Range, and the field lines of the response with the whole file
 ONE_PART = b"HTTP/1.1 206 Partial Content\r\nContent-Range: %b\r\n%b"
 
@@ -21,30 +21,18 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     if no range can be satisfied: the status is then 416 (section 15.5.17).
     """
     one = ONE_RANGE.fullmatch(value)
-    if one is not None and (begin := int(one[1])) <= (end := int(one[2])):
+    if one is not None and (begin := int(one[1])) <= (end := int(one[2] or size - 1)):
         return [(begin, min(end, size - 1) - begin + 1)] if begin < size else []
     unit, _, specs = value.partition("=")
     if unit.lower() != "bytes":
         return None
     ranges = []
     for spec in specs.split(","):
-        if not (spec := spec.strip(" \t")):
-            continue  # an empty element of the list: section 5.6.1.2
-        match = SPEC.fullmatch(spec)
-        if match is None:
-            return None
-        first, last = match.groups()
-        if first:
-            if last and int(last) < int(first):
-                return None  # invalid, so the whole field must be ignored: section 14.1.1
-            ranges.append((int(first), min(int(last), size - 1) if last else size - 1))
-        elif last and int(last) and not size:
-            # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
-            return None
-        elif last:  # the last bytes; "-0" asks for none, and is not satisfiable
-            ranges.append((max(size - int(last), 0), size - 1 if int(last) else -1))
-        else:
-            return None
+        if spec := spec.strip(" \t"):  # an empty element of the list is ignored: section 5.6.1.2
+            parsed = parsed_range(spec, size)
+            if parsed is None:
+                return None
+            ranges.append(parsed)
     if not 0 < len(ranges) <= MAX_RANGES:
         return None
     satisfiable = [(first, last - first + 1) for first, last in ranges if first <= last]
@@ -52,6 +40,27 @@ def satisfiable_ranges(value: str, size: int) -> list[tuple[int, int]] | None:
     if len(satisfiable) > 1 and (many_overlap(satisfiable) or sum(count for _, count in satisfiable) >= size):
         return None
     return satisfiable
+
+
+def parsed_range(spec: str, size: int) -> tuple[int, int] | None:
+    """Return the first and last byte of a range; None if the whole field must be ignored.
+
+    last < first: the range cannot be satisfied.
+    """
+    match = SPEC.fullmatch(spec)
+    if match is None:
+        return None
+    first, last = match.groups()
+    if first:
+        begin, end = int(first), int(last) if last else size - 1
+        if last and end < begin:
+            return None  # invalid, so the whole field must be ignored: section 14.1.1
+        return begin, min(end, size - 1)
+    count = int(last) if last else None
+    if count is None or (count and not size):
+        # The suffix of an empty file is satisfiable (section 14.1.2), but no Content-Range can express it.
+        return None
+    return max(size - count, 0), size - 1 if count else -1  # "-0" asks for no byte
 
 
 def many_overlap(ranges: list[tuple[int, int]]) -> bool:

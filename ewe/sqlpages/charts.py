@@ -122,15 +122,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     x_column, *line_columns = columns
     labels = [("" if value is None else str(value)[:MAX_LABEL_CHARS]) for value in x_column[:MAX_POINTS]]
     positions, is_numeric = x_positions(x_column[:MAX_POINTS])
-    # The points (x, y) of each line; a row without a number has no point
-    usable = [
-        [
-            (x, number)
-            for x, value in zip(positions, column, strict=False)
-            if (number := number_of(value)) is not None
-        ]
-        for column in line_columns
-    ]
+    usable = [points_of(positions, column) for column in line_columns]
     ys = [y for line in usable for _, y in line]
     if not ys:
         return ""
@@ -148,10 +140,7 @@ def lines(name: str, title: str, names: Sequence[str], columns: Columns) -> str:
     if len(usable) > 1:
         top = write_legend(picture, line_names, top)
     y_axis = axis_of(ys, start=top + PLOT_HEIGHT, end=top)  # y grows downwards in a picture
-    low, high = min(positions), max(positions)
-    if high == low:
-        high = low + max(1.0, abs(low) * LEAST_SPAN)  # a large number plus 1 may be the same number
-    x_axis = Scale(low, high, start=plot_left + 4, end=WIDTH - 12)
+    x_axis = x_axis_of(positions, plot_left)
     for tick in y_axis.ticks(Y_TICK_DISTANCE):
         picture.line(plot_left, y_axis(tick), WIDTH - 8, y_axis(tick), "grid" if tick else "axis")
         picture.write(
@@ -172,6 +161,20 @@ def x_positions(column: Sequence[Value]) -> tuple[list[float], bool]:
     numbers = [number for value in column if (number := number_of(value)) is not None]
     is_numeric = len(numbers) == len(column)
     return numbers if is_numeric else [float(index) for index in range(len(column))], is_numeric
+
+
+def points_of(positions: Sequence[float], column: Sequence[Value]) -> list[tuple[float, float]]:
+    """Return the points of a line; a row without a number has no point."""
+    numbers = zip(positions, map(number_of, column), strict=False)
+    return [(x, number) for x, number in numbers if number is not None]
+
+
+def x_axis_of(positions: Sequence[float], plot_left: float) -> Scale:
+    """Return the x axis of a plot, of some width if all positions are equal."""
+    low, high = min(positions), max(positions)
+    if high == low:
+        high = low + max(1.0, abs(low) * LEAST_SPAN)  # a large number plus 1 may be the same number
+    return Scale(low, high, start=plot_left + 4, end=WIDTH - 12)
 
 
 def write_legend(picture: Picture, names: Sequence[str], y: float) -> float:

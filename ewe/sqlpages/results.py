@@ -185,17 +185,7 @@ class QueryResult:
         if head_chars + len("<td>") * len(shown) * len(self._rows) > MAX_TABLE_CHARS:
             raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
         heads = "".join(self._head(index, name, labels.get(name, name)) for index, name in shown)
-        patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
-        if any(patterns) or len(shown) < len(self.columns):
-            rows, row_chars = [], 0
-            for row in self._rows:
-                rows.append(self._row(row, shown, patterns))
-                row_chars += len(rows[-1])
-                if row_chars > MAX_TABLE_CHARS:  # links may be much longer than the values
-                    raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
-        else:  # most tables: faster than _row()
-            rows = [f"<tr>{''.join([html_cell(value) for value in row])}\n" for row in self._rows]
-        body = f"<thead><tr>{heads}\n<tbody>\n{''.join(rows)}"
+        body = f"<thead><tr>{heads}\n<tbody>\n{self._table_rows(shown, links)}"
         return Markup(f'<div class="scroll"><table>\n{body}</table></div>\n') + self.pages()
 
     def _head(self, index: int, name: str, label: str) -> str:
@@ -216,6 +206,19 @@ class QueryResult:
             **{f"{self._prefix}sort": ("-" if will_descend else "") + name, f"{self._prefix}page": None}
         )
         return f'<th{number}{aria}><a href="{escape(url)}">{escape(label)}</a>'
+
+    def _table_rows(self, shown: list[tuple[int, str]], links: Mapping[str, str]) -> str:
+        """Return the rows of a table. shown: (index, name) of each column. Raises ValueError for a long table."""
+        patterns = [links.get(name) for _, name in shown]  # the URL of each column; None: no link
+        if not any(patterns) and len(shown) == len(self.columns):  # most tables: faster than _row()
+            return "".join([f"<tr>{''.join([html_cell(value) for value in row])}\n" for row in self._rows])
+        rows, row_chars = [], 0
+        for row in self._rows:
+            rows.append(self._row(row, shown, patterns))
+            row_chars += len(rows[-1])
+            if row_chars > MAX_TABLE_CHARS:  # links may be much longer than the values
+                raise ValueError(f"a table longer than {MAX_TABLE_CHARS} characters")
+        return "".join(rows)
 
     def _row(self, row: list[Value], shown: list[tuple[int, str]], patterns: list[str | None]) -> str:
         """Return a row of a table in which some columns are links or are left out.

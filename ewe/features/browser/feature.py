@@ -134,11 +134,7 @@ class Browser:
         last, _, suffix = last.partition(".")
         names = [urls.decode_name(each) for each in (*directories, last)]
         is_edit = len(parts) == 3 and last in EDITS and not suffix
-        if request.method not in READS and not (is_edit and request.method == "POST"):
-            allowed = "GET, HEAD, POST" if is_edit else "GET, HEAD"
-            raise HTTPError(
-                405, f"the browser of databases does not take {request.method}", (("Allow", allowed),)
-            )
+        check_method(request, is_edit)
         if suffix and (not last or len(parts) == 1):
             raise HTTPError(404, "A file has the name of a table or a query, and .csv or .json.")
         if len(parts) == 1:
@@ -150,16 +146,17 @@ class Browser:
         trail = PageTrail(self.base, database)
         if suffix and suffix not in EXPORTS:
             raise HTTPError(404, f"There is no “.{suffix}” of this: only .csv and .json.")
-        if len(parts) == 2:
-            if not last:
+        match (*directories[1:], last):  # the path below the database
+            case ("",):
                 return await self.database(request, trail, io)
-            if last == "-sql":
+            case ("-sql",):
                 return await self.sql(request, trail, suffix, io)
-            return await self.table(request, trail, names[1], suffix, io)
-        if len(parts) == 3 and directories[1] == "-saved":
-            return await self.saved_query(request, trail, names[2], suffix, io)
-        if len(parts) == 3 and (last == "row" or is_edit):
-            return await self.row(request, trail, names[1], last, suffix, io)
+            case (_,):
+                return await self.table(request, trail, names[1], suffix, io)
+            case ("-saved", _):
+                return await self.saved_query(request, trail, names[2], suffix, io)
+            case (_, _) if last == "row" or is_edit:
+                return await self.row(request, trail, names[1], last, suffix, io)
         raise HTTPError(404, "The address has too many parts.")
 
     def checked_name(self, name: str) -> str:
@@ -559,6 +556,14 @@ class Browser:
             body = again(words).encode("utf-8", "replace")
             return Response(409, FIELDS, body, cause=f"{error.kind}: {error}")
         return see_other(target)
+
+
+def check_method(request: Request, is_edit: bool) -> None:
+    """Raise HTTPError(405) for a method that a page does not take. is_edit: it is a form, which takes POST too."""
+    if request.method in READS or (is_edit and request.method == "POST"):
+        return
+    allowed = "GET, HEAD, POST" if is_edit else "GET, HEAD"
+    raise HTTPError(405, f"the browser of databases does not take {request.method}", (("Allow", allowed),))
 
 
 def moved(target: str) -> Response:

@@ -449,17 +449,21 @@ class Scheduler(Generic[ExchangeType, EngineType]):
             if self.resources.memory_shortage():
                 self.shrink()
         for engine in list(self.engines):
-            idle = engine in self.idle.get(engine.key, ())
-            if not idle and now > engine.deadline:
+            if engine in self.idle.get(engine.key, ()):
+                if end_cause := self.end_cause_of_idle(engine, now, must_measure):
+                    self.end_idle(engine, end_cause)
+            elif now > engine.deadline:
                 engine.expire()
-            elif idle and self.is_unused(engine, now):
-                self.end_idle(engine, "idle_ended")
-            elif idle and must_measure and self.is_too_large(engine):
-                self.end_idle(engine, "recycled")
-            elif idle and must_measure and engine.check_spinning():
-                self.end_idle(engine, "spun")
         if self.user_turns:
             self.dispatch()
+
+    def end_cause_of_idle(self, engine: EngineType, now: float, must_measure: bool) -> str:
+        """Return the name in ENDINGS for which an idle engine ends now; "" if it stays."""
+        if self.is_unused(engine, now):
+            return "idle_ended"
+        if must_measure and self.is_too_large(engine):
+            return "recycled"
+        return "spun" if must_measure and engine.check_spinning() else ""
 
     def is_unused(self, engine: EngineType, now: float) -> bool:
         """Return whether an idle engine should end: it had no request for `idle` seconds, and none is expected.

@@ -14,6 +14,7 @@ Read next: waits.py, which explains waits without end; timeline.py and page.py, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ewe_explore.primitives import Condition
@@ -128,19 +129,10 @@ def events_of(run: Run) -> list[TimelineEvent]:
     # Before this step there is only one thread
     first_index = min((lane.start_index for lane in run.lanes[1:]), default=0)
     pending = {step.lane: step for step in run.steps if step.execution_index < 0}
-    events: list[TimelineEvent] = []
-    for step in happened:
-        if not visible(step, shared) or step.index < first_index:
-            continue
-        # The same line again with the same text, as in a loop that repeats a test: one event is enough
-        if events and step.attribute and phrase(step) == events[-1].text and step.line == events[-1].line:
-            continue
-        kind = "wait" if step.verb.startswith(("waits", "wants", "sleeps")) else "step"
-        event = TimelineEvent(
-            kind, step.lane, phrase(step), step.file, step.line, step=step, writes=step.kind == "write"
-        )
-        events.append(event)
-    events = with_stops(run, events)
+    events = with_stops(
+        run,
+        events_of_steps(step for step in happened if visible(step, shared) and step.index >= first_index),
+    )
     problem = run.problem
     assert problem is not None
     for lane, step in pending.items():
@@ -150,6 +142,21 @@ def events_of(run: Run) -> list[TimelineEvent]:
                 TimelineEvent("stop", lane, f"was about to: {phrase(step)}", step.file, step.line, lane)
             )
     events.append(TimelineEvent("fail", problem.lane, problem.headline, problem.file, problem.line))
+    return events
+
+
+def events_of_steps(steps: Iterable[Step]) -> list[TimelineEvent]:
+    """Return the events of steps, without repetitions."""
+    events: list[TimelineEvent] = []
+    for step in steps:
+        # The same line again with the same text, as in a loop that repeats a test: one event is enough
+        if events and step.attribute and phrase(step) == events[-1].text and step.line == events[-1].line:
+            continue
+        kind = "wait" if step.verb.startswith(("waits", "wants", "sleeps")) else "step"
+        event = TimelineEvent(
+            kind, step.lane, phrase(step), step.file, step.line, step=step, writes=step.kind == "write"
+        )
+        events.append(event)
     return events
 
 

@@ -210,7 +210,7 @@ def explore(
     search = Search(program.start, program.options, seed)
     failed: Run | None = None
     # A number of runs replaces the limit of time, so that the search is the same on every machine
-    while (runs is None or search.runs < runs) and (runs is not None or time.monotonic() - began < seconds):
+    while failed is None and (search.runs < runs if runs is not None else time.monotonic() - began < seconds):
         run = search.attempt()
         if run is None:  # no schedule is left
             break
@@ -218,7 +218,6 @@ def explore(
             progress(search.runs)
         if run.problem is not None:
             failed = run
-            break
     result = Exploration(
         program,
         seed,

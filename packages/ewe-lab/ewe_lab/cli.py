@@ -297,11 +297,7 @@ def run_experiments(options: argparse.Namespace) -> int:
     from ewe_lab.experiments.catalog import CATALOG
     from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
-    if bool(options.ids) == options.all:  # both, or neither
-        raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
-    chosen = [CATALOG[name] for name in checked_ids(expand_documents(options.ids, CATALOG), list(CATALOG))]
-    if options.all:
-        chosen = [experiment for experiment in CATALOG.values() if experiment.quick or not options.quick]
+    chosen = chosen_experiments(options, CATALOG)
     if any(experiment.loads for experiment in chosen):
         raise_if_extra_is_missing()
     plan = []
@@ -329,6 +325,15 @@ def run_experiments(options: argparse.Namespace) -> int:
         repeats=options.repeats or (1 if options.quick else 3),
         noted_servers=list(OTHER_SERVERS),
     )
+
+
+def chosen_experiments(options: argparse.Namespace, catalog: Mapping[str, Experiment]) -> list[Experiment]:
+    """Return the experiments that the command line names. Raises CommandError."""
+    if bool(options.ids) == options.all:  # both, or neither
+        raise CommandError("run needs ids of experiments, or --all; `ewe-lab list` shows them")
+    if options.all:
+        return [experiment for experiment in catalog.values() if experiment.quick or not options.quick]
+    return [catalog[name] for name in checked_ids(expand_documents(options.ids, catalog), list(catalog))]
 
 
 def expand_documents(wanted: Sequence[str], catalog: Mapping[str, Experiment]) -> list[str]:

@@ -139,17 +139,7 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
 
     command: the command line, for the report.
     """
-    for name in LOCAL:
-        if getattr(options, name):
-            raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
-    machines = options.target_ssh or [None] * len(options.target)  # None: the host of the URL
-    if len(machines) != len(options.target):
-        raise CommandError("write --target-ssh once for each --target, or not at all")
-    targets = [
-        planned_target(url, where, options) for url, where in zip(options.target, machines, strict=True)
-    ]
-    if options.path and all(target.path != options.path for target in targets):
-        raise CommandError("--path is for a target without a path in its URL: leave out one of the two")
+    targets = planned_targets(options)
     hosts = load_hosts(options)
     # A worker without a part of the connections would open one for each request
     if hosts and load.shape == "arrivals" and 0 < load.users < len(hosts.hosts):
@@ -178,6 +168,22 @@ def target_table(options: Namespace, load: Load, command: str) -> PlannedTable:
     origin = f", from {', '.join(map(str, hosts.hosts))}" if hosts else ""
     table = ExperimentTable("compare", f"{load.description()}, {paths}{origin}", command=command)
     return PlannedTable(table, run, len(targets) * options.repeats * expected_s(load))
+
+
+def planned_targets(options: Namespace) -> list[Target]:
+    """Return the targets that the command line names. Raises CommandError."""
+    for name in LOCAL:
+        if getattr(options, name):
+            raise CommandError(f"--target measures a server that runs already: leave out {option_of(name)}")
+    machines = options.target_ssh or [None] * len(options.target)  # None: the host of the URL
+    if len(machines) != len(options.target):
+        raise CommandError("write --target-ssh once for each --target, or not at all")
+    targets = [
+        planned_target(url, where, options) for url, where in zip(options.target, machines, strict=True)
+    ]
+    if options.path and all(target.path != options.path for target in targets):
+        raise CommandError("--path is for a target without a path in its URL: leave out one of the two")
+    return targets
 
 
 def option_of(name: str) -> str:

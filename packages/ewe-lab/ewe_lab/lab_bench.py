@@ -228,11 +228,7 @@ class LabBench:
         Raises LabError, also if the server ends during the load: its figures would be those of a part.
         """
         run_load = self.load_hosts.run if self.load_hosts else run
-        new_watch: Watch
-        if isinstance(server, TargetServer):
-            new_watch = server.watch(self.load_core)
-        else:
-            new_watch = Watch(server.pid, self.server_core, self.load_core, server.other_pids)
+        new_watch = self.watch_of(server)
         # A target is no child of the lab: its CPU time here would be that of another program
         others = None if isinstance(server, TargetServer) else self.other_programs
         begin = others.take_reading() if others else None
@@ -260,6 +256,12 @@ class LabBench:
         if not sample.replies and not sample.errors:
             sample.notes.append(f"not one answer came within {sample.seconds:.1f} s")
         return sample
+
+    def watch_of(self, server: RunningServer) -> Watch:
+        """Return a watch on the resources of a server during one load."""
+        if isinstance(server, TargetServer):
+            return server.watch(self.load_core)
+        return Watch(server.pid, self.server_core, self.load_core, server.other_pids)
 
     # Cells
 

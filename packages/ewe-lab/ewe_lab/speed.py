@@ -29,7 +29,7 @@ from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, end_descendants, missing_programs_text, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, write_and_rename
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, other_programs_clause
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, other_programs_clause, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.lab_bench import LabBench, why_server_is_missing
 from ewe_lab.speed_rows import (
@@ -89,7 +89,7 @@ def check(table: ExperimentTable) -> Finding:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
     part_holds = [value <= limit for _, value, limit in found]
     summary = ", ".join(f"{model} {value:.2f} (at most {limit})" for model, value, limit in found)
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"CPU time for a reply, in nginx's: {summary}.")
 
 

@@ -436,18 +436,24 @@ def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnd
 
     quick: without the other web servers, unless they are named. Raises LabError.
     """
-    known = {name for tested in TESTED_SERVERS for name in (tested.name, tested.model) if name}
-    if unknown := [name for name in models if name not in known]:
-        raise LabError(f"model {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
     if models:
-        found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
-        for each in found:
-            if each.name in models and (lacking := why_server_is_missing(each)):
-                raise LabError(lacking)
+        found = named_servers(models)
     else:
         found = [each for each in TESTED_SERVERS if each.model or not quick]
     installed = [each for each in found if each.name != REFERENCE and not why_server_is_missing(each)]
     return [TESTED_SERVERS[0], *installed]
+
+
+def named_servers(models: Sequence[str]) -> list[ServerUnderTest]:
+    """Return the servers of these names or models. Raises LabError if one is unknown or lacks a program."""
+    known = {name for tested in TESTED_SERVERS for name in (tested.name, tested.model) if name}
+    if unknown := [name for name in models if name not in known]:
+        raise LabError(f"model {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
+    found = [each for each in TESTED_SERVERS if each.name in models or each.model in models]
+    for each in found:
+        if each.name in models and (lacking := why_server_is_missing(each)):
+            raise LabError(lacking)
+    return found
 
 
 def load_of(setting: SpeedSetting, connections: int, seconds: float) -> Load:

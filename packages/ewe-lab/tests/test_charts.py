@@ -113,6 +113,27 @@ def test_errors_of_the_document_and_ours() -> None:
     assert any(row[:3] == ["serial", "think 100 ms", "ct"] for row in drawn.rows)
 
 
+def test_errors_keep_the_order_of_the_servers_and_the_document_is_drawn_once() -> None:
+    lost, note = Sample("x", 1, requests=10, errors={"ct": 5}), "5 st of 10"
+    cells = [
+        Cell("first", "1 user", samples=[Sample("x", 1, requests=10)]),
+        Cell("second", "1 user", paper_note=note, samples=[lost]),
+        Cell("second", "2 users", paper_note=note, samples=[Sample("x", 1, requests=10)]),
+        Cell("first", "2 users", samples=[lost]),
+        Cell("third", samples=[lost], paper_note=note),
+    ]
+    drawn = draw(Chart("errors", "Errors"), ExperimentTable("E-T2", cells=cells), None, "c")
+    names = [text for *_, text in boxes(check(drawn)) if text in ("first", "second", "third")]
+    assert names == ["first", "second", "third"]
+    assert [row[:3] for row in drawn.rows] == [
+        ["second", "printed", "st"],
+        ["second", "1 user", "ct"],
+        ["first", "2 users", "ct"],
+        ["third", "printed", "st"],
+        ["third", "here", "ct"],
+    ]
+
+
 def test_a_timeline_with_gaps() -> None:
     table = compared(("fork",))
     for second in table.cells[0].samples[0].timeline[1:3]:

@@ -130,6 +130,25 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
     assert not ServingStack("ewe", "cgi", "python").why_missing
 
 
+@pytest.mark.parametrize(
+    ("front", "options", "lacks"),
+    [
+        ("gunicorn", ("-k", "gevent"), "gevent"),
+        ("ewe", ("--loop", "uvloop"), "uvloop"),
+        ("uvicorn", (), "uvicorn"),
+    ],
+)
+def test_what_pip_installs_is_named_before_what_apt_installs(
+    monkeypatch: pytest.MonkeyPatch, front: str, options: tuple[str, ...], lacks: str
+) -> None:
+    monkeypatch.setattr(ways, "find_tool", lambda name: None)
+    monkeypatch.setattr(ways, "find_spec", lambda name: None if name == lacks else name)
+    way = ServingStack(front, "uwsgi", "python", options=options)
+    assert way.why_missing == f"{way.name} is left out: pip install {lacks}"
+    monkeypatch.setattr(ways, "find_spec", lambda name: name)
+    assert way.why_missing == f"{way.name} is left out: apt install uwsgi-plugin-python3"
+
+
 def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is not the web server's 502. The test for FCGI.pm runs the Perl that the programs name."""
     asked: list[str] = []

@@ -307,6 +307,47 @@ def test_doubts() -> None:
     )
 
 
+def sound(**changed: object) -> Sample:
+    """Return a sample without a reason for doubt except the place of the server, and with `changed` attributes."""
+    found = Sample("wrk", 1.0, requests=100, replies=100, client=0.3, usage=Usage(0.5, core=0.5))
+    return dataclasses.replace(found, **changed)
+
+
+@pytest.mark.parametrize(
+    ("table", "begins"),
+    [
+        (ExperimentTable("x", cells=[Cell("a", samples=[sound(), sound()])]), ""),
+        (ExperimentTable("x", cells=[Cell("a", samples=2 * [sound(client=0.8)])]), "In 1 of 1 rows the load"),
+        (
+            ExperimentTable("x", cells=[Cell("a", samples=2 * [sound(usage=Usage(0.5, core=0.7))])]),
+            "In 1 of 1 rows other programs",
+        ),
+        (
+            ExperimentTable("x", cells=[Cell("a", samples=2 * [sound(service=times(0.001))])]),
+            "Where there is no response time",
+        ),
+        (ExperimentTable("x", cells=[Cell("a", samples=[sound(), sound(replies=70)])]), "In 1 rows the"),
+        (ExperimentTable("x", cells=[Cell("a", samples=[sound()])]), "Nothing was repeated"),
+        (ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()])], quick=True), "Quick runs"),
+        (ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()])], interrupted=True), "A run was"),
+        (
+            ExperimentTable("x", cells=[Cell("a", samples=2 * [sound()]), Cell("b", failure="lost")]),
+            "1 rows have no figure",
+        ),
+    ],
+)
+def test_each_reason_to_doubt_has_one_sentence(table: ExperimentTable, begins: str) -> None:
+    *reasons, place = summary.reasons_to_doubt(Results("", "", tables=[table]))
+    assert len(reasons) == bool(begins) and all(each.startswith(begins) for each in reasons), reasons
+    assert place.startswith("Everything ran on one machine")
+
+
+def test_the_place_of_a_target_is_doubted() -> None:
+    table = ExperimentTable("x", cells=[Cell("a", samples=2 * [sound(elsewhere=True)])])
+    (reason,) = summary.reasons_to_doubt(Results("", "", tables=[table]))
+    assert reason.startswith("A target ran already")
+
+
 def test_a_page_without_a_measured_row_does_not_say_where_it_was_measured() -> None:
     skipped = ExperimentTable("T-LD", skipped="the blog is not there yet")
     for tables, measured in (([skipped], False), ([skipped, compared()], True)):

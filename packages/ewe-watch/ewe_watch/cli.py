@@ -108,18 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises UsageError, TraceError.
     """
-    if not options.files:
-        raise UsageError(
-            "name a trace (ewe --trace FILE writes one) or a model such as -p; see ewe-watch --help"
-        )
-    if len(options.files) > MOST_TRACES:
-        raise UsageError(f"a page shows {MOST_TRACES} traces at most, and here are {len(options.files)}")
-    files_by_picture = group_by_picture(options.files)
-    # A file that is named twice counts once
-    different_files = sum(len(files) for files in files_by_picture.values())
-    if options.perfetto and (len(files_by_picture) > 1 or len(options.files) > different_files):
-        raise UsageError("--perfetto takes one trace")
-    stories = {name: story_of(files) for name, files in files_by_picture.items()}
+    stories = {name: story_of(files) for name, files in checked_files(options).items()}
     documents = [document(story, printable(Path(name).name)) for name, story in stories.items()]
     if options.perfetto:
         (story,) = stories.values()
@@ -136,6 +125,22 @@ def run(options: argparse.Namespace) -> int:
                 print(summary(each))
             print(f"the page: {printable(output)}")
     return 0
+
+
+def checked_files(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the files of each picture, by the picture's name. Raises TraceError, UsageError."""
+    if not options.files:
+        raise UsageError(
+            "name a trace (ewe --trace FILE writes one) or a model such as -p; see ewe-watch --help"
+        )
+    if len(options.files) > MOST_TRACES:
+        raise UsageError(f"a page shows {MOST_TRACES} traces at most, and here are {len(options.files)}")
+    files_by_picture = group_by_picture(options.files)
+    # A file that is named twice counts once
+    different_files = sum(len(files) for files in files_by_picture.values())
+    if options.perfetto and (len(files_by_picture) > 1 or len(options.files) > different_files):
+        raise UsageError("--perfetto takes one trace")
+    return files_by_picture
 
 
 def group_by_picture(names: list[str]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ so that 40,000 spans do not repeat the names of their fields:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ewe_watch.moments import moments
@@ -26,9 +27,7 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
     model, _, description = story.model_text().partition(" ")
     connections = {each: index for index, each in enumerate(story.connections)}
     workers = {lane.worker: index for index, lane in enumerate(lanes)}
-
-    def micros(seconds: float | None) -> int | None:
-        return None if seconds is None else round((seconds - story.began) * 1e6)
+    micros = micros_of(story)
 
     return {
         "name": name,
@@ -41,37 +40,8 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
         "workers": [
             lane._asdict() | {"began": micros(lane.began), "ended": micros(lane.ended)} for lane in lanes
         ],
-        "connections": [
-            {
-                "name": each.name,
-                "label": story.label(each.name),
-                "address": each.address,
-                "arrived": micros(each.arrived),
-                "backlog": None if each.backlog is None else round(each.backlog * 1e6),
-                "accepted": micros(each.accepted),
-                "first_byte": micros(each.first_byte),
-                "ended": micros(each.ended),
-                "why": each.why,
-                "closed": micros(each.closed),
-            }
-            for each in story.connections.values()
-        ],
-        "requests": [
-            {
-                "connection": connections[each.connection],
-                "worker": workers.get(each.worker, -1),
-                "line": each.line,
-                "head": micros(each.head),
-                "answered": micros(each.answered),
-                "status": each.status,
-                "feature": each.feature,
-                "first_byte": micros(each.first_byte),
-                "last_byte": micros(each.last_byte),
-                "bytes": each.bytes,
-                "programs": each.programs,
-            }
-            for each in story.requests
-        ],
+        "connections": connection_rows(story),
+        "requests": request_rows(story, connections, workers),
         "spans": spans_of(story, connections, workers),
         "queue": {
             "time": [micros(step.seconds) for step in steps],
@@ -94,6 +64,54 @@ def document(story: TraceStory, name: str) -> dict[str, Any]:
     }
 
 
+def connection_rows(story: TraceStory) -> list[dict[str, Any]]:
+    """Return the connections of a story (TracedConnection)."""
+    micros = micros_of(story)
+    return [
+        {
+            "name": each.name,
+            "label": story.label(each.name),
+            "address": each.address,
+            "arrived": micros(each.arrived),
+            "backlog": None if each.backlog is None else round(each.backlog * 1e6),
+            "accepted": micros(each.accepted),
+            "first_byte": micros(each.first_byte),
+            "ended": micros(each.ended),
+            "why": each.why,
+            "closed": micros(each.closed),
+        }
+        for each in story.connections.values()
+    ]
+
+
+def request_rows(
+    story: TraceStory, connections: dict[str, int], workers: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Return the requests of a story (TracedRequest). connections, workers: name -> index in their lists."""
+    micros = micros_of(story)
+    return [
+        {
+            "connection": connections[each.connection],
+            "worker": workers.get(each.worker, -1),
+            "line": each.line,
+            "head": micros(each.head),
+            "answered": micros(each.answered),
+            "status": each.status,
+            "feature": each.feature,
+            "first_byte": micros(each.first_byte),
+            "last_byte": micros(each.last_byte),
+            "bytes": each.bytes,
+            "programs": each.programs,
+        }
+        for each in story.requests
+    ]
+
+
+def micros_of(story: TraceStory) -> Callable[[float | None], int | None]:
+    """Return the function from a time to microseconds since the first event; None stays None."""
+    return lambda seconds: None if seconds is None else round((seconds - story.began) * 1e6)
+
+
 def behind_of(story: TraceStory, connections: dict[str, int]) -> dict[str, Any]:
     """Return the processes behind the server: lanes, requests, their spans, and the lengths of the queues.
 
@@ -104,9 +122,7 @@ def behind_of(story: TraceStory, connections: dict[str, int]) -> dict[str, Any]:
     lanes, spans = behind.sorted_lanes(), behind.all_spans()
     lane_index = {id(lane): index for index, lane in enumerate(lanes)}
     request_index = {id(each): index for index, each in enumerate(behind.requests)}
-
-    def micros(seconds: float | None) -> int | None:
-        return None if seconds is None else round((seconds - story.began) * 1e6)
+    micros = micros_of(story)
 
     return {
         "lanes": [

@@ -395,7 +395,7 @@ def fill_table(path: Path, column: str | None, marks: list[Mark]) -> FilledTable
         if (mark := by_identity.get(normalized(row[identity_head]))) is not None:
             written.add(id(mark))
             maximum = number_in(next((row[head] for head in maximum_heads if head in row), canvas_maximum))
-            if maximum is not None and mark.total is not None and mark.total > maximum:
+            if is_above(mark.total, maximum):
                 name = mark.graded.hand_in.name
                 above.append(f"{name} {shown_number(mark.total)} of {shown_number(maximum)}")
             row[column] = shown_number(mark.total)  # empty if the grader has failed
@@ -407,6 +407,11 @@ def fill_table(path: Path, column: str | None, marks: list[Mark]) -> FilledTable
     writer.writerows(rows)
     missing = [mark.graded.hand_in.name for mark in marks if id(mark) not in written]
     return FilledTable(out.getvalue(), missing, above)
+
+
+def is_above(total: float | None, maximum: float | None) -> bool:
+    """Return whether a mark is above the maximum of its table. None: there is no such number."""
+    return maximum is not None and total is not None and total > maximum
 
 
 def identity_and_mark_columns(path: Path, heads: list[str], column: str | None) -> tuple[str, str]:

@@ -383,27 +383,32 @@ def value_from_json(kind: Any, value: Any) -> Any:
     """Return a value from JSON as the type `kind`, that of a field's annotation. Raises TypeError."""
     if kind is float and type(value) is int:  # JSON does not tell 5.0 from 5
         return float(value)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(kind) and isinstance(kind, type):
         field_types = types_of_fields(kind)
         if unknown := set(value) - field_types.keys():
             raise TypeError(f"{kind.__name__} has no {sorted(unknown)[0]}")
         return kind(**{name: value_from_json(field_types[name], part) for name, part in value.items()})
+    arguments = typing.get_args(kind)
+    if arguments:
+        return value_of_generic_type(typing.get_origin(kind), arguments, value)
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value
+
+
+def value_of_generic_type(origin: Any, arguments: Sequence[Any], value: Any) -> Any:
+    """Return a value from JSON as `X | None`, a list, a dictionary, or else a tuple. Raises TypeError."""
     if origin in (typing.Union, types.UnionType):  # the only unions are `X | None`
         if value is None:
             return None
         return value_from_json(next(type_ for type_ in arguments if type_ is not types.NoneType), value)
     if origin is list:
         return [value_from_json(arguments[0], part) for part in value]
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return tuple(value_from_json(arguments[0], part) for part in value)
-    if origin is tuple:
-        return tuple(value_from_json(type_, part) for type_, part in zip(arguments, value, strict=True))
     if origin is dict:
         return {key: value_from_json(arguments[1], part) for key, part in value.items()}
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is not {kind.__name__}")
-    return value
+    if arguments[-1] is Ellipsis:
+        return tuple(value_from_json(arguments[0], part) for part in value)
+    return tuple(value_from_json(type_, part) for type_, part in zip(arguments, value, strict=True))
 
 
 @cache

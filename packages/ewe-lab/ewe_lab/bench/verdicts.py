@@ -48,7 +48,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ewe_lab.bench import figures
@@ -337,11 +337,7 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     words = {name: verdict_of_column(judged.verdict for judged in column) for name, column in columns.items()}
     tested = {name: word for name, word in words.items() if word not in (NOT_TESTABLE, NO_CLAIM)}
     if not tested:
-        reasons = Counter(judged.reason for judged in judged_cells if judged.reason)
-        if not reasons:  # the cell of the reference server alone has a verdict, and needs no reason
-            return Finding(NOT_TESTABLE, "Only one server was measured.")
-        ((most_frequent, _),) = reasons.most_common(1)
-        return Finding(NOT_TESTABLE, with_capital(most_frequent) + ".")
+        return not_testable(judged_cells)
     different_words = set(tested.values())
     word = different_words.pop() if len(different_words) == 1 else IN_PART
     if len(tested) > MAX_DESCRIBED_COLUMNS:
@@ -356,14 +352,27 @@ def finding(table: ExperimentTable, experiment: Experiment | None) -> Finding:
     return Finding(word, with_capital(sentence) + ".")
 
 
+def not_testable(judged_cells: Sequence[JudgedCell]) -> Finding:
+    """Return the finding that no cell can be tested, with the most frequent reason."""
+    reasons = Counter(judged.reason for judged in judged_cells if judged.reason)
+    if not reasons:  # the cell of the reference server alone has a verdict, and needs no reason
+        return Finding(NOT_TESTABLE, "Only one server was measured.")
+    ((most_frequent, _),) = reasons.most_common(1)
+    return Finding(NOT_TESTABLE, with_capital(most_frequent) + ".")
+
+
 def verdict_of_column(verdicts: Iterable[str]) -> str:
     """Return the word for a column of verdicts: holds, holds in part, does not hold, or why there is none."""
     found = [verdict for verdict in verdicts if verdict]  # without NOT_PRINTED
     tested = [verdict for verdict in found if verdict in TESTED]
     if not tested:
         return NOT_TESTABLE if found else NO_CLAIM
-    confirmed = sum(verdict in CONFIRMED for verdict in tested)
-    return HOLDS if confirmed == len(tested) else IN_PART if confirmed else FAILS
+    return verdict_of_parts([verdict in CONFIRMED for verdict in tested])
+
+
+def verdict_of_parts(part_holds: Collection[bool]) -> str:
+    """Return the word for a claim of several parts: it holds, holds in part, or does not hold."""
+    return HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
 
 
 def order_text(judged_cells: Sequence[JudgedCell]) -> str:

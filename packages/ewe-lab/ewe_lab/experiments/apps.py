@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ewe_lab.bench.experiment import Bench, Load, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.thesis_dynamic import probe
 from ewe_lab.stacks.ways import ServingStack, serve_stack
 
@@ -151,5 +151,5 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{contest.column}: {each} times the rate of {beside} (wanted: {contest.least:g})")
     if not pieces:
         return Finding(NOT_TESTABLE, "No server of ours was measured beside its reference.")
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, "; ".join(pieces) + ".")

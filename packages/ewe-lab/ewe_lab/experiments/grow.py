@@ -57,6 +57,15 @@ def growing_idle(lab: Bench, tested: ServerUnderTest) -> Iterator[Cell]:
         yield measure_beside_idle(lab, tested, load, cell, lab.site([]))
 
 
+def memory_by_connections(table: ExperimentTable, server: str) -> list[tuple[float, float]]:
+    """Return the numbers of idle connections of a server, in ascending order, with its memory in bytes."""
+    return sorted(
+        (held_connections(cell), cell.median)
+        for cell in table.cells
+        if cell.server == server and cell.column == IDLE and cell.x and cell.median
+    )
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
@@ -67,16 +76,11 @@ def check(table: ExperimentTable) -> Finding:
     cost = {}  # by server: bytes for each connection
     most_connections = {}  # by server
     for server in (*PARKING, *WORKER_FOR_EACH, "nginx"):
-        points = sorted(
-            (held_connections(cell), cell.median)
-            for cell in table.cells
-            if cell.server == server and cell.column == IDLE and cell.x and cell.median
-        )
-        if points:
-            most_connections[server] = points[-1][0]
-        if len(points) >= 2 and points[0][0] < points[-1][0]:
+        if points := memory_by_connections(table, server):
             (fewest, least_memory), (most, most_memory) = points[0], points[-1]
-            cost[server] = (most_memory - least_memory) / (most - fewest)
+            most_connections[server] = most
+            if fewest < most:
+                cost[server] = (most_memory - least_memory) / (most - fewest)
     if "asyncio" not in cost or "thread" not in cost:
         return Finding(NOT_TESTABLE, "No figures for an event loop beside threads.")
     costs_text = ", ".join(f"{server} {value / 1000:.1f} kB" for server, value in cost.items())

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.load.stub_dns import NAME, stub_resolver
 from ewe_lab.stacks import compiled, gateways
 
@@ -133,7 +133,7 @@ def check(table: ExperimentTable) -> Finding:
     if len(medians) < len(ROWS):
         return Finding(NOT_TESTABLE, "Not all rows were measured.")
     part_holds = (medians[SLOW] >= DELAY_S * 1e3, medians[NOT_ASKED] < DELAY_S * 1e3 / 2)
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(
         verdict,
         f"A request takes {medians[SLOW]:,.0f} ms if the library asks a resolver that takes {DELAY_S * 1e3:,.0f} "

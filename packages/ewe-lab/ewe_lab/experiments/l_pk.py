@@ -17,7 +17,7 @@ from typing import Any
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, with_capital
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts, with_capital
 from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.load.protected_calls import (
     DAMAGES,
@@ -98,6 +98,12 @@ def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[C
         yield cell
 
 
+def why_not_measured(table: ExperimentTable) -> str:
+    """Return the reason why keys have no figure, as the beginning of a sentence."""
+    failures = [cell.failure for cell in table.cells if cell.server == KEYS and cell.failure]
+    return with_capital(failures[0] if failures else "nothing was measured")
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding: the claim holds if keys stop the damage of mistakes, for half of a process's time.
 
@@ -112,14 +118,12 @@ def check(table: ExperimentTable) -> Finding:
         if cell.column == STOPS.format(KEYS) and cell.samples
     }
     if KEYS not in times or PROCESS not in times or not stopped:
-        reason = next((cell.failure for cell in table.cells if cell.server == KEYS and cell.failure), "")
-        reason = with_capital(reason or "nothing was measured")
-        return Finding(NOT_TESTABLE, f"{reason}. A call takes: {summary or 'unknown'}.")
+        return Finding(NOT_TESTABLE, f"{why_not_measured(table)}. A call takes: {summary or 'unknown'}.")
     part_holds = [stopped.get(deed, False) for deed in MISTAKES]
     part_holds.append(times[KEYS] * MUCH_LESS_RATIO <= times[PROCESS])  # the last part: the cost
     passed = ", ".join(f"“{deed}”" for deed, held in stopped.items() if not held) or "nothing"
     return Finding(
-        HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,
+        verdict_of_parts(part_holds),
         f"Keys stop {sum(stopped.values())} of {len(stopped)} kinds of damage, {sum(part_holds[:-1])} of "
         f"{len(MISTAKES)} that a mistake does. Not stopped: {passed}. A call takes: {summary}.",
     )

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core, own_cpu_seconds, read_process
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.bench.verdicts import CLOSE_SHARE, FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import CLOSE_SHARE, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.libcgi_tables import CGI, FASTCGI, LIBCGI, SIZES, STATIC, TABLE_2, size_name
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways
@@ -233,5 +233,5 @@ def check(table: ExperimentTable) -> Finding:
     part_holds = [all(orders)]
     if len(gains) > 1:  # one size shows no change
         part_holds.append(gains[-1] < gains[0])  # at the greatest size, and at the least
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"LibCGI is faster than CGI and FastCGI by a factor of: {'; '.join(pieces)}.")

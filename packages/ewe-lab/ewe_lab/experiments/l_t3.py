@@ -28,7 +28,7 @@ from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.libcgi_tables import (
     CGI,
     FASTCGI,
@@ -269,13 +269,7 @@ def check(table: ExperimentTable) -> Finding:
         for cell in table.cells
         if (micros := figures.figure_of_cell(cell, "micros"))
     }
-    orders = []
-    for column in dict.fromkeys(cell.column for cell in table.cells):
-        linked = column.startswith(tuple(LINKS))
-        found = rate if linked else cpu
-        rates = [found[kind, column] for kind in (LIBCGI, FASTCGI, CGI) if (kind, column) in found]
-        if len(rates) == 3:
-            orders.append(in_order(rates, MIN_SHARE_OF_NEXT_BEHIND_LINK if linked else 1.0))
+    orders = orders_of_columns(table, rate, cpu)
     near = [ratio for model in IN_PROCESS if (ratio := least_ratio(cpu, LIBCGI, STATIC, model))]
     if not orders or not near:
         return Finding(NOT_TESTABLE, "CGI, FastCGI, LibCGI and the static file were not all measured.")
@@ -285,7 +279,7 @@ def check(table: ExperimentTable) -> Finding:
     ]
     if len(slowest) == len(KINDS):
         part_holds.append(max(slowest) <= MAX_EQUAL_RATIO * min(slowest))
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     pairs = ((LIBCGI, STATIC), (LIBCGI, FASTCGI), (CGI, LIGHTTPD))
     ratios = "; ".join(f"{one} over {other}: {ratios_text(cpu, rate, one, other)}" for one, other in pairs)
     return Finding(
@@ -293,6 +287,18 @@ def check(table: ExperimentTable) -> Finding:
         f"LibCGI, FastCGI and CGI are in this order in {sum(orders)} of {len(orders)} columns. At full speed, by "
         f"CPU time (by rate), at least: {ratios}.",
     )
+
+
+def orders_of_columns(table: ExperimentTable, rate: Rates, cpu: Rates) -> list[bool]:
+    """Return, for each column with LibCGI, FastCGI and CGI, whether they are in this order."""
+    orders = []
+    for column in dict.fromkeys(cell.column for cell in table.cells):
+        linked = column.startswith(tuple(LINKS))
+        found = rate if linked else cpu
+        rates = [found[kind, column] for kind in (LIBCGI, FASTCGI, CGI) if (kind, column) in found]
+        if len(rates) == 3:
+            orders.append(in_order(rates, MIN_SHARE_OF_NEXT_BEHIND_LINK if linked else 1.0))
+    return orders
 
 
 def in_order(rates: Sequence[float], share: float) -> bool:

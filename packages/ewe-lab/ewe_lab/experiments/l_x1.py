@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load.exchanges import BYTE, COLUMNS, EACH_CONNECTION, MAX_RUN_S, PROTOCOL, RAW
@@ -112,5 +112,5 @@ def check(table: ExperimentTable) -> Finding:
     least, *_, most = sorted(PARTS, key=lambda part: medians[part])
     part_holds = (most == CONTROL, least == CODEC)
     summary = ", ".join(f"{part} {medians[part]:.0f} µs" for part in PARTS)
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"Most is {most}, least is {least} ({summary}).")

@@ -25,7 +25,7 @@ from pathlib import Path
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.clients import measure_cells
 from ewe_lab.experiments.sff import (
     BUFFER_BYTES,
@@ -172,7 +172,7 @@ def check(table: ExperimentTable) -> Finding:
         return Finding(NOT_TESTABLE, "Not all policies were measured.")
     parts = [orders[tested.name] == count for tested, count in ORDERS.items()]
     parts += [drops[name] == counts for name, counts in DROPS.items()]
-    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = verdict_of_parts(parts)
     before = ", ".join(f"{name} {count:.0f}" for name, count in orders.items())
     kept = "; ".join(
         f"{name} {small:.0f} small and {large:.0f} large files, {early:.0f} of them asked for first"

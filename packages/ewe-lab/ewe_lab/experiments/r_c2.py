@@ -18,7 +18,7 @@ from ewe.database.access_log import REPORT
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import asking, databases
 from ewe_lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, LabDatabase
@@ -132,6 +132,6 @@ def check(table: ExperimentTable) -> Finding:
     part_holds = [gain >= MIN_RATE_RATIO for gain in gains.values()]
     summary = "; ".join(f"{column} {gain:.2f}" for column, gain in gains.items())
     return Finding(
-        HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,
+        verdict_of_parts(part_holds),
         f"Rate of four daemons over that of one: {summary}.",
     )

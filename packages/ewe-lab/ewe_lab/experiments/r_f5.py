@@ -15,13 +15,13 @@ equal. The CPU times still differ, and REMARKS says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.database_runs import (
     Started,
     measure_databases,
@@ -142,15 +142,9 @@ def check(table: ExperimentTable) -> Finding:
     At every number of clients scenario 3 is faster than 2, and 2 than 1. The gap between 1 and 3 is greater with
     the most clients than with the fewest. Two times that differ by less than 5 % do not break the order.
     """
-    medians = {(cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median}
     pieces, orders, gaps = [], [], []
     for name in dict.fromkeys(cell.column for cell in table.cells):
-        counts = sorted({cell.x for cell in table.cells if cell.column == name and cell.x is not None})
-        complete = []  # the times of the three scenarios, from the fewest clients to the most
-        for count in counts:
-            times = [medians.get((row, name, count)) for row in (FIRST, SECOND, THIRD)]
-            if None not in times:
-                complete.append([time for time in times if time is not None])
+        complete = times_by_clients([cell for cell in table.cells if cell.column == name])
         if not complete:
             continue
         orders += [
@@ -164,10 +158,23 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{name}: {first / second:.2f} and {first / third:.2f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "The three scenarios were not all measured.")
-    verdict = HOLDS if all(orders) and all(gaps) else IN_PART if any(orders) or any(gaps) else FAILS
+    verdict = verdict_of_parts([*orders, *gaps])
     return Finding(
         verdict,
         f"The order is kept in {sum(orders)} of {len(orders)} settings, and the gap grows in {sum(gaps)} of "
         f"{len(gaps)} columns. Time of scenario 1 over that of 2 and of 3, with the most clients: "
         f"{'; '.join(pieces)}.",
     )
+
+
+def times_by_clients(cells: Sequence[Cell]) -> list[list[float]]:
+    """Return the times of the three scenarios, from the fewest clients to the most, where all three are known."""
+    medians = {(cell.server, cell.x): cell.median for cell in cells if cell.median}
+    found = []
+    for count in sorted({cell.x for cell in cells if cell.x is not None}):
+        times = [
+            median for row in (FIRST, SECOND, THIRD) if (median := medians.get((row, count))) is not None
+        ]
+        if len(times) == 3:
+            found.append(times)
+    return found

@@ -9,7 +9,7 @@ from functools import partial
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.database_runs import measure_databases, reversed_every_second_turn, start_ways
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks.database_ways import CGI_DAEMON, SERVER_API, TYPE_2, TYPE_4, WAYS
@@ -71,7 +71,7 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{system} {ratio:.2f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "CGI with the daemon and the server API were not both measured.")
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(
         verdict, f"Time of CGI with the daemon over that of the server API's scenarios: {'; '.join(pieces)}."
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from ewe.database.client import Client
@@ -29,7 +29,7 @@ from ewe.database.protocol import ClientRequest, DatabaseError
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.database_runs import measure_databases, reversed_every_second_turn, start_ways
 from ewe_lab.load.http_pinger import ping
 from ewe_lab.stacks import reports
@@ -212,6 +212,17 @@ def medians_of(table: ExperimentTable, column: str) -> dict[str, float]:
     return {name: median for name in ROWS if (median := found.get(name)) is not None}
 
 
+def shares_of_connecting(
+    connect_ms: Mapping[str, float], retrieve_ms: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the share of its time that each scenario needs to connect, where both times are known."""
+    return {
+        name: ms / (ms + retrieve_ms[name])
+        for name, ms in connect_ms.items()
+        if name in retrieve_ms and ms + retrieve_ms[name] > 0
+    }
+
+
 def check(table: ExperimentTable) -> Finding:
     """Return the finding on the claim.
 
@@ -223,17 +234,13 @@ def check(table: ExperimentTable) -> Finding:
     """
     pieces, part_holds = [], []
     for system in (SQLITE, POSTGRESQL):
-        connect_ms, retrieve_ms = (medians_of(table, column_of(system, part)) for part in (CON, RET))
+        connect_ms = medians_of(table, column_of(system, CON))
         retrieve_wall_ms = medians_of(table, column_of(system, RET, "wall"))
         # Scenario 7 does not connect to a database.
         database_connect_ms = {name: ms for name, ms in connect_ms.items() if name != CGI_DAEMON}
         if EMBEDDED not in database_connect_ms or len(database_connect_ms) < 2:
             continue
-        shares = {
-            name: ms / (ms + retrieve_ms[name])
-            for name, ms in connect_ms.items()
-            if name in retrieve_ms and ms + retrieve_ms[name] > 0
-        }
+        shares = shares_of_connecting(connect_ms, medians_of(table, column_of(system, RET)))
         part_holds += [shares[name] >= MIN_IMPORTANT_SHARE for name in (ODBC, TYPE_2) if name in shares]
         part_holds.append(min(database_connect_ms, key=database_connect_ms.__getitem__) == EMBEDDED)
         if CGI_DAEMON in retrieve_wall_ms:
@@ -250,4 +257,4 @@ def check(table: ExperimentTable) -> Finding:
     if added_us:
         target = f"the target is {MAX_ADDED_US:.0f} µs"
         sentence += f"; the daemon adds at most {max(added_us):.0f} µs to a call ({target})"
-    return Finding(HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS, f"{sentence}.")
+    return Finding(verdict_of_parts(part_holds), f"{sentence}.")

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import LEVEL_RATIO, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.stacks import databases, sessions
 from ewe_lab.stacks.databases import SQLITE, LabDatabase
 
@@ -159,5 +159,5 @@ def check(table: ExperimentTable) -> Finding:
         f"{name} {time - figures[0]:+,.0f} µs" for name, time in zip(TIERS[1:], figures[1:], strict=True)
     )
     part_holds = [one * LEVEL_RATIO < other for one, other in itertools.pairwise(figures[1:])]
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"A visit without state takes {figures[0]:,.0f} µs; {summary}.")

@@ -21,7 +21,7 @@ from ewe.database.timing import ask_once, consume, fastest
 from ewe_lab.bench.experiment import Bench
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import LEVEL_RATIO, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.child_process import figures_of
 from ewe_lab.load.ipc_kinds import ANSWER, EXCHANGE, KINDS, STREAM
 from ewe_lab.stacks import databases
@@ -161,6 +161,6 @@ def check(table: ExperimentTable) -> Finding:
     part_holds = [queue * LEVEL_RATIO < each for queue in queues for each in sockets]
     summary = ", ".join(f"{kind} {micros:.1f} µs" for kind, micros in found.items())
     return Finding(
-        HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS,
+        verdict_of_parts(part_holds),
         f"An exchange of 64 bytes takes: {summary}.",
     )

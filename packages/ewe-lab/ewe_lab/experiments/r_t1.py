@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, cpu_seconds, load_core, on_core
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding, may_be_chance
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, may_be_chance, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.stacks import gateways, ways
@@ -228,5 +228,5 @@ def check(table: ExperimentTable) -> Finding:
         for kind, time in medians.items()
         if kind != CGI
     )
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"Times as fast as CGI ({medians[CGI]:,.0f} µs): {summary}.")

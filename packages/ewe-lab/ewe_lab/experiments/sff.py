@@ -24,7 +24,7 @@ from pathlib import Path
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.clients import address, measure_cells
 
 SMALL_BYTES = 16 * 1024
@@ -176,7 +176,7 @@ def check(table: ExperimentTable) -> Finding:
         1 / MAX_ALIKE_RATIO < equal_ratio < MAX_ALIKE_RATIO,
         before_fifo == 0 and before_aged == AGEING and before_pure == SMALL_ONES,
     )
-    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = verdict_of_parts(parts)
     return Finding(
         verdict,
         f"With a file {largest_factor:,} times as large: {fifo_ms:.1f} ms by fifo, {aged_ms:.1f} ms by sff with "

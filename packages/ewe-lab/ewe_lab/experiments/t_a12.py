@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.thesis_dynamic import probe
 from ewe_lab.experiments.thesis_memory import SETTLE_S, measure_memory
@@ -151,7 +151,7 @@ def check(table: ExperimentTable) -> Finding:
             pieces.append(f"{name} {saved:.1f} and {grown:.2f}")
     if not parts:
         return Finding(NOT_TESTABLE, "No way to run PHP was measured with and without its opcache.")
-    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = verdict_of_parts(parts)
     return Finding(
         verdict,
         "CPU time without the opcache over that with it, and VmRSS with it over that without: "

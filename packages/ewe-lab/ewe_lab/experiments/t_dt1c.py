@@ -1,7 +1,7 @@
 """Thesis, DT-1 over Unix and TCP sockets: Cherokee's loss of performance, tested with nginx and php-fpm."""
 
 from ewe_lab.bench.results import ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.thesis_static import KEEP_ALIVE, NO_KEEP_ALIVE
 
 FEW_CLIENTS = 100  # clients; with more of them Cherokee lost its performance
@@ -37,7 +37,7 @@ def check(table: ExperimentTable) -> Finding:
     if unix is None or tcp is None:
         return Finding(NOT_TESTABLE, "Not both kinds of socket were measured with few and with many clients.")
     parts = (unix < COLLAPSE_SHARE, tcp >= COLLAPSE_SHARE)
-    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = verdict_of_parts(parts)
     return Finding(
         verdict,
         f"Above {FEW_CLIENTS} clients the rate fell to {unix:.0%} of the best over Unix sockets, "

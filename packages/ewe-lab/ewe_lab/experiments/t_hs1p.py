@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.tested_servers import APACHE_EVENT, APACHE_PREFORK, ASYNCIO, LIGHTTPD, NGINX, THREAD
 from ewe_lab.experiments.thesis_static import KEEP_ALIVE, NO_KEEP_ALIVE, PARITY, PRINTED_NAMES
@@ -92,6 +92,6 @@ def check(table: ExperimentTable) -> Finding:
                 )
     if not good:
         return Finding(NOT_TESTABLE, "No server was measured with and without TLS.")
-    verdict = HOLDS if all(good) else IN_PART if any(good) else FAILS
+    verdict = verdict_of_parts(good)
     parts = "; ".join(f"{keep}: {', '.join(names)}" for keep, names in pieces.items())
     return Finding(verdict, f"TLS divides the rate by, {parts}.")

@@ -28,7 +28,7 @@ from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, figure
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, MAX_LOST_SHARE, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import MAX_LOST_SHARE, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.experiments.visitors import (
     CAPACITY_CLIENTS,
@@ -345,26 +345,29 @@ def check(table: ExperimentTable) -> Finding:
             f"Only {came} visitors came in the second phase, too few to judge: Apache prefork was too slow."
         )
         return Finding(NOT_TESTABLE, sentence)
-    part_holds = []
-    pieces = []
+    parts = [*parts_about_visitors(prefork, samples.get(EVENT)), *parts_about_costs(prefork, samples)]
+    verdict = verdict_of_parts([holds for holds, _ in parts])
+    return Finding(verdict, "; ".join(piece for _, piece in parts) + ".")
+
+
+def parts_about_visitors(prefork: Sample, event: Sample | None) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of the claim about prefork and event: whether each one holds, and its figures in words."""
     lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
-    part_holds.append(lost > MAX_LOST_SHARE)
-    pieces.append(f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase")
+    text = f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase"
+    yield lost > MAX_LOST_SHARE, text
     if (cpu := figure(prefork, "extra.cpu")) is not None:
-        part_holds.append(cpu >= ALL_CPU_PERCENT)
-        pieces.append(f"it took {cpu_text(cpu)} of the core")
-    if event := samples.get(EVENT):
-        lost_by_event = event.phases[CAPACITY_PHASE].lost or 0.0
-        part_holds.append(lost_by_event <= MAX_LOST_SHARE)
-        pieces.append(f"Apache event lost {figures.percent_text(lost_by_event)}")
-    frugal = {each.way.name for each in TESTED_STACKS if each.document in FRUGAL} & others
+        yield cpu >= ALL_CPU_PERCENT, f"it took {cpu_text(cpu)} of the core"
+    if event is not None:
+        lost = event.phases[CAPACITY_PHASE].lost or 0.0
+        yield lost <= MAX_LOST_SHARE, f"Apache event lost {figures.percent_text(lost)}"
+
+
+def parts_about_costs(prefork: Sample, samples: Mapping[str, Sample]) -> Iterator[tuple[bool, str]]:
+    """Yield the parts about memory and CPU time: whether nginx and lighttpd need less, and the figures in words."""
+    frugal = {each.way.name for each in TESTED_STACKS if each.document in FRUGAL} & set(samples)
     for column, name, text_of in ((MEMORY, "usage.memory", figures.size_text), (CPU, "extra.cpu", cpu_text)):
         found = {server: figure(samples[server], name) for server in sorted(frugal)}
         of_prefork = figure(prefork, name)
         if of_prefork and found and all(found.values()):
-            part_holds.append(all(value is not None and value < of_prefork for value in found.values()))
-            pieces.append(
-                f"{column}: prefork {text_of(of_prefork)}, nginx and lighttpd {range_text(found, text_of)}"
-            )
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
-    return Finding(verdict, "; ".join(pieces) + ".")
+            text = f"{column}: prefork {text_of(of_prefork)}, nginx and lighttpd {range_text(found, text_of)}"
+            yield all(value is not None and value < of_prefork for value in found.values()), text

@@ -17,7 +17,7 @@ from functools import partial
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, LEVEL_RATIO, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import LEVEL_RATIO, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.clients import held_connections, measure_beside_idle, measure_repeatedly
 
 ACTIVE_USERS = 4  # users beside the idle connections
@@ -80,5 +80,5 @@ def check(table: ExperimentTable) -> Finding:
         )
     if POLL not in part_holds:
         return Finding(NOT_TESTABLE, "poll and epoll were not measured with the same number of connections.")
-    verdict = HOLDS if all(part_holds.values()) else IN_PART if any(part_holds.values()) else FAILS
+    verdict = verdict_of_parts(part_holds.values())
     return Finding(verdict, f"CPU time for a reply: {'; '.join(pieces)}.")

@@ -19,7 +19,7 @@ from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import FAILS, IN_PART, NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.stacks.programs import LARGE_BYTES
 from ewe_lab.stacks.ways import serve_stack, technology
 
@@ -84,7 +84,7 @@ def check(table: ExperimentTable) -> Finding:
     slope, r_squared = line
     linear = slope > 0 and r_squared >= MIN_R_SQUARED
     summary += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {r_squared:.3f}"
-    return Finding(HOLDS if flat and linear else IN_PART if flat or linear else FAILS, f"{summary}.")
+    return Finding(verdict_of_parts([flat, linear]), f"{summary}.")
 
 
 def regression_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:

@@ -39,7 +39,7 @@ from ewe_lab.bench.processes import (
     wait_for_end,
 )
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Usage
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.papers import printed
 from ewe_lab.load import pinger
 from ewe_lab.load.pinger import PingTime, SendRequest
@@ -392,7 +392,7 @@ def check(table: ExperimentTable) -> Finding:
     least_layer = min(found, key=lambda layer: found[layer])
     parts = (front_and_script > 50, least_layer == SWITCH)
     summary = ", ".join(f"{layer} {found[layer]:.0f} %" for layer in LAYERS)
-    verdict = HOLDS if all(parts) else IN_PART if any(parts) else FAILS
+    verdict = verdict_of_parts(parts)
     return Finding(
         verdict,
         f"Front end and script together take {front_and_script:.0f} %, and the least is the {least_layer}'s (in "

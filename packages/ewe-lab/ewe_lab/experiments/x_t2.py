@@ -1,7 +1,7 @@
 """X-Switch, table 2: the first and the average answer in each language, beside its native technology."""
 
 from ewe_lab.bench.results import ExperimentTable
-from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
+from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
 from ewe_lab.experiments.xswitch_tables import MEAN, NATIVE
 
 MAX_NATIVE_RATIO = 1.13  # greatest ratio to the native technology's average: the printed one of Java
@@ -27,5 +27,5 @@ def check(table: ExperimentTable) -> Finding:
         pieces.append(f"{language} {ratio:.2f}")
     if not pieces:
         return Finding(NOT_TESTABLE, "No language was measured both with X-Switch and natively.")
-    verdict = HOLDS if all(part_holds) else IN_PART if any(part_holds) else FAILS
+    verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"X-Switch's average over that of the native technology: {', '.join(pieces)}.")

@@ -170,6 +170,20 @@ def figures_of(pid: int) -> ProcessFigures | None:
     return ProcessFigures(fields[3], int(fields[4]), own, children_user + children_system, int(fields[20]))
 
 
+def all_processes() -> dict[int, ProcessFigures]:
+    """Return the figures of all processes of the machine, by their ids."""
+    found = ((pid, figures_of(pid)) for pid in numbers(os.listdir("/proc")))
+    return {pid: figures for pid, figures in found if figures is not None}
+
+
+def family_of(servers: Iterable[int], processes: dict[int, ProcessFigures]) -> list[int]:
+    """Return the ids of the servers that run, and of their descendants."""
+    family = [pid for pid in servers if pid in processes]
+    for parent in family:  # the loop also reaches the children that it appends
+        family += [pid for pid, child in processes.items() if child.parent == parent and pid not in family]
+    return family
+
+
 def memory_of(pid: int) -> int:
     """Return the PSS of a process in bytes, its RSS if this account may not read PSS; 0 if it has ended."""
     for path, name in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
@@ -198,18 +212,10 @@ class ResourceReader:
 
     def read(self) -> dict[str, object]:
         """Return the resources used so far. Raises Failed if the servers have ended."""
-        processes: dict[int, ProcessFigures] = {}
-        for pid in numbers(os.listdir("/proc")):
-            figures = figures_of(pid)
-            if figures is not None:
-                processes[pid] = figures
-        family = [pid for pid in self.servers if pid in processes]
+        processes = all_processes()
+        family = family_of(self.servers, processes)
         if not family:
             raise Failed(f"the server at port {self.port} has ended")
-        for parent in family:  # the loop also reaches the children that it appends
-            family += [
-                pid for pid, child in processes.items() if child.parent == parent and pid not in family
-            ]
         alive = [pid for pid in family if processes[pid].state not in ENDED_STATES]
         for pid in alive:
             self.note_threads(pid)

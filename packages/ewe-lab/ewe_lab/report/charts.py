@@ -179,18 +179,10 @@ def draw_bars(
     value: the name of the figure, for the ticks.
     """
     left = min(120.0, max(width(server) for server in bars_by_server) + 10)
-    values = [bar.value for group in bars_by_server.values() for bar in group]
-    positive = [each for each in values if each > 0] or [1.0]
     # For the text beyond the end of a bar
     room = max(width(bar.text, SMALL) for group in bars_by_server.values() for bar in group) + 8
-    log = middle is not None or max(positive) / min(positive) > LOGARITHMIC_FROM
-    ends = (left + (room if middle is not None else 0), WIDTH - room)
-    if middle is not None:  # the middle lies a little inside the axis, even if no bar grows to one side
-        axis = scale_for([*positive, middle / 1.05, middle * 1.05], *ends, log=True)
-    elif log:  # from the power of ten below the least figure, whose bar would have no length otherwise
-        axis = scale_for([*positive, 10 ** floor_log(min(positive))], *ends, log=True)
-    else:
-        axis = scale_for(positive, *ends)
+    values = [bar.value for group in bars_by_server.values() for bar in group]
+    axis = axis_of_bars(values, middle, left + (room if middle is not None else 0), WIDTH - room)
     top = draw_legend(picture, legend)
     bottom = top + sum(len(group) * ROW_PX + GROUP_GAP_PX for group in bars_by_server.values())
     # "": the ticks are ratios
@@ -209,6 +201,17 @@ def draw_bars(
     picture.line(origin, top, origin, bottom, "axis")
     picture.write(WIDTH / 2, bottom + 32, shortened(axis_title, WIDTH - 8), anchor="middle", kind="dim")
     picture.height = bottom + 40
+
+
+def axis_of_bars(values: Sequence[float], middle: float | None, start: float, end: float) -> Scale:
+    """Return the axis of bars with these figures. middle: as in draw_bars(). start, end: its x."""
+    positive = [each for each in values if each > 0] or [1.0]
+    if middle is not None:  # the middle lies a little inside the axis, even if no bar grows to one side
+        return scale_for([*positive, middle / 1.05, middle * 1.05], start, end, log=True)
+    if max(positive) / min(positive) > LOGARITHMIC_FROM:
+        # From the power of ten below the least figure, whose bar would have no length otherwise
+        return scale_for([*positive, 10 ** floor_log(min(positive))], start, end, log=True)
+    return scale_for(positive, start, end)
 
 
 def floor_log(value: float) -> int:
@@ -397,34 +400,42 @@ def draw_stack(
 
 def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
     """Draw, for each server, its errors by kind in percent, the document's above ours; return the chart."""
-    kinds: list[str] = []
-    bars_by_server: dict[str, list[Bar]] = {}
-    rows = []
-    for cell in cells:
-        group = bars_by_server.setdefault(cell.server, [])
-        printed = printed_errors(cell)
-        ours = {kind: share * 100 for kind, share in our_errors(cell).items()}
-        for found, source in ((printed, "printed"), (ours, cell.column or ("here" if printed else ""))):
-            kinds += [kind for kind in found if kind not in kinds]
-            # Each setting of a server repeats the document's errors: one bar is enough
-            if not found or (source == "printed" and any(bar.kind == "printed" for bar in group)):
-                continue
-            group.append(error_bar(found, source))
-            rows += [
-                [cell.server, source, kind, figures.percent_text(share / 100)]
-                for kind, share in found.items()
-            ]
-    bars_by_server = {server: group for server, group in bars_by_server.items() if group}
-    if not bars_by_server:
+    errors = list(distinct_errors(cells))
+    if not errors:
         return DrawnChart()
+    with_errors = {server for server, _, _ in errors}
+    bars_by_server: dict[str, list[Bar]] = {cell.server: [] for cell in cells if cell.server in with_errors}
+    for server, source, found in errors:
+        bars_by_server[server].append(error_bar(found, source))
+    rows = [
+        [server, source, kind, figures.percent_text(share / 100)]
+        for server, source, found in errors
+        for kind, share in found.items()
+    ]
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
     axis_title = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     summary = "; ".join(" ".join(row) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
+    kinds = {kind for _, _, found in errors for kind in found}
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
     draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
+
+
+def distinct_errors(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yield the server, the source and the errors (percent by kind) of each bar of a chart.
+
+    Each setting of a server repeats the document's errors, so they are yielded once.
+    """
+    with_printed = set()  # servers whose printed errors were yielded
+    for cell in cells:
+        printed = printed_errors(cell)
+        if printed and cell.server not in with_printed:
+            with_printed.add(cell.server)
+            yield cell.server, "printed", printed
+        if ours := {kind: share * 100 for kind, share in our_errors(cell).items()}:
+            yield cell.server, cell.column or ("here" if printed else ""), ours
 
 
 UNEXPLAINED_ERROR = "cr"  # a kind of the printed tables, which the document does not explain

@@ -10,7 +10,7 @@ height of a line of text.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, spread, width
@@ -127,16 +127,23 @@ def draw_lines(picture: Picture, chart: Chart, lines: Sequence[ChartLine], value
     # No name covers another one
     name_positions = spread(ends, NAME_HEIGHT_PX, top, bottom)
     for line, curve, name, end, name_y in zip(lines, curves, names, ends, name_positions, strict=True):
-        points = [(x_axis(x), y_axis(y)) for x, y in line.points]
-        kind = f"s{line.series % SERIES}"
-        picture.path([(x_axis(x), y_axis(y)) for x, y in curve], f"{kind} line d{line.series % 4}")
-        for x, y in points:
-            picture.marker(x, y, line.series)
-        last_x, _ = points[-1]
+        last_x = draw_curve(picture, line, curve, x_axis, y_axis)
         # From the line to its name
-        picture.path([(last_x + 4, end), (right + 10, name_y)], f"{kind} lead")
+        picture.path([(last_x + 4, end), (right + 10, name_y)], f"s{line.series % SERIES} lead")
         picture.write(right + 13, name_y + 3.5, name, size=SMALL, kind="name")
     picture.height = bottom + (38 if chart.x else 22)
+
+
+def draw_curve(
+    picture: Picture, line: ChartLine, curve: Sequence[tuple[float, float]], x_axis: Scale, y_axis: Scale
+) -> float:
+    """Draw a line along a curve, and a mark at each of its points; return the x of the last mark."""
+    kind = f"s{line.series % SERIES} line d{line.series % 4}"
+    picture.path([(x_axis(x), y_axis(y)) for x, y in curve], kind)
+    points = [(x_axis(x), y_axis(y)) for x, y in line.points]
+    for x, y in points:
+        picture.marker(x, y, line.series)
+    return points[-1][0]
 
 
 def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
@@ -285,12 +292,7 @@ def draw_panel(
     picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
 ) -> float:
     """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
-    found = []
-    for name, figure_of, series in panel.lines:
-        points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
-        # A line of zeros only, such as of errors, is left out; the first line stays
-        if points and (any(value for _, value in points) or series == 0):
-            found.append((name, points, series))
+    found = list(lines_of_panel(panel, seconds))
     if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course
         return y
     left, right, top, bottom = PANEL_LEFT_PX, PANEL_RIGHT_PX, y + 22, y + PANEL_HEIGHT_PX
@@ -316,3 +318,14 @@ def draw_panel(
         picture.write(right + 8, at + 3.5, name, size=SMALL, kind="name")
     picture.line(left, bottom, right, bottom, "axis")
     return bottom + 14
+
+
+def lines_of_panel(
+    panel: Panel, seconds: Sequence[Second]
+) -> Iterator[tuple[str, list[tuple[int, float]], int]]:
+    """Yield the name, the points (second, figure) and the series of each line of a panel that has figures."""
+    for name, figure_of, series in panel.lines:
+        points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
+        # A line of zeros only, such as of errors, is left out; the first line stays
+        if points and (any(value for _, value in points) or series == 0):
+            yield name, points, series

@@ -233,16 +233,7 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
     )
     if least.is_level_with(most):
         return ""
-    more: list[str] = []
-    less: list[str] = []
-    for what, unit, dear, cheap in zip(
-        *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
-    ):
-        if dear is None or cheap is None or dear == cheap:
-            continue
-        if max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
-            text = f"{what} ({other_cost_text(dear, unit)} against {other_cost_text(cheap, unit)})"
-            (more if dear > cheap else less).append(text)
+    more, less = differing_costs(dear_cell, cheap_cell)
     if not more and not less:
         return ""
     reason = (
@@ -255,6 +246,21 @@ def cpu_time_sentence(cells: Sequence[Cell]) -> str:
         f"{figure_with_unit('micros', least.value)} of CPU for a reply). "
         f"Measured beside it: {reason}{contrary}"
     )
+
+
+def differing_costs(dear_cell: Cell, cheap_cell: Cell) -> tuple[list[str], list[str]]:
+    """Return the other costs that differ by half or more, in words: those that are greater, those that are less."""
+    more: list[str] = []
+    less: list[str] = []
+    for what, unit, dear, cheap in zip(
+        *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
+    ):
+        if dear is None or cheap is None or dear == cheap:
+            continue
+        if max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
+            text = f"{what} ({other_cost_text(dear, unit)} against {other_cost_text(cheap, unit)})"
+            (more if dear > cheap else less).append(text)
+    return more, less
 
 
 OTHER_COSTS = (  # the figures beside the CPU time, and how each is written
@@ -490,43 +496,59 @@ def reasons_to_doubt(results: Results) -> list[str]:
     setting, so it is left out.
     """
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
-    found = []
-    if busy := [cell for cell in cells if cell.was_client_limited]:
-        found.append(
-            f"In {len(busy)} of {len(cells)} rows the load generator used more than 70 % of its core: those "
-            "figures may be the generator's, not the server's. These rows are marked “client-limited”."
-        )
-    if crowded := [cell for cell in cells if foreign_share(cell) > DOUBTFUL_FOREIGN_SHARE]:
-        found.append(
-            f"In {len(crowded)} of {len(cells)} rows other programs had more than a tenth of the server's core: "
-            "rates and times are worse than on a quiet machine, and the first place may be chance."
-        )
-    if any(sample.service and not sample.response for cell in cells for sample in cell.samples):
-        found.append(
-            "Where there is no response time, users waited for each answer before they asked again. A server that "
-            "stalls then gets fewer requests, and its times look better than the times that its users noticed."
-        )
-    if loose := [cell for cell in cells if has_wide_spread(cell)]:
-        found.append(
-            f"In {len(loose)} rows the repeats differ by more than 20 %: the spread is printed with them."
-        )
-    if cells and all(len(cell.samples) == 1 for cell in cells):
-        found.append("Nothing was repeated, so no spread is known: a difference below 20 % may be chance.")
-    if any(table.quick for table in results.tables):
-        found.append(
-            "Quick runs are shorter than the document's, and measured once. A run with --full takes longer."
-        )
-    if any(table.interrupted for table in results.tables):
-        found.append("A run was interrupted. The page shows its results until then.")
-    if failed := sum(bool(cell.failure) for table in results.tables for cell in table.cells):
-        found.append(f"{failed} rows have no figure, or not one of every repeat; each row says why.")
+    rules = [*doubts_about_rows(cells), *doubts_about_runs(results.tables), doubt_about_machine(cells)]
+    return [sentence for applies, sentence in rules if applies]
+
+
+def doubts_about_rows(cells: Sequence[Cell]) -> Iterator[tuple[object, str]]:
+    """Yield each reason to doubt measured cells: whether it applies, and its sentence."""
+    busy = sum(cell.was_client_limited for cell in cells)
+    yield (
+        busy,
+        f"In {busy} of {len(cells)} rows the load generator used more than 70 % of its core: those "
+        "figures may be the generator's, not the server's. These rows are marked “client-limited”.",
+    )
+    crowded = sum(foreign_share(cell) > DOUBTFUL_FOREIGN_SHARE for cell in cells)
+    yield (
+        crowded,
+        f"In {crowded} of {len(cells)} rows other programs had more than a tenth of the server's core: "
+        "rates and times are worse than on a quiet machine, and the first place may be chance.",
+    )
+    yield (
+        any(sample.service and not sample.response for cell in cells for sample in cell.samples),
+        "Where there is no response time, users waited for each answer before they asked again. A server that "
+        "stalls then gets fewer requests, and its times look better than the times that its users noticed.",
+    )
+    loose = sum(has_wide_spread(cell) for cell in cells)
+    yield loose, f"In {loose} rows the repeats differ by more than 20 %: the spread is printed with them."
+    yield (
+        cells and all(len(cell.samples) == 1 for cell in cells),
+        "Nothing was repeated, so no spread is known: a difference below 20 % may be chance.",
+    )
+
+
+def doubts_about_runs(tables: Sequence[ExperimentTable]) -> Iterator[tuple[object, str]]:
+    """Yield each reason to doubt the runs: whether it applies, and its sentence."""
+    yield (
+        any(table.quick for table in tables),
+        "Quick runs are shorter than the document's, and measured once. A run with --full takes longer.",
+    )
+    yield (
+        any(table.interrupted for table in tables),
+        "A run was interrupted. The page shows its results until then.",
+    )
+    failed = sum(bool(cell.failure) for table in tables for cell in table.cells)
+    yield failed, f"{failed} rows have no figure, or not one of every repeat; each row says why."
+
+
+def doubt_about_machine(cells: Sequence[Cell]) -> tuple[object, str]:
+    """Return the reason to doubt the place of the servers: whether it applies, and its sentence."""
     if any(sample.elsewhere for cell in cells for sample in cell.samples):
-        found.append(
-            "A target ran already: its settings, the programs beside it and the network to it are not the lab's."
+        return (
+            True,
+            "A target ran already: its settings, the programs beside it and the network to it are not the lab's.",
         )
-    elif cells:
-        found.append("Everything ran on one machine over its loopback: no cable, no distance, caches shared.")
-    return found
+    return cells, "Everything ran on one machine over its loopback: no cable, no distance, caches shared."
 
 
 def foreign_share(cell: Cell) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import SHARES, Cell, ExperimentTable, has_too_few_times, times_needed
+from ewe_lab.bench.results import SHARES, Cell, ExperimentTable, Sample, has_too_few_times, times_needed
 from ewe_lab.report import phases, summary
 
 TERMINAL_COLUMNS = 100
@@ -135,17 +135,17 @@ def server_lines(cells: Sequence[Cell]) -> Iterator[str]:
             server = found["server"][:MAX_SERVER_WIDTH].ljust(widths["server"])
             yield f"{server} {cell.failure or 'not measured'}"
             continue
-        parts = []
-        for name in columns:
-            value = found.get(name, "")
-            if name in LEFT_ALIGNED:
-                limit = widths["server"] if name == "server" else max_errors_width
-                value = value if len(value) <= limit else value[: limit - 1] + "…"
-                value = value.ljust(widths[name] if name == "server" else 0)  # `errors` is the last column
-            else:
-                value = value.rjust(widths[name])
-            parts.append(value)
-        yield " ".join(parts).rstrip()
+        texts = found | {
+            "server": cut(found["server"], widths["server"]).ljust(widths["server"]),
+            # The last column: the blanks behind its text are stripped
+            "errors": cut(found["errors"], max_errors_width).ljust(widths.get("errors", 0)),
+        }
+        yield " ".join(texts.get(name, "").rjust(widths[name]) for name in columns).rstrip()
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters; "…" stands for those that are left out."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -167,8 +167,7 @@ def row_texts(cell: Cell) -> dict[str, str]:
     columns = ("own", "req/s", *TITLES, "CPU µs", "memory", "thr", "proc", "lost", "errors")
     if sample is None:
         return {"server": cell.server} | dict.fromkeys(columns, "")
-    usage, loaded = sample.usage, bool(sample.replies or sample.requests)
-    unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
+    loaded = bool(sample.replies or sample.requests)
     # A figure that only this experiment has stands in a separate column
     own_figure = (
         figures.named_figure_text(cell.value, cell.median, cell.unit)
@@ -185,11 +184,22 @@ def row_texts(cell: Cell) -> dict[str, str]:
         **{
             title: figures.sample_figure_text(sample, name) for title, name in zip(TITLES, TIMES, strict=True)
         },
-        "CPU µs": unreadable or (figures.number_text(sample.micros) if loaded else ""),
-        "memory": unreadable or (figures.size_text(usage.memory) if usage else ""),
-        "thr": str(usage.threads) if usage and usage.threads is not None else "",
-        "proc": str(usage.processes) if usage and usage.processes is not None else "",
+        **usage_texts(sample, loaded),
         "lost": figures.percent_text(sample.lost) if loaded else "",
         "errors": figures.errors_text(sample.errors) if loaded and sample.errors else "",
     }
     return found | ({"errors": f"{found['errors']} ({cell.failure})"} if cell.failure else {})
+
+
+def usage_texts(sample: Sample, loaded: bool) -> dict[str, str]:
+    """Return the texts of a server's resources, by the titles of the columns. loaded: it got requests."""
+    usage = sample.usage
+    unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""
+    counts = (usage.threads, usage.processes) if usage else (None, None)
+    threads, processes = ("" if count is None else str(count) for count in counts)
+    return {
+        "CPU µs": unreadable or (figures.number_text(sample.micros) if loaded else ""),
+        "memory": unreadable or (figures.size_text(usage.memory) if usage else ""),
+        "thr": threads,
+        "proc": processes,
+    }

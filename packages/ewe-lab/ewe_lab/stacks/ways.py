@@ -49,7 +49,8 @@ PACKAGES = {  # a value of `front` or `by` (ServingStack): the program that it r
     "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
 }  # fmt: skip
 IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
-MODULES = ("gunicorn", "uvicorn", "granian")  # values of `front` that pip installs
+# Values of `front`, then of `options`, that pip installs
+MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
 APPLICATIONS = "ewe_lab.stacks.applications"  # a module that each of our processes can import
 MAX_PROCESSES = 10  # the most clients at once if each request starts a process
 MAX_KEPT_CONNECTIONS = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
@@ -119,29 +120,32 @@ class ServingStack:
 
             if not Path(JAVA_DIRECTORY).exists():
                 return f"{self.name} is left out: ewe-xswitch java builds the engine"
+        for module in MODULES:
+            if module in (self.front, *self.options) and find_spec(module) is None:
+                return f"{self.name} is left out: pip install {module}"
+        if lacking := [*self.missing_programs(), *self.missing_modules()]:
+            return f"{self.name} is left out: apt install {' '.join(lacking)}"
+        return ""
+
+    def missing_programs(self) -> list[str]:
+        """Return the packages of the programs that the way lacks."""
         needs = [self.front.partition("-")[0], self.by, self.language]  # apache-prefork needs apache
         if self.language == "php" and self.by in ("cgi", "xswitch"):  # both run PHP by this program
             needs.append("php-cgi")
-        lacking = [
-            PACKAGES[name][1] for name in needs if name in PACKAGES and not find_tool(PACKAGES[name][0])
-        ]
-        if self.by == "php-fpm" and not php_fpm():
-            lacking.append("php-fpm")
-        if self.by == "mod_php" and not webservers.mod_php():
-            lacking.append("libapache2-mod-php")
-        if self.by == "mod_perl" and not webservers.has_mod_perl():
-            lacking.append("libapache2-mod-perl2")
-        if self.by == "fcgi" and not backends.perl_has("FCGI"):
-            lacking.append("libfcgi-perl")
-        if self.front in MODULES and find_spec(self.front) is None:
-            return f"{self.name} is left out: pip install {self.front}"
-        if "gevent" in self.options and find_spec("gevent") is None:
-            return f"{self.name} is left out: pip install gevent"
-        if "uvloop" in self.options and find_spec("uvloop") is None:
-            return f"{self.name} is left out: pip install uvloop"
-        if self.front == "tomcat" and (packages := missing_tomcat_packages()):
-            lacking.append(packages)
-        return f"{self.name} is left out: apt install {' '.join(lacking)}" if lacking else ""
+        return [PACKAGES[name][1] for name in needs if name in PACKAGES and not find_tool(PACKAGES[name][0])]
+
+    def missing_modules(self) -> list[str]:
+        """Return the packages of the modules and versioned programs that the way lacks, such as those of PHP."""
+        if self.by == "php-fpm":
+            return [] if php_fpm() else ["php-fpm"]
+        if self.by == "mod_php":
+            return [] if webservers.mod_php() else ["libapache2-mod-php"]
+        if self.by == "mod_perl":
+            return [] if webservers.has_mod_perl() else ["libapache2-mod-perl2"]
+        if self.by == "fcgi":
+            return [] if backends.perl_has("FCGI") else ["libfcgi-perl"]
+        packages = missing_tomcat_packages() if self.front == "tomcat" else ""
+        return [packages] if packages else []
 
     @property
     def why_missing_for_tls(self) -> str:

@@ -237,6 +237,18 @@ class ForeignProcess(ServerProcess):
         held_now = {
             each.worker: (each.connection, each.call in WRITES) for each in threads if each.connection
         }
+        yield from self.turns_of_workers(held_now)
+        for inode in [inode for inode in self.names if inode not in peers]:
+            name = self.names.pop(inode)
+            self.held = {worker: each for worker, each in self.held.items() if each[0] != name}
+            yield self.event("ended", name, self.main, "the connection is gone")
+            yield self.event("closed", name, self.main)
+
+    def turns_of_workers(self, held_now: dict[str, tuple[str, bool]]) -> Iterator[TraceEvent]:
+        """Yield the events of the workers that have left a connection or taken one, or whose call is another one.
+
+        held_now: worker -> (the connection, whether the worker writes to it).
+        """
         for worker, (name, _) in list(self.held.items()):
             if held_now.get(worker, ("", False))[0] != name:
                 del self.held[worker]
@@ -246,11 +258,6 @@ class ForeignProcess(ServerProcess):
                 self.held[worker] = (name, writes)
                 yield self.event("runs", name, worker)
                 yield self.event("sends" if writes else "waits", name, worker, "" if writes else "bytes")
-        for inode in [inode for inode in self.names if inode not in peers]:
-            name = self.names.pop(inode)
-            self.held = {worker: each for worker, each in self.held.items() if each[0] != name}
-            yield self.event("ended", name, self.main, "the connection is gone")
-            yield self.event("closed", name, self.main)
 
     def connections(self) -> dict[int, str]:
         """Return the accepted connections: inode -> the client's address.
