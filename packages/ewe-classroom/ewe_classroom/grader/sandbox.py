@@ -230,7 +230,7 @@ def files_of(account: SubjectAccount) -> list[os.DirEntry[str]]:
 def disk_bytes_of(account: SubjectAccount, directory: Path, pids: Iterable[int]) -> int:
     """Return how many bytes of the disk an account uses in `directory` and in SHARED_DIRECTORIES.
 
-    pids: processes whose removed files count, too. The disk keeps such a file as long as a process has it open.
+    pids: processes whose removed files count, too. The disk keeps such a file until no process has it open.
     """
     removed = {key: about for pid in pids for key, about in processes.removed_files(pid).items()}
     used_bytes = sum(
