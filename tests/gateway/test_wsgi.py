@@ -565,7 +565,7 @@ def test_the_end_of_a_response_releases_the_body_of_a_cache() -> None:
 
     call = invocation(application)
     io = MemoryStream([])
-    feature = SimpleNamespace(timeout=math.inf, name="app:app")
+    feature = SimpleNamespace(timeout_s=math.inf, name="app:app")
 
     class Application:
         async def respond(self, request: Request, io: object) -> Response:

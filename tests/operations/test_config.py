@@ -20,7 +20,7 @@ from ewe.config.count_range import CountRange
 from ewe.config.feature_table import SETTINGS as MODULES
 from ewe.config.feature_table import module_names as features
 from ewe.config.messages import ConfigError
-from ewe.config.setting import Setting, joined
+from ewe.config.setting import Setting, in_documented_order
 from ewe.config.setting_types import BOOL, COUNT, WAIT, duration, parse_address, size
 from ewe.config.settings import KEYS, SETTINGS, Config
 from ewe.features.cgi_settings import CGI_PATH
@@ -113,13 +113,20 @@ def test_where_a_declared_setting_stands_in_lists() -> None:
 
     own = [declare("gate", "fold"), declare("fence", "fold"), declare("crook", "shepherd")]
     declared = [declare("latch", "fold", "gate"), declare("roof", "fold"), declare("tail", "dog")]
-    assert [each.key for each in joined(own, declared)] == ["gate", "latch", "fence", "roof", "crook", "tail"]
+    assert [each.key for each in in_documented_order(own, declared)] == [
+        "gate",
+        "latch",
+        "fence",
+        "roof",
+        "crook",
+        "tail",
+    ]
     with pytest.raises(ValueError, match="latch: there is no setting door that it could follow"):
-        joined(own, [declare("latch", "fold", "door")])
+        in_documented_order(own, [declare("latch", "fold", "door")])
     with pytest.raises(ValueError, match="a setting of a feature needs its key"):
-        joined(own, [declare("", "fold")])
+        in_documented_order(own, [declare("", "fold")])
     with pytest.raises(ValueError, match="two settings have the name fence"):
-        joined(own, [declare("fence", "fold")])
+        in_documented_order(own, [declare("fence", "fold")])
 
 
 def test_the_scope_of_a_setting() -> None:
