@@ -18,7 +18,7 @@ from ewe_lab import cli, renew
 from ewe_lab.bench import processes
 from ewe_lab.bench import results as lab_results
 from ewe_lab.bench.experiment import Experiment
-from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, Second, Times
+from ewe_lab.bench.results import BadResults, Cell, ExperimentTable, Results, Sample, Second, Times
 from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.load.histogram import Histogram
 from ewe_lab.renew import Renewal, Renewer, experiments_to_renew, seconds_of
@@ -159,14 +159,15 @@ def test_a_small_report_has_the_phases_of_a_load(tmp_path: Path) -> None:
     assert kept.findings["T-LD"].word == "holds"
 
 
-def test_the_lines_of_a_setting_share_its_samples_in_the_file(tmp_path: Path) -> None:
-    """Four lines of a printed table are four figures of one measurement."""
+def test_the_figures_of_a_measurement_share_its_samples_in_the_file(tmp_path: Path) -> None:
+    """They are lines of a printed table, or settings of one server."""
     measured, other = ([Sample("locust", 1.0, replies=replies, requests=5)] for replies in (3, 4))
     cells = [
         Cell("fork", "as printed", samples=list(measured)),
         Cell("fork", "as printed: errors", value="lost", samples=list(measured), line="errors"),
         Cell("fork", "as printed: replies", value="replies", samples=list(other), line="replies"),
         Cell("fork", "as printed: connections", failure="it did not start", line="connections"),
+        Cell("fork", "recovery", value="extra.millis", samples=list(measured)),
         Cell("thread", "as printed: errors", value="lost", samples=list(measured), line="errors"),
         Cell("serial", "as printed", paper=1.0),
         Cell("serial", "as printed: errors", paper=0.1, line="errors"),
@@ -176,6 +177,9 @@ def test_the_lines_of_a_setting_share_its_samples_in_the_file(tmp_path: Path) ->
     assert path.read_text().count('"samples"') == 3
     [table] = lab_results.load(path).tables
     assert table.cells == cells == run.tables[0].cells
+    path.write_text(path.read_text().replace('"samples_of":0', '"samples_of":99'))
+    with pytest.raises(BadResults, match="not results of the lab: list index out of range"):
+        lab_results.load(path)
 
 
 def test_a_small_report_counts_the_requests_without_an_answer(tmp_path: Path) -> None:

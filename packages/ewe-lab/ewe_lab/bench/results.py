@@ -228,6 +228,7 @@ class Cell:
     load: str = ""  # the load in words
     remark: str = ""  # how this row differs from the document's
     line: str = ""  # a line of a printed table: the samples are those of another cell
+    samples_of: int | None = None  # in a kept report: the place, from 0, of the cell with the same samples
 
     @property
     def setting(self) -> str:
@@ -359,24 +360,23 @@ def load(path: Path) -> Results:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise BadResults(f"{path}: not results of the lab in format {FORMAT}")
         results = value_from_json(Results, data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as reason:
+        assert isinstance(results, Results)
+        for table in results.tables:
+            restore_samples(table.cells)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as reason:
         raise BadResults(f"{path}: not results of the lab: {reason}") from None
-    assert isinstance(results, Results)
-    for table in results.tables:
-        restore_samples(table.cells)
     return results
 
 
 def restore_samples(cells: Sequence[Cell]) -> None:
-    """Give a cell that is a line of a printed table the samples of the first cell of its server and setting.
+    """Give a cell the samples that a kept report has once, in another cell. Raises IndexError for a missing cell.
 
-    A small report has them only there: kept_reports.without_repeated_samples() has left them out of the others.
+    kept_reports.without_repeated_samples() has left them out.
     """
-    first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
     for cell in cells:
-        if cell.line and not cell.samples and not cell.failure:
-            cell.samples = list(first_samples.get((cell.server, cell.setting), ()))
-        first_samples.setdefault((cell.server, cell.setting), cell.samples)
+        if cell.samples_of is not None:
+            cell.samples = list(cells[cell.samples_of].samples)
+            cell.samples_of = None
 
 
 def value_from_json(kind: Any, value: Any) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ewe_lab.bench.results import Cell, ExperimentTable, Results, Sample, write_and_rename
+from ewe_lab.bench.results import Cell, ExperimentTable, Results, write_and_rename
 
 DIGITS = 3  # of a figure: repeats differ by more
 # No verdict needs the seconds of a run, its histogram, its first answers, and these counts of resources
@@ -53,18 +53,17 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
 
 
 def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells without the samples that they share with an earlier cell.
+    """Return the cells without the samples that an earlier cell of the same server has, too.
 
-    A printed table may have several lines for one server and setting, such as its rate and its errors. Each is a
-    cell with a `line`, and all of them have the same samples. The file has these once, in the first cell, and
-    results.load() gives them to the others again.
+    One measurement may give several figures, such as its rate and its errors. Each is a cell, and all of them have
+    the same samples. The file has these once, in the first cell, and results.load() gives them to the others again.
     """
-    first_samples: dict[tuple[str, str], list[Sample]] = {}  # by server and setting
+    places: dict[tuple[str, str], int] = {}  # of the first cell, by its server and its samples
     kept_cells = []
-    for cell in cells:
-        earlier = first_samples.setdefault((cell.server, cell.setting), cell.samples)
-        is_repeated = cell.line and earlier is not cell.samples and small(earlier) == small(cell.samples)
-        kept_cells.append(replace(cell, samples=[]) if is_repeated else cell)
+    for number, cell in enumerate(cells):
+        place = places.setdefault((cell.server, json.dumps(small(cell.samples))), number)
+        is_repeated = cell.samples and place != number
+        kept_cells.append(replace(cell, samples=[], samples_of=place) if is_repeated else cell)
     return kept_cells
 
 
