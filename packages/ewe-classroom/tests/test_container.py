@@ -82,3 +82,10 @@ def test_each_front_asks_again_for_the_addresses_of_containers() -> None:
     assert tuple(map(int, version)) >= (1, 28)  # `resolve`: since 1.27.3
     haproxy = (COMPOSE / "state-haproxy.cfg").read_text()
     assert re.search(r"default-server .*\bresolvers docker init-addr last,libc,none", haproxy)
+
+
+@pytest.mark.parametrize("name", ["state.yml", "xswitch.yml"])
+def test_one_service_builds_the_image_of_several(name: str) -> None:
+    """An anchor with `build` would give each service another image, and the next `up` would restart the rest."""
+    anchors, services = (COMPOSE / name).read_text().split("\nservices:\n")
+    assert "build:" not in anchors and services.count(" build:") == 1
