@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import re
 import runpy
@@ -10,17 +11,20 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from support.resources import PATH
 from support.server import ROOT, free_port, wait_until
 
 HAPROXY = ROOT / "share/haproxy"
+SETTINGS = {"machines": HAPROXY / "haproxy.cfg", "containers": ROOT / "share/compose/state-haproxy.cfg"}
 RESTART = """#!/bin/sh
 # restart NAME PORT VERSION: end the server of that name, wait for it, and start one of that version
 cd {directory}
@@ -46,6 +50,26 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
+def running_haproxy(settings: Path, directory: Path, ports: dict[str, int]) -> Iterator[str]:
+    """HAProxy with a file of `share`, its socket in a directory, and the servers' ports by name. Yield its URL."""
+    front, text = free_port(), settings.read_text()
+    text = re.sub(r"(stats socket )\S+", rf"\g<1>{directory / 'sock'}", text)
+    text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{front}", text)
+    for name, port in ports.items():
+        text, count = re.subn(rf"(server {name} )\S+", rf"\g<1>127.0.0.1:{port}", text)
+        assert count == 1
+    (directory / "haproxy.cfg").write_text(text)
+    command = ["haproxy", "-f", str(directory / "haproxy.cfg")]
+    with (directory / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PATH": PATH})
+    try:
+        yield f"http://127.0.0.1:{front}/"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
 def behind_haproxy(directory: Path) -> Iterator[tuple[str, dict[str, int]]]:
     """Two servers of version v1 behind HAProxy. Yield its URL, and the servers' ports by name."""
     for version in ("v1", "v2"):
@@ -54,29 +78,21 @@ def behind_haproxy(directory: Path) -> Iterator[tuple[str, dict[str, int]]]:
     restart = directory / "restart"
     restart.write_text(RESTART.format(directory=directory, root=ROOT, python=sys.executable))
     restart.chmod(0o755)
-    ports, front = {"one": free_port(), "two": free_port()}, free_port()
-    text = (HAPROXY / "haproxy.cfg").read_text().replace("/run/haproxy.sock", str(directory / "sock"))
-    text = text.replace("bind :80", f"bind 127.0.0.1:{front}")
-    for number, port in enumerate(ports.values(), 1):
-        text = text.replace(f"192.0.2.{number}:4000", f"127.0.0.1:{port}")
-    (directory / "haproxy.cfg").write_text(text)
+    ports = {"one": free_port(), "two": free_port()}
     with ExitStack() as stack:
         for name, port in ports.items():
             subprocess.run([restart, name, str(port), "v1"], check=True)
             pid = directory / f"{name}.pid"
             stack.callback(lambda pid=pid: os.kill(int(pid.read_text()), signal.SIGTERM))
-        command = ["haproxy", "-f", str(directory / "haproxy.cfg")]
-        with (directory / "haproxy.log").open("wb") as log:
-            haproxy = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PATH": PATH})
-        stack.callback(haproxy.wait)
-        stack.callback(haproxy.terminate)
-        wait_until(lambda: all(answers(f"http://127.0.0.1:{port}/") for port in (*ports.values(), front)), 30)
+        url = stack.enter_context(running_haproxy(SETTINGS["machines"], directory, ports))
+        urls = (url, *(f"http://127.0.0.1:{port}/" for port in ports.values()))
+        wait_until(lambda: all(map(answers, urls)), 30)
         # HAProxy may have found a server down that was still starting. It sends it requests after good checks only.
         script = runpy.run_path(str(HAPROXY / "roll.py"))
         wait_until(
             lambda: all(map(script["is_healthy"], script["rows"](str(directory / "sock")).values())), 30
         )
-        yield f"http://127.0.0.1:{front}/", ports
+        yield url, ports
 
 
 @pytest.mark.starts_processes
@@ -141,6 +157,52 @@ def test_a_busy_server_is_not_taken_for_dead(tmp_path: Path) -> None:
         threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
         assert answer(url) == "v1"
         assert {answer(url) for _ in range(4)} == {"v1"}
+
+
+class ClosesWithoutAnswer(http.server.BaseHTTPRequestHandler):
+    """Answers HAProxy's check of the path /. Counts any other request, and closes the connection."""
+
+    counts: ClassVar[Counter[str]]
+
+    def do_GET(self) -> None:
+        if self.path == "/":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"up")
+        else:
+            self.counts[self.command] += 1
+
+    def do_POST(self) -> None:
+        self.counts[self.command] += 1
+
+    def log_message(self, *_: object) -> None:
+        """Write no log."""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("haproxy")
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_post_without_an_answer_is_sent_once(tmp_path: Path, settings: Path) -> None:
+    """RFC 9110 section 9.2.2: it may have had its effect, so no proxy repeats it. HAProxy repeats a GET."""
+
+    class Handler(ClosesWithoutAnswer):
+        counts: ClassVar[Counter[str]] = Counter()
+
+    with ExitStack() as stack:
+        server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(server.shutdown)
+        ports = dict.fromkeys(("one", "two"), server.server_address[1])
+        url = stack.enter_context(running_haproxy(settings, tmp_path, ports))
+        wait_until(lambda: answers(url), 30)
+        for body in (None, b""):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url + "page", body, timeout=20)
+            refused.value.close()
+            assert refused.value.code == 502
+    assert Handler.counts == {"GET": 4, "POST": 1}
 
 
 HEAD = "# pxname,svname,type,status,scur,check_status,check_health,check_rise,check_fall,"

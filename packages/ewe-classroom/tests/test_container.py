@@ -1,4 +1,4 @@
-"""The image for laptops, as far as it can be checked without Docker: commands, context, the editors' file."""
+"""The image for laptops and the compose files, as far as they can be checked without Docker."""
 
 from __future__ import annotations
 
@@ -58,3 +58,34 @@ def test_the_editors_file_builds_this_image() -> None:
     assert (place / table["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
     assert (place / table["build"]["context"]).resolve() == ROOT
     assert ["USER", table["remoteUser"]] in STEPS
+
+
+COMPOSE = ROOT / "share" / "compose"
+
+
+def test_the_database_is_healthy_when_other_containers_reach_it() -> None:
+    """The image fills a new database at a Unix socket, then starts PostgreSQL again. Others need TCP."""
+    (check,) = re.findall(r"test: (\[.*pg_isready.*\])", (COMPOSE / "state.yml").read_text())
+    words = json.loads(check)
+    assert words[words.index("-h") + 1] == "127.0.0.1"
+
+
+def test_each_front_asks_again_for_the_addresses_of_containers() -> None:
+    """A container that starts again may have another address. The front starts although one has none."""
+    nginx = (COMPOSE / "xswitch-nginx.conf").read_text()
+    servers = re.findall(r"^ *server (\w+):9000 (.*);", nginx, re.MULTILINE)
+    assert [name for name, _ in servers] == ["one", "two"]
+    assert all("resolve" in words.split() for _, words in servers)
+    assert re.search(r"^ *resolver 127\.0\.0\.11\b.*;", nginx, re.MULTILINE)
+    assert re.search(r"upstream xswitch \{\s+zone ", nginx)
+    (version,) = re.findall(r"image: nginx:(\d+)\.(\d+)", (COMPOSE / "xswitch.yml").read_text())
+    assert tuple(map(int, version)) >= (1, 28)  # `resolve`: since 1.27.3
+    haproxy = (COMPOSE / "state-haproxy.cfg").read_text()
+    assert re.search(r"default-server .*\bresolvers docker init-addr last,libc,none", haproxy)
+
+
+@pytest.mark.parametrize("name", ["state.yml", "xswitch.yml"])
+def test_one_service_builds_the_image_of_several(name: str) -> None:
+    """An anchor with `build` would give each service another image, and the next `up` would restart the rest."""
+    anchors, services = (COMPOSE / name).read_text().split("\nservices:\n")
+    assert "build:" not in anchors and services.count(" build:") == 1
