@@ -86,6 +86,10 @@ def test_each_front_asks_again_for_the_addresses_of_containers() -> None:
 
 @pytest.mark.parametrize("name", ["state.yml", "xswitch.yml"])
 def test_one_service_builds_the_image_of_several(name: str) -> None:
-    """An anchor with `build` would give each service another image, and the next `up` would restart the rest."""
+    """An anchor with `build` would give each service another image, and the next `up` would restart the rest.
+
+    Without `pull_policy`, Docker would ask a registry for an image of that name, which a stranger may have made.
+    """
     anchors, services = (COMPOSE / name).read_text().split("\nservices:\n")
     assert "build:" not in anchors and services.count(" build:") == 1
+    assert "\n  pull_policy: never" in anchors
