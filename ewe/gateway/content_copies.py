@@ -71,7 +71,7 @@ class Copy:
         texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
         self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
-        # The lifetime begins at made_at, as the age does; Expires is a moment
+        # The lifetime begins at made_at, as the age does. Expires is a date, and counts from that time.
         self.lifetime = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)

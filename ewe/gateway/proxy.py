@@ -145,7 +145,7 @@ class UpstreamExchange(Source):
         try:
             sent = upstream.send(data)
         except OSError:
-            sent = 0  # next_bytes() gets the same error, and handles it
+            sent = 0  # next_bytes() meets the end of the connection, and handles it
         self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def next_piece(self) -> bytes:
@@ -220,7 +220,7 @@ class UpstreamExchange(Source):
             cause = f"{upstream.address.text} closed the connection without a response"
             self.connections.leave_out(upstream.address, cause)
             raise HTTPError(502, f"{self.name}: {cause}")
-        is_unsent = upstream.written == self.written_before  # no byte of it could be written
+        is_unsent = upstream.written == self.written_before  # no byte of the request could be written
         if self.consumed or not (is_unsent or self.request.method in REPEATABLE):
             raise HTTPError(502, f"{self.name}: the server closed a kept connection; not sent again")
         self.upstream = None

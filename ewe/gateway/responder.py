@@ -168,7 +168,7 @@ class ResponderSource(GatewaySource):
         try:
             sent = upstream.send(data)
         except OSError:
-            sent = 0  # receive() gets the same error, and handles it
+            sent = 0  # receive() meets the end of the connection, and handles it
         self.outgoing = NOTHING if sent == len(data) else memoryview(data)[sent:]
 
     async def receive(self) -> bytes:

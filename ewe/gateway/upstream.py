@@ -129,7 +129,7 @@ class Upstream:
     """One connection to an address. poller: that of the client that the connection serves now.
 
     requester: the codec's end of the connection (responder.py), which numbers the requests; None before the first
-    one, and if the upstream speaks HTTP. was_reset: the server has reset the connection while a request was sent.
+    one, and if the upstream speaks HTTP. was_reset: send() has met a reset of the connection.
     """
 
     __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "was_reset", "written")
@@ -160,6 +160,9 @@ class Upstream:
             sent = self.socket.send(data)
         except BlockingIOError:
             return 0
+        except ConnectionResetError:
+            self.was_reset = True
+            raise
         self.asked = True
         self.written += sent
         return sent
@@ -229,8 +232,7 @@ class Upstream:
         while outgoing:
             try:
                 sent = self.send(outgoing)
-            except (BrokenPipeError, ConnectionResetError) as reason:
-                self.was_reset = self.was_reset or isinstance(reason, ConnectionResetError)
+            except (BrokenPipeError, ConnectionResetError):
                 break
             data = None if sent else self.receive_now()
             if sent or data is not None:

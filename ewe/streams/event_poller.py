@@ -8,7 +8,7 @@ Disconnected into the conversation. Each wait ends at the latest after HALF_CLOS
 client has closed its sending side too long ago.
 
 Possible failures: the loop did not run for a while, and then calls its timers before it looks at descriptors. A
-wait that is about to fail therefore looks at the descriptors itself (can_be_read).
+wait that is about to fail therefore looks at the descriptors itself (is_ready_now).
 
 Read next: watcher.py, which goes on watching an upstream's socket between two waits.
 """
@@ -16,7 +16,7 @@ Read next: watcher.py, which goes on watching an upstream's socket between two w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from select import POLLIN, poll
+from select import POLLIN, POLLOUT, poll
 from typing import Any, Protocol
 
 from ewe.streams.base import Disconnected, Timeout, Want
@@ -79,7 +79,9 @@ class EventPoller:
                 now = stream.clock.now
                 gone = stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S
                 if gone or now > expires:
-                    ready += filter(can_be_read, descriptors)
+                    ready += filter(is_ready_now, descriptors)
+                    if writable >= 0 and is_ready_now(writable, POLLOUT):
+                        ready.append(writable)
                     if gone and not ready:
                         raise Disconnected
                     break
@@ -115,7 +117,7 @@ class EventPoller:
                 now = stream.clock.now
                 gone = stream.client_ended and now > max(since, stream.client_ended_at) + HALF_CLOSED_S
                 if gone or now > expires:
-                    if (found := can_be_read(descriptor)) or not gone:
+                    if (found := is_ready_now(descriptor)) or not gone:
                         return found
                     raise Disconnected
                 try:
@@ -166,10 +168,10 @@ class EventPoller:
         self.stream.loop.call_later(seconds, function)
 
 
-def can_be_read(descriptor: int) -> bool:
-    """Return whether a descriptor can be read now, or its other end is closed."""
+def is_ready_now(descriptor: int, events: int = POLLIN) -> bool:
+    """Return whether a descriptor can be read now (POLLOUT: written), or its other end is closed."""
     watched = poll()
-    watched.register(descriptor, POLLIN)
+    watched.register(descriptor, events)
     return bool(watched.poll(0))
 
 

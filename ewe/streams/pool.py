@@ -263,6 +263,6 @@ class PoolWakeEvent(ParkedPoll):
                 continue
             if not self.is_set:  # then an event of the client's socket has resumed the conversation
                 self.client_ended_at = end_of_client(self.stream.socket, self.client_ended_at)
-                if self.client_ended_at is not None:  # watch for nothing but that it leaves
+                if self.client_ended_at is not None:  # now watch only for its leaving
                     self.client_events = EPOLLONESHOT
         return True
