@@ -117,7 +117,7 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
     """Yield the lines of a file. A line longer than MAX_LINE_CHARS is cut to its beginning, which is not a row."""
     while line := file.readline(MAX_LINE_CHARS + 1):
         yield line
-        # Read the rest of a long line, and drop it. At the end of the file it is empty
+        # Read the rest of a long line, and drop it. At the end of the file, readline() returns an empty text.
         while len(line) > MAX_LINE_CHARS and not line.endswith("\n"):
             line = file.readline(MAX_LINE_CHARS + 1)
 

@@ -63,6 +63,7 @@ class Client:
         if self.in_result:  # the rest of the last result would be read as the beginning of this one
             self.close()
             self.connect()
+        decoder = self.decoder
         try:
             frame = encode_request(request)
             self.in_result = True
@@ -70,9 +71,12 @@ class Client:
                 self.socket.sendall(frame)
             except ConnectionError:
                 pass  # the daemon may have sent the reason before it closed the connection
-            while self.in_result:
+            more = True
+            while more:
+                if self.decoder is not decoder:
+                    raise DatabaseError("UNAVAILABLE", "another request has ended this result")
                 response = self.next_response()
-                self.in_result = response.more and response.error is None
+                self.in_result = more = response.more and response.error is None
                 if response.error is not None:
                     raise response.error
                 yield response.fragment

@@ -205,7 +205,7 @@ def write_all(
 ) -> None:
     """Write all bytes. Wait for room at a descriptor, at most `timeout_s` each time. Raises OSError.
 
-    deadline: the time.monotonic() after which it does not wait any more.
+    deadline: the time.monotonic() after which the function waits no longer.
     """
     view = memoryview(data)
     while view:

@@ -281,10 +281,14 @@ def test_an_error_that_quotes_a_long_name_is_cut(shared: Daemon, length: int) ->
 def test_a_result_that_is_not_read_to_its_end_is_not_part_of_the_next(shared: Daemon) -> None:
     with Client(shared.address, 60) as client:
         for rows in (50_000, 10):  # the first is longer than the buffers; all of the second may have arrived
-            assert next(client.ask(ClientRequest("log", COUNT, "CSV", [rows]))).startswith(
-                b"n,'text'\r\n1,text"
-            )
+            unfinished = client.ask(ClientRequest("log", COUNT, "CSV", [rows]))
+            assert next(unfinished).startswith(b"n,'text'\r\n1,text")
             assert b"".join(client.ask(ClientRequest("log", "SELECT 1 AS n", "CSV"))) == b"n\r\n1\r\n"
+        unfinished = client.ask(ClientRequest("log", COUNT, "CSV", [50_000]))
+        next(unfinished)
+        next(client.ask(ClientRequest("log", COUNT, "CSV", [50_000])))
+        with pytest.raises(DatabaseError, match="another request has ended this result"):
+            next(unfinished)
     wait_until(lambda: shared.status()["running"] == 0, 5)
 
 
