@@ -117,6 +117,8 @@ class ProgramManager:
             self.pid = os.fork()
         except OSError as reason:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(lifeline)
+            os.close(self.lifeline_writer)
             why = f"cannot fork the program manager: {reason.strerror} ({self.settings})"
             raise StartError(why) from None
         if self.pid == 0:

@@ -44,7 +44,11 @@ class XSwitchProcess:
         self.directory = Scratch("ewe-xswitch-")
         path = os.path.join(self.directory.path, "socket")
         self.address = f"unix:{path}"
-        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            self.socket = socket.socket(socket.AF_UNIX)
+        except OSError:
+            self.directory.close()
+            raise
         try:
             self.socket.bind(path)
             self.socket.listen(BACKLOG)
