@@ -185,7 +185,7 @@ def run_zygote(profile):
 
 
 def prepare_for(lines, has_body=True):
-    """Prepare the process for a request; return its script and arguments. has_body: False: no body is read."""
+    """Prepare the process for a request; return its script and arguments. has_body: the script may read one."""
     command, variables, _ = lines.split(b"\n")
     script, *arguments = map(os.fsdecode, decoded_words(command))
     assignments = decoded_words(variables)

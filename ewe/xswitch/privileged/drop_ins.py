@@ -100,7 +100,7 @@ class DropIns:
         """
         # This Python may lie where the user may not enter; that of the PATH must then be 3.11 or newer
         python = OWN_PYTHON if is_public(OWN_PYTHON) else "python3"
-        # -I: no module of the user's. -S: no installed one
+        # -I: Python imports no module of the user. -S: it imports no installed package
         command = (python, "-I", "-S", "-c", INSTALLER_SOURCE, directory, scripts)
         with open(os.devnull, "rb", buffering=0) as nothing:
             reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -156,7 +156,10 @@ class DropIns:
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
-    """Return the account whose home this is; None if it is none, or its scripts may not run. Raises OSError."""
+    """Return the account that owns this home directory; None if no account has it, or if its scripts may not run.
+
+    Raises OSError.
+    """
     try:
         account = account_of(os.lstat(home).st_uid)
     except Refusal:

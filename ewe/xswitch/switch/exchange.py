@@ -326,6 +326,9 @@ class Exchange:
         body_pieces: the part of the body that take_body() has returned, for the other engine.
         """
         self.body_pieces[:0] = body_pieces
+        self.body_pieces_bytes += sum(map(len, body_pieces))
+        if self.body_pieces_bytes > MAX_WAITING_BYTES:
+            self.pause_body()
         cause = "its engine had ended while it was idle"
         if self.attempts < MAX_ATTEMPTS and not self.services.is_stopping:
             self.handle(Event.RETRIED, cause)

@@ -70,7 +70,7 @@ class Identifier:
     def __init__(self, context: Context, orders: Orders) -> None:
         self.context = context
         self.orders = orders
-        # By path. Apart, so that no flood of refusals drops the answers about other scripts
+        # By path. There are two caches: a flood of refusals must not drop the answers about other scripts
         self.identified_scripts: BoundedDict[str, IdentifiedScript] = BoundedDict(MAX_SCRIPTS)
         self.refused_scripts: BoundedDict[str, RefusedScript] = BoundedDict(MAX_SCRIPTS)
         # (path, signature) of a script that suexecme is identifying -> the callbacks of requests that wait for it

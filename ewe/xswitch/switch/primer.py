@@ -144,7 +144,7 @@ class Primer:
         self.starting[key] = self.starting.get(key, 0) + 1
 
         def on_decided(may_still_run: bool) -> None:
-            """Count the start no more; forget the script if it must not run."""
+            """Stop counting the start; forget the script if it must not run."""
             self.starting[key] -= 1
             if not self.starting[key]:
                 del self.starting[key]

@@ -52,9 +52,11 @@ class EngineConnection(FastCGIEngine):
         if self.has_body:
             super().send_request(exchange)
         else:
-            exchange.take_body()  # at most the end of the body, which is sent here
+            body_pieces = exchange.take_body()  # at most the end of the body, which is sent here
             head = self.requester.begin(exchange.environment().items(), keep=True)
             self.outbox.send(head + self.requester.input(b""))
+            if self.outbox.failed:
+                self.give_back(exchange, body_pieces)
 
     def send_body(self, data: bytes) -> None:
         if self.has_body:
