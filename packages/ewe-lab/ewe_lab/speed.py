@@ -406,6 +406,7 @@ def command(words: list[str]) -> int:
 
 def check_writable(file: Path) -> None:
     """Raise OSError if `file` cannot be written: now, and not after the measurements. Leave no new file."""
+    file = file.resolve()  # a link to a missing file stays
     is_new = not file.exists()
     file.open("a").close()
     if is_new:

@@ -228,7 +228,7 @@ class Cell:
     load: str = ""  # the load in words
     remark: str = ""  # how this row differs from the document's
     line: str = ""  # a line of a printed table: the samples are those of another cell
-    samples_of: int | None = None  # in a kept report: the place, from 0, of the cell with the same samples
+    samples_of: int | None = None  # in a kept report: the index of the cell with the same samples
 
     @property
     def setting(self) -> str:

@@ -58,12 +58,12 @@ def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:
     One measurement may give several figures, such as its rate and its errors. Each is a cell, and all of them have
     the same samples. The file has these once, in the first cell, and results.load() gives them to the others again.
     """
-    places: dict[tuple[str, str], int] = {}  # of the first cell, by its server and its samples
+    indexes: dict[tuple[str, str], int] = {}  # of the first cell, by its server and its samples
     kept_cells = []
-    for number, cell in enumerate(cells):
-        place = places.setdefault((cell.server, json.dumps(small(cell.samples))), number)
-        is_repeated = cell.samples and place != number
-        kept_cells.append(replace(cell, samples=[], samples_of=place) if is_repeated else cell)
+    for index, cell in enumerate(cells):
+        first = indexes.setdefault((cell.server, json.dumps(small(cell.samples))), index)
+        is_repeated = cell.samples and first != index
+        kept_cells.append(replace(cell, samples=[], samples_of=first) if is_repeated else cell)
     return kept_cells
 
 
