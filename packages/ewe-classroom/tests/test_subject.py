@@ -79,7 +79,8 @@ LONG_NAME = "a" * 300
 
 @pytest.mark.parametrize("from_path", [subject.from_path, engine_scene.from_path, run_scene.from_path])
 def test_a_name_that_is_too_long_is_wrong_usage(from_path: Callable[[str], object]) -> None:
-    assert locate_submission(LONG_NAME, "server") == LONG_NAME
+    for name in (LONG_NAME, f"{LONG_NAME}/server.py"):
+        assert locate_submission(name, "server") == name
     with pytest.raises(BadSubject, match="not a file"):
         from_path(LONG_NAME)
 

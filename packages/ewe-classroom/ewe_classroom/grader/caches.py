@@ -12,6 +12,7 @@ The grader detects repeated reads from outside: /proc/PID/io counts the bytes th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from ewe_classroom.grader import processes
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.conditional import CHANGED_S, DAY_S, exchange, put, validators
 from ewe_classroom.grader.responses import Response
-from ewe_classroom.grader.scene import Scene
+from ewe_classroom.grader.scene import NotJudged, Scene
 
 REQUEST_COUNT = 10  # requests for a file that is in the cache
 SMALL_FILE_BYTES = 32 << 10  # bytes of a file that any file cache should keep
@@ -74,6 +75,8 @@ def memory_bytes(scene: Scene) -> int:
     ),
 )
 def file_cache(scene: Scene) -> None:
+    if not os.path.exists("/proc/self/io"):
+        raise NotJudged("this kernel does not count the bytes that a process reads (/proc/PID/io)")
     path, size = "/small.bin", SMALL_FILE_BYTES
     put(scene, path, bytes(range(256)) * (SMALL_FILE_BYTES // 256))
     time.sleep(BEFORE_CACHING_S)

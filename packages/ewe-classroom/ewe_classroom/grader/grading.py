@@ -381,7 +381,7 @@ class Grading:
             case HiddenProcess():
                 verdict.status, verdict.did = FAILED, str(reason)
                 verdict.should = (
-                    "let the grader read the descriptors of the server's processes, as `ls -l /proc/PID/fd`"
+                    "let the grader read /proc/PID of the server's processes: descriptors in fd, counts in io"
                 )
             case NotJudged():
                 verdict.status, verdict.because = NOT_JUDGED, str(reason)

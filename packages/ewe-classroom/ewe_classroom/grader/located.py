@@ -31,7 +31,7 @@ def locate_submission(text: str, subject: str) -> str:
     path = Path(text)
     # os.path.isdir() is false for a name that is too long, where Path.is_dir() raises an error.
     is_directory = os.path.isdir(path)
-    is_usual = path.name in USUAL_NAMES[subject] and path.parent.is_dir()
+    is_usual = path.name in USUAL_NAMES[subject] and os.path.isdir(path.parent)
     if os.path.isfile(path) or not (is_directory or is_usual):
         return text
     top, names = (path, USUAL_NAMES[subject]) if is_directory else (path.parent, (path.name,))

@@ -176,8 +176,9 @@ def end_all(
         found = [pid for pid in processes.children_of_grader() if pid not in others]
         if round_number >= MAX_FORK_ROUNDS and not seen.issuperset(found):
             end_account(account)  # the processes fork as fast as this loop kills them
-        seen.update(found)
-        for pid in processes.family(found):
+        family = processes.family(found)
+        seen.update(family)
+        for pid in family:
             processes.kill(pid)
         for pid in found:
             if pid != process.pid:  # Popen itself has to reap this one, below

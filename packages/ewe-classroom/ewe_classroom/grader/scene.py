@@ -402,7 +402,7 @@ class SceneClient:
 
 
 class ServerWatch:
-    """The looks at the server during one wait (Scene.until()): how long has nothing happened, and no byte moved?
+    """Measures, during one wait (Scene.until()), for how long the server is quiescent, and no byte has moved.
 
     now: the time of the last look (time.monotonic()), or of the last byte. moved_at: that of the last byte.
     """
