@@ -113,7 +113,8 @@ def test_a_loop_that_is_held_up_does_not_stop_the_end(monkeypatch: pytest.Monkey
     assert loop.thread.is_alive()
     let_go.set()
     loop.thread.join()
-    loop.loop.run_until_complete(asyncio.sleep(0.01))  # the tasks that stop() has begun
+    for task in asyncio.all_tasks(loop.loop):  # that of stop(), if it did not end before the loop
+        loop.loop.run_until_complete(task)
     loop.loop.close()
 
 
