@@ -184,8 +184,8 @@ class Automaton:
         partly_ascii: bool = False,
         ignores_case: bool = False,
     ) -> None:
-        """alphabet: the characters to look at. ascii_only: the pattern has the flag `a`. partly_ascii: a part of it
-        has. ignores_case: it has the flag `i`.
+        """alphabet: the characters to look at. ascii_only: the pattern has the flag `a`. partly_ascii: a part of
+        the pattern has it. ignores_case: it has the flag `i`.
         """
         self.alphabet = alphabet
         self.ascii_only = ascii_only

@@ -223,7 +223,10 @@ def one_of(*names: str) -> Kind[str]:
 
 
 def choice(*names: str, numbered: bool = False) -> Kind[str]:
-    """Return the kind of values that are one of some names. numbered: also by its number, from 0."""
+    """Return the kind of values that are one of some names.
+
+    numbered: a value may also be the number of a name, from 0.
+    """
 
     def read(raw: object) -> str:
         if isinstance(raw, str) and (name := raw.strip().lower()) in names:

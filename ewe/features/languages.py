@@ -11,7 +11,7 @@
   that has a file, and never a 406: a page in the wrong language is better than no page.
 - The index file of a directory is chosen in the same way: index.en.html answers for index.html.
 
-The response contains its language (Content-Language), the URL of the variant (Content-Location), and
+The response has its language (Content-Language), the URL of the variant if ewe knows it (Content-Location), and
 `Vary: Accept-Language`, so that a cache does not give one visitor's language to another. A variant has the entity
 tag of its file, and its own compressed files beside it.
 

@@ -258,7 +258,7 @@ class Static:
         self.index_names = config.defaultindex
         self.lists_directories = config.indexes
         self.follows_links = config.symlinks == "follow"
-        # The path of each file is that of its URL; an alias with variables has other URLs
+        # The path of each file is that of its URL; an alias with variables, or of one file, has other URLs
         self.has_urls = True
         self.room = config.cache  # bytes of the cache at most
         self.used_bytes = 0  # of the cache

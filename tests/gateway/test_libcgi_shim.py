@@ -31,7 +31,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def libraries(built: Path, monkeypatch: pytest.MonkeyPatch) -> Libraries:
     """The libraries, called in this process, which passes for another user's than root's."""
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    return Libraries(str(built), 30.0, follows=True)
+    return Libraries(str(built), 30.0, follows_links=True)
 
 
 def test_no_call_sees_the_environment_of_another(
@@ -65,7 +65,7 @@ OWN_FAULT = """
 import ctypes, os, sys
 from ewe.features.libcgi.libraries import Libraries
 os.geteuid = lambda: 65534
-libraries = Libraries({directory!r}, 30.0, follows=True)
+libraries = Libraries({directory!r}, 30.0, follows_links=True)
 library = {directory!r} + "/contract.so"
 assert libraries.call(library, b"QUERY_STRING=count\\0\\0", b"\\0", None).endswith(b"1 1")
 try:

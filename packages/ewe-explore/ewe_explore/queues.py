@@ -79,7 +79,7 @@ class Queue(Primitive):
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue as queue.Queue does; a lane that has to wait is blocked.
 
-        `run` is None, and nothing waits, outside of a run and within an invariant. Raises Full, ShutDown.
+        Outside of a run and within an invariant, nothing waits. Raises Full, ShutDown.
         """
         # A queue without a limit ignores the timeout, as in the standard library
         if block and self.maxsize > 0 and timeout is not None and timeout < 0:

@@ -232,9 +232,8 @@ class Lane:
 
         # Its wait, if it is blocked
         self.blocked_at: Step | None = None
-        self.ready: Callable[[], bool] | None = (
-            None  # the condition that ends the wait; None: the lane may run
-        )
+        # The condition that ends the wait; None: the lane may run
+        self.ready: Callable[[], bool] | None = None
         self.deadline: float | None = None  # the end of a wait with a timeout, on the clock Run.now
         self.may_wake_early = False  # the lane may go on although ready() is false (a spurious wake-up)
         self.notified: Step | None = None  # the notify that has ended its last wait on a condition
