@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from support.proc import alive, descendants, look
+from support.proc import alive, command_line, descendants, look
 from support.server import wait_until
 from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
@@ -191,7 +191,7 @@ def test_a_killed_parent_leaves_nothing() -> None:
         )
         wait_until(lambda: len(descendants(running.process.pid)) >= 6, 20, running.log)
         members = descendants(running.process.pid)
-        commands = "".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in members)
+        commands = "".join(map(command_line, members))
         copies = {Path(name) for name in re.findall(r"/[^\0]*/xswitch-engines-[^/\0]+", commands)}
         os.kill(running.process.pid, signal.SIGKILL)
         assert waits().status == 0
