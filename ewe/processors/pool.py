@@ -101,7 +101,7 @@ class Pool(Processor):
                     self.queue.put(self.stream_of(accepted))
                 self.threads.adjust_threads(time.monotonic())
         self.drain()
-        self.threads.order_to_end(self.threads.count)
+        self.threads.end()
 
     def adopt(self, conversations: Conversations, config: Config) -> None:
         """Use another configuration for new connections, and its `poolthreads` from now on."""

@@ -16,7 +16,8 @@ conversations then, so no client notices.
 
 Possible failures: the system refuses a thread. The pool goes on with those that it has, says so once, and tries
 again after REFUSED_S. A thread that ends takes its count with it. adjust_threads() therefore compares the counts of
-each thread, and not their sum.
+each thread, and not their sum. A server that stops at once ends before the kernel has run its last thread. Python
+then frees the state of that thread, which would begin with it (SIGSEGV). end() therefore waits for each beginning.
 
 Read next: pool.py.
 """
@@ -24,7 +25,7 @@ Read next: pool.py.
 from __future__ import annotations
 
 import time
-from _thread import start_new_thread
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -46,11 +47,16 @@ def threads_of(config: Config) -> CountRange:
 
 
 class PoolThread:
-    """The counts of one thread. taken: the entries of the queue that it took. seen: `taken` at the last look."""
+    """The counts of one thread. taken: the entries of the queue that it took. seen: `taken` at the last look.
 
-    __slots__ = ("is_busy", "seen", "taken")
+    not_begun: a lock that the thread releases when it begins.
+    """
+
+    __slots__ = ("is_busy", "not_begun", "seen", "taken")
 
     def __init__(self) -> None:
+        self.not_begun = allocate_lock()
+        self.not_begun.acquire()
         self.is_busy = False
         self.taken = self.seen = 0
 
@@ -101,6 +107,7 @@ class PoolThreads:
 
     def run(self, thread: PoolThread) -> None:
         """Work, in a thread, until the thread is ordered to end."""
+        thread.not_begun.release()
         try:
             self.work(thread)
         finally:
@@ -111,6 +118,12 @@ class PoolThreads:
         for _ in range(number):
             self.queue.put(None)
         self.count -= number
+
+    def end(self) -> None:
+        """Order all threads to end, and wait until each has begun: only then the interpreter may end."""
+        self.order_to_end(self.count)
+        for thread in list(self.threads):
+            thread.not_begun.acquire()
 
     def wait_s(self) -> float:
         """Return the seconds that the main thread waits for a connection, if parking = never; -1: without limit."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -177,6 +179,24 @@ def test_a_thread_that_ends_is_forgotten() -> None:
     while threads.threads:
         time.sleep(0.01)
     assert threads.count == 0
+
+
+def test_the_end_waits_for_threads_that_have_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python frees the state of such a thread when the interpreter ends, and the thread would use it."""
+    kept: list[Callable[[], object]] = []
+    monkeypatch.setattr(
+        pool_threads, "start_new_thread", lambda function, args: kept.append(partial(function, *args))
+    )
+    queue: SimpleQueue[Any] = SimpleQueue()
+    threads = PoolThreads(lambda own: queue.get(), queue, CountRange(2), lambda count: None)
+    assert threads.start() == 2
+    ends = [threading.Thread(target=threads.end), *(threading.Thread(target=each) for each in kept)]
+    for number, each in enumerate(ends):
+        each.start()
+        ends[0].join(0.1 if number < 2 else 60)
+        assert ends[0].is_alive() == (number < 2)
+    for each in ends:
+        each.join()
 
 
 def test_a_pool_that_waits_in_the_kernel_wakes_to_grow_and_to_shrink(refused: list[bool]) -> None:
