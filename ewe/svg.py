@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 WIDTH = 400  # the width of every picture: two fit side by side on a desktop, one fills a phone
 SMALL, NORMAL = 10.5, 12.5  # font sizes
+ROUNDING_ERROR = 0.01  # by which a text may be wider than a room that was computed from its own width
 SERIES = 10  # the number of different colors, markers and dashes
 WIDE = set("mwMWQOGDHNU@%—")  # letters wider than the average
 NARROW = set("iljtf.,:;'|!()[]I ")
@@ -40,6 +41,7 @@ def width(text: str, size: float = NORMAL) -> float:
 
 def shortened(text: str, room: float, size: float = NORMAL) -> str:
     """Shorten a text to the width `room`, with an ellipsis."""
+    room += ROUNDING_ERROR
     whole, fits = 0.0, 0
     for index, letter in enumerate(text):
         whole += width(letter, size)
