@@ -218,6 +218,8 @@ class LogFile:
             if written < len(data):
                 self.take_back(written)
                 self.lose(FULL)
+            elif self.losses.last[0]:  # of another process, which may have no requests any more
+                self.recover()
         elif reason := self.checked_write(data, level):
             self.lose(reason)
         elif self.losses.is_open():

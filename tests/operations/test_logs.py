@@ -22,7 +22,7 @@ from support.proc import children, open_files
 from support.server import ROOT, Server, Start, run_command, wait_until, write_program
 from support.wire import read_all, read_response, reset
 
-from ewe.log_files import LogFile
+from ewe.log_files import REPORT_S, STANDARD_ERROR, LogFile
 from ewe.logger import UNPRINTABLE, UNPRINTABLE_IN_MESSAGE, escaped
 
 COMBINED = re.compile(
@@ -332,6 +332,22 @@ def limit_files(server: Server, limit: int) -> None:
     """Let no file of the server grow beyond `limit` bytes, as on a disk that is full by then."""
     for pid in server.processes():
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def test_a_process_that_lost_no_line_reports_that_the_log_works_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The process that lost lines may get no requests any more."""
+    told: list[str] = []
+    monkeypatch.setattr(LogFile, "tell", staticmethod(told.append))
+    with_loss, other = (LogFile(str(tmp_path / "log"), STANDARD_ERROR) for _ in range(2))
+    other.losses = with_loss.losses  # as after fork(2)
+    with_loss.lose("the disk is full")
+    with_loss.losses.last[0] -= REPORT_S
+    other.write("a line\n")
+    assert told[1:] == [f"log {tmp_path}/log: 1 line could not be written; it can be written again"]
+    for log in (with_loss, other):
+        log.close()
 
 
 def test_a_full_disk_is_told_while_the_server_runs(start: Start, variant: str, tmp_path: Path) -> None:
