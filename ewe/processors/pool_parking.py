@@ -25,6 +25,7 @@ Read next: streams/parking.py, where a conversation waits for an upstream.
 from __future__ import annotations
 
 import functools
+from _thread import allocate_lock
 from collections.abc import Coroutine
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ class Parking:
     def __init__(self, queue: SimpleQueue[Any]) -> None:
         self.queue = queue
         self.parked: dict[int, PoolTask] = {}
+        self.lock = allocate_lock()  # held while a task is removed from `parked`
 
     def open(self, listener: Listener) -> None:
         """Use the listener's epoll to watch the parked connections."""
@@ -99,7 +101,8 @@ class Parking:
         A descriptor that belongs to no parked conversation is the socket of an upstream. `upstreams` then wakes the
         conversation that waits for this upstream.
         """
-        task = self.parked.pop(descriptor, None)
+        with self.lock:
+            task = self.parked.pop(descriptor, None)
         if task is not None:
             self.queue.put(task)
         else:
@@ -129,12 +132,12 @@ class Parking:
 
     def remove_parked(self, task: PoolTask, event: ParkedWakeEvent | None) -> bool:
         """Remove a conversation from `parked` if it waits for `event`; return whether it was removed."""
-        if task.wait is None or task.wait.event is not event:
-            return False
-        found = self.parked.pop(task.descriptor, None)
-        # Only the thread that has removed a task may change its `wait`. It may have changed before pop().
-        if found is task and task.wait.event is event:
-            return True
-        if found is not None:
-            self.parked[task.descriptor] = found
-        return False
+        with self.lock:  # without it, ready() could remove the task between the check and the removal
+            if (
+                self.parked.get(task.descriptor) is not task
+                or task.wait is None
+                or task.wait.event is not event
+            ):
+                return False
+            del self.parked[task.descriptor]
+        return True

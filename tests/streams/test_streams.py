@@ -1682,3 +1682,32 @@ def test_a_stop_waits_for_calls_and_cleans_up_after_those_that_were_dropped(call
     threading.Timer(0.3, go_on.set).start()
     calls.close()
     assert events == ["returned", "abandoned"]
+
+
+def test_a_client_and_a_wake_up_at_once_queue_the_conversation_once() -> None:
+    """The main thread is told of the client while another thread resumes the conversation."""
+    queue: SimpleQueue[PoolTask] = SimpleQueue()
+    parking = Parking(queue)
+    ours, client = socket.socketpair()
+    main_thread = threading.Thread(target=lambda: parking.ready(ours.fileno()))
+
+    class Parked(dict[int, PoolTask]):
+        def get(self, descriptor: int) -> PoolTask | None:  # type: ignore[override]
+            found = super().get(descriptor)
+            main_thread.start()
+            main_thread.join(0.05)  # it is blocked, or it removes the task
+            return found
+
+    with ours, client:
+        stream: Any = SimpleNamespace(socket=ours)
+        conversation: Any = None
+        task = PoolTask(stream, conversation)
+        event = ParkedPoll(EPOLLONESHOT)
+        listener: Any = InterruptedListener(lambda: None)
+        parking.open(listener)
+        parking.parked = Parked()
+        assert parking.park(task, Wait(Want.PROGRAM, math.inf, event))
+        event.set()
+        main_thread.join()
+        assert queue.get_nowait() is task and queue.empty() and not parking.parked
+        listener.watched.close()
