@@ -104,8 +104,8 @@ class Accounts(ModelProperties):
         # Behind a proxy, `client` was replaced by the address in its headers, and `peer` has the one that was
         # counted.
         address, _ = stream.peer or stream.client
-        self.uncount(address)
         self.live.discard(stream)
+        self.uncount(address)
 
     def uncount(self, client: str) -> None:
         """Subtract one connection from the count of a client address; drop the address when the count is 0."""
@@ -114,6 +114,10 @@ class Accounts(ModelProperties):
                 self.clients[client] -= 1
                 if self.clients[client] <= 0:
                     del self.clients[client]
+
+    def client_addresses(self) -> list[str]:
+        """Return the client address of each open connection."""
+        return [(stream.peer or stream.client)[0] for stream in list(self.live)]
 
     # Limits
 

@@ -116,6 +116,9 @@ class Fork(Processor):
             stop = signal.SIGTERM if self.finishing else signal.SIGHUP
             self.signal_children(signal.SIGQUIT if self.asked_to_abort.raised else stop)
 
+    def client_addresses(self) -> list[str]:
+        return list(self.children.values())
+
     def be_child(self, accepted: Accepted) -> None:
         """Run one conversation, in the child, after closing the parent's sockets and pipes."""
         signal.set_wakeup_fd(-1)

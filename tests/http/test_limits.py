@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import socket
 from pathlib import Path
 
@@ -133,3 +134,27 @@ def test_connections_of_one_client(start: Start, name: str) -> None:
     for sock in socks:
         sock.close()
     server.wait_for_log("connections-per-client")
+
+
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "pool --parking never", "asyncio"])
+def test_a_limit_for_each_client_counts_the_connections_before_a_reload(
+    start: Start, name: str, tmp_path: Path
+) -> None:
+    """Otherwise the end of an old connection would be subtracted, and make room for one too many."""
+    settings = tmp_path / "ewe.toml"
+    settings.write_text("")
+    server = start(name, "--config", str(settings), "--idle", "30s")
+    with server.connect() as one, server.connect() as two:
+        for sock in (one, two):
+            sock.sendall(GET)
+            assert read_response(sock)[0] == 200
+        settings.write_text("connections-per-client = 2\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("configuration was read again")
+
+        def is_refused() -> bool:
+            with server.connect() as third:
+                third.sendall(GET)
+                return read_response(third)[0] == 503
+
+        wait_until(is_refused, 15, server.log)
