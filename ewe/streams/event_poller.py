@@ -143,6 +143,9 @@ class EventPoller:
         watcher.waiting[descriptor] = stream
         try:
             await stream.wait(Want.EITHER, seconds)
+        except Timeout:
+            if not is_ready_now(descriptor):
+                raise
         finally:  # as in readable()
             if descriptor in watcher.waiting:
                 watcher.waiting[descriptor] = None

@@ -167,18 +167,23 @@ class PoolStream(BlockingStream):
         if not self.parks_always:
             return await super().either(descriptor, seconds)
         expires = time.monotonic() + seconds
-        client = poll()
-        client.register(self.socket, POLLIN)
+        client, watched = self.socket.fileno(), poll()
+        watched.register(client, POLLIN)
+        watched.register(descriptor, POLLIN)
         while True:
             parked = ParkedPoll(EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, descriptor, EPOLLIN)
+            timeout = None
             try:
                 await Wait(Want.EITHER, expires, parked)
+            except Timeout as reason:  # perhaps the threads were held up, and an event is due
+                timeout = reason
             finally:
                 parked.close()
-            if client.poll(0):  # receive() will not wait
-                return True
-            if parked.is_set:
-                return False
+            ready = [number for number, _ in watched.poll(0)]
+            if ready or parked.is_set:
+                return client in ready  # then receive() will not wait
+            if timeout is not None:
+                raise timeout
 
     def wake_event(self) -> WakeEvent:
         """Return a new PoolWakeEvent; without parking = always, a BlockingWakeEvent. Raises OSError."""

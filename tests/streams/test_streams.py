@@ -60,6 +60,7 @@ from ewe.streams.blocking import TIMEVAL, BlockingStream, run, set_timeouts
 from ewe.streams.calls import ExecutorCall, ExecutorThreads
 from ewe.streams.descriptor_set import EPOLLIN, EPOLLONESHOT, descriptor_set
 from ewe.streams.event import Clock, EventStream
+from ewe.streams.event_poller import EventPoller
 from ewe.streams.parking import ParkedPoll
 from ewe.streams.poller import HALF_CLOSED_S, BlockingPoller
 from ewe.streams.pool import PoolStream, PoolWakeEvent
@@ -1711,3 +1712,38 @@ def test_a_client_and_a_wake_up_at_once_queue_the_conversation_once() -> None:
         main_thread.join()
         assert queue.get_nowait() is task and queue.empty() and not parking.parked
         listener.watched.close()
+
+
+async def pause(want: Want, seconds: float) -> None:
+    await Wait(want, seconds)
+
+
+def event_either(ours: socket.socket, upstream: int) -> Coroutine[Any, Any, Any]:
+    watcher = SimpleNamespace(waiting={upstream: None})
+    stream: Any = SimpleNamespace(watcher=watcher, wait=pause)
+    return EventPoller(stream).either(upstream, 5)
+
+
+def pool_either(ours: socket.socket, upstream: int) -> Coroutine[Any, Any, Any]:
+    stream = PoolStream(ours, ("192.0.2.1", 5000), ("192.0.2.2", 80), Config(), True)
+    return stream.either(upstream, 5)
+
+
+@pytest.mark.parametrize("either", [event_either, pool_either])
+def test_a_deadline_before_an_event_that_is_due(
+    either: Callable[[socket.socket, int], Coroutine[Any, Any, Any]],
+) -> None:
+    """A process that was held up calls its timers, and looks at the descriptors later."""
+    ours, client = socket.socketpair()
+    upstream, other_end = socket.socketpair()
+    with ours, client, upstream, other_end:
+        silent = either(ours, upstream.fileno())
+        silent.send(None)
+        with pytest.raises(Timeout):
+            silent.throw(Timeout())
+        late = either(ours, upstream.fileno())
+        late.send(None)
+        other_end.sendall(b"late")
+        with pytest.raises(StopIteration) as ended:
+            late.throw(Timeout())
+        assert not ended.value.value  # the upstream, and not the client
