@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from ewe.config.command import page_printer
-from ewe.config.feature_table import STEPS, feature
+from ewe.config.feature_table import ANSWERS, STEPS, feature
 from ewe.config.setting import Key
 from ewe.config.setting_types import MAX_DAYS
 from ewe.config.settings import SETTINGS, groups
@@ -56,6 +56,7 @@ def tables() -> Iterator[str]:
     yield "| key | in | meaning | takes |\n|---|---|---|---|"
     rows = [(key, "site", each) for key, each in SITE.items()]
     rows += [(key, "location", each) for key, each in (*MATCH.items(), *LOCATION.items())]
+    rows += [(key, "location", feature(answer.module).keys[key]) for key, answer in ANSWERS.items()]
     rows += [(key, "both", feature(step.module).keys[key]) for key, step in STEPS.items()]
     for key, where, each in rows:
         yield from rows_of(key, where, each)

@@ -7,7 +7,7 @@ memory of its parent. Only the files of SETTINGS are imported in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -36,11 +36,15 @@ FEATURES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class LocationMiddleware(NamedTuple):
-    """A middleware around the answer of a location: its module, and the key or the setting that asks for it."""
+    """A middleware around the answer of a location: its module, and the key or the setting that asks for it.
+
+    is_log_in: it knows who the visitor is.
+    """
 
     module: str
     key: str = ""
     setting: str = ""
+    is_log_in: bool = False
 
 
 # Asked before the answer; the first in the table is asked first.
@@ -50,7 +54,7 @@ GUARDS = (
     LocationMiddleware("ewe.features.guards.addresses", "deny"),
     LocationMiddleware("ewe.features.guards.addresses", "allow"),
     LocationMiddleware("ewe.features.guards.request_rate", "requests-per-second"),
-    LocationMiddleware("ewe.features.guards.auth", "auth"),
+    LocationMiddleware("ewe.features.guards.auth", "auth", is_log_in=True),
 )
 # They change the response; the first in the table gets it first.
 FILTERS = (
@@ -96,10 +100,25 @@ GATEWAYS = {
     "http": LocationGateway("ewe.features.proxy", "url"),
     "https": LocationGateway("ewe.features.proxy", "url"),
 }
-# Keys of a location that name the handler by themselves
-ANSWERS = {"webdav": "ewe.features.webdav", "engines": "ewe.features.engines"}
-# The module of each key of [[site]] and [[site.location]]
-MODULE_OF_KEY = ANSWERS | {key: step.module for key, step in STEPS.items()}
+
+
+class LocationAnswer(NamedTuple):
+    """A key of a location that names its handler by itself. beside: the keys of a location that may be beside it.
+
+    A handler beside `root` answers with files of the document root.
+    """
+
+    module: str
+    beside: Sequence[str] = ()
+
+
+ANSWERS = {
+    "webdav": LocationAnswer("ewe.features.webdav", ("alias", "root", "index")),
+    "engines": LocationAnswer("ewe.features.engines"),
+}
+# The module of each key of [[site]] and [[site.location]] that a feature has declared
+MODULE_OF_KEY = {key: answer.module for key, answer in ANSWERS.items()}
+MODULE_OF_KEY |= {key: step.module for key, step in STEPS.items()}
 # The files in which features declare their settings (ewe.config.setting), in the order of the documentation.
 # Each has a tuple SETTINGS, and imports only kinds of values. All of them are imported with Config. Every
 # process that ewe forks has them in memory, and so has a command that serves nothing.
@@ -221,4 +240,4 @@ def module_names() -> list[str]:
     found = [module for module, _ in FEATURES]
     found += [step.module for step in (*GUARDS, *FILTERS)]
     found += [kind.module for kind in GATEWAYS.values()]
-    return list(dict.fromkeys([*found, *ANSWERS.values(), *SERVER.values()]))
+    return list(dict.fromkeys([*found, *MODULE_OF_KEY.values(), *SERVER.values()]))

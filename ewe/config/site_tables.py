@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ewe.config.feature_table import GATEWAYS, STEPS
+from ewe.config.feature_table import ANSWERS, GATEWAYS, STEPS, feature
 from ewe.config.messages import ConfigError, Reason, quoted, unknown_key
 from ewe.config.patterns import is_explosive
 from ewe.config.setting import Key, Setting, SourcedValue
-from ewe.config.setting_types import FILE_NAMES, SIZE, Kind, list_of, matching, parse_address
-from ewe.config.table_kinds import TableKind
+from ewe.config.setting_types import FILE_NAMES, Kind, list_of, matching, parse_address
 
 Settings = Mapping[str, Setting[Any]]
 
@@ -212,18 +211,13 @@ def _gateway(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
-def _flag(raw: object) -> bool:
-    """Return true or false. Raises ValueError for any other value."""
-    if not isinstance(raw, bool):
-        raise ValueError(raw)
-    return raw
-
-
 HOST_NAME = matching(
     "NAME", "the name of a host", r"(?:\*\.)?[0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\]"
 )
 LOCAL_PATH = matching("PATH", "a path", r"/[^\x00-\x1f\x7f]*")
 DIRECTORY = r"[^\x00-\x1f\x7f]+"
+# What follows the kind in a value of `gateway`, by what the value names (LocationGateway)
+FORMS = {"": "", "address": ":ADDRESS", "application": ":MODULE:APP", "url": "://ADDRESS"}
 COVERS = "which paths the location covers: one of the three"
 MATCH: dict[str, Key] = {
     "prefix": Key(Kind("PATH", "the beginning of a path, such as /blog/", _exact_path), COVERS),
@@ -258,34 +252,21 @@ LOCATION: dict[str, Key] = {
     "programs": Key(list_of("EXTENSIONS", 'extensions of files, such as [".cgi"]',
                             matching("EXTENSION", "an extension", r"\.[\w-]+").read, lone=True, least=1),
                     "files with these extensions are programs, which the gateway runs; by default cgi"),
-    "gateway": Key(Kind("GATEWAY", "cgi, xswitch, libcgi, fastcgi:ADDRESS, scgi:ADDRESS, uwsgi:ADDRESS,"
-                        " wsgi:MODULE:APP, asgi:MODULE:APP or http://ADDRESS", _gateway), "what answers everything"
-                   " below the location, or its programs"),
-    "webdav": Key(TableKind('true, or { write = false, max-size = "100m" }', {
-                      "write": Key(Kind("yes|no", "true or false", _flag), "clients may write; absent: true"),
-                      "max-size": Key(SIZE, "the largest file that a client may write"),
-                  }, defaults={"write": True}, short=lambda raw: {} if raw is True else raw),
-                  "clients may list, read and write the files below the location (WebDAV, class 1): the site's, or"
-                  " those of root or alias"),
-    "engines": Key(TableKind('true, or { administrators = ["root"] }', {
-                       "administrators": Key(list_of("NAMES", 'names of visitors, such as ["root"]',
-                                                     matching("NAME", "a name", r"[^\x00-\x1f\x7f:]+").read),
-                                             "visitors who reach the engines of all users; absent: root"),
-                   }, defaults={"administrators": ("root",)}, short=lambda raw: {} if raw is True else raw),
-                   "the page on which a visitor sees, restarts and drains the engines of X-Switch that run as the"
-                   " account of the same name; needs auth"),
+    "gateway": Key(Kind("GATEWAY", ", ".join(kind + FORMS[each.names] for kind, each in GATEWAYS.items()),
+                        _gateway), "what answers everything below the location, or its programs"),
 }  # fmt: skip
-# Keys that say where a request leads: a location has one at most. Each with the keys of LOCATION that may stand
-# beside it
-EXCLUSIVE_KEYS = {
+# Keys that say where a request leads: a location has one at most. Each with the keys that may stand beside it
+EXCLUSIVE_KEYS: dict[str, set[str]] = {
     "redirect": {"status"},
     "status": {"redirect"},
-    "rewrite": set[str](),
-    "alias": {"index", "programs", "gateway", "try", "webdav"},
-    "root": {"index", "programs", "gateway", "try", "webdav"},
-    "webdav": {"alias", "root", "index"},
-    "engines": set[str](),
+    "rewrite": set(),
+    "alias": {"index", "programs", "gateway", "try"},
+    "root": {"index", "programs", "gateway", "try"},
 }
+for _key, _answer in ANSWERS.items():
+    for _other in EXCLUSIVE_KEYS.keys() & _answer.beside:
+        EXCLUSIVE_KEYS[_other].add(_key)
+    EXCLUSIVE_KEYS[_key] = set(_answer.beside)
 
 
 def read_sites(raw: object, origin: str, settings: Settings) -> tuple[SiteTable, ...]:
@@ -370,13 +351,16 @@ def read_location(table: SourcedTable, settings: Settings) -> LocationTable:
     location = LocationTable(table.origin, table.lines, kind=kind)
     location.match_value = MATCH[kind].kind.read_at(location.label_of(kind), table[kind])
     allowed = {key: setting for key, setting in settings.items() if setting.scope == "location"}
-    for key, _ in read_known_keys(location, table, LOCATION, allowed):
-        if key in settings:
+    for key, raw in read_known_keys(location, table, LOCATION, allowed):
+        if key in ANSWERS:
+            declared = feature(ANSWERS[key].module).keys[key]
+            location.values[key] = declared.kind.read_at(location.label_of(key), raw)
+        elif key in settings:
             raise ConfigError(
                 f"{table.origin_of(key)}: {key} is no setting of a location: set it in [[site]] or above"
             )
-        if key != kind:
-            known = (*MATCH, *LOCATION, *STEPS, *allowed)
+        elif key != kind:
+            known = (*MATCH, *LOCATION, *ANSWERS, *STEPS, *allowed)
             at = table.origin_of(key)
             raise misplaced(at, key) or unknown_key(f"{at}:", key, known, table="[[site.location]]")
     check_location(location)
@@ -387,7 +371,7 @@ def misplaced(origin: str, key: str) -> ConfigError | None:
     """Return the error for a key that belongs into another table; None if no table has it."""
     if key in STEPS:
         where = "[[site]] and of [[site.location]]"
-    elif key in MATCH or key in LOCATION:
+    elif key in MATCH or key in LOCATION or key in ANSWERS:
         where = "[[site.location]]"
     elif key in SITE or key == "location":
         where = "[[site]]"
@@ -423,17 +407,20 @@ def read_known_keys(
 def check_location(location: LocationTable) -> None:
     """Raise ConfigError for keys that contradict each other."""
     values = location.values
-    for lead, allowed_beside in EXCLUSIVE_KEYS.items():
-        others = [key for key in LOCATION if key in values and key not in (lead, *allowed_beside)]
-        if lead in values and others:
-            raise ConfigError(f"{location.label_of(others[0])} and {lead} lead to different places: keep one")
+    for exclusive, allowed_beside in EXCLUSIVE_KEYS.items():
+        keys = (key for key in (*LOCATION, *ANSWERS) if key in values)
+        others = [key for key in keys if key not in (exclusive, *allowed_beside)]
+        if exclusive in values and others:
+            raise ConfigError(
+                f"{location.label_of(others[0])} and {exclusive} lead to different places: keep one"
+            )
     if "redirect" in values and values.get("status", 302) not in REDIRECTS:
         raise ConfigError(f"{location.label_of('status')} {values['status']}: expected {in_words(REDIRECTS)}")
     if values.get("status") in REDIRECTS and "redirect" not in values:
         raise ConfigError(
             f"{location.label_of('status')} {values['status']} needs redirect, which says where to"
         )
-    for key in ("webdav", "engines"):
+    for key in ANSWERS:
         if key in values and location.kind != "prefix":
             raise ConfigError(f"{location.label_of(key)} answers below a prefix, not for a {location.kind}")
     if "gateway" in values:
@@ -484,8 +471,10 @@ def passes_all_on(locations: Sequence[LocationTable]) -> bool:
 def uses_document_root(location: LocationTable) -> bool:
     """Return whether a location answers with files, or runs programs, below the site's document root."""
     keys = location.values.keys()
-    if keys & {"redirect", "status", "rewrite", "alias", "root", "engines"}:
+    if keys & {"redirect", "status", "rewrite", "alias", "root"}:
         return False
+    if answers := keys & ANSWERS.keys():
+        return any("root" in ANSWERS[key].beside for key in answers)
     if "gateway" not in keys or keys & {"programs", "try"}:
         return True
     kind = parse_gateway(location.values["gateway"][0]).kind

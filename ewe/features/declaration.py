@@ -36,10 +36,13 @@ PARTS_OF_MOUNTED = ("make", "protected", "needs", "notes")
 class StepKey(Key):
     """A key of [[site]] and [[site.location]] that puts a middleware around the handlers of a location."""
 
-    def __init__(self, kind: Kind[T], help: str, make: Callable[[T], Middleware]) -> None:
-        """make: return the middleware for a value that `kind` has read. It raises ValueError, OSError."""
+    def __init__(self, kind: Kind[T], help: str, make: Callable[[T], Middleware], secret: str = "") -> None:
+        """make: return the middleware for a value that `kind` has read. It raises ValueError, OSError.
+
+        secret: the key, in the table of the value, that names a file which no site may send.
+        """
         super().__init__(kind, help)
-        self.make = make
+        self.make, self.secret = make, secret
 
     def middleware(self, label: str, raw: object) -> Middleware:
         """Return the middleware for a value in a settings file. label: how an error begins. Raises ConfigError."""
@@ -178,7 +181,7 @@ class Feature:
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
         around: Callable[[Plan, Config], Middleware] | None = None,
         server: Callable[[HasProxies], Middleware] | None = None,
-        keys: Mapping[str, StepKey] | None = None,
+        keys: Mapping[str, Key] | None = None,
         gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None,
         answer: Callable[[LocationPlan], Handler] | None = None,
         make: Callable[[Config, str], Handler] | None = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ewe.config.feature_table import FILTERS, GUARDS, LocationMiddleware, feature, is_on
+from ewe.config.feature_table import FILTERS, GUARDS, STEPS, LocationMiddleware, feature, is_on
 from ewe.config.setting_types import parse_variable
 from ewe.features.plan import Plan
 from ewe.sites.routes import FeatureChain, Location, SiteRoutes, UnguardedSite, Variables
@@ -71,7 +71,8 @@ class SiteBuilder:
         else:
             from ewe.sites.locations import LocationBuilder
 
-            builder = LocationBuilder(self, table, config, is_guarded="auth" in guard_keys)
+            has_log_in = any(STEPS[key].is_log_in for key in guard_keys)
+            builder = LocationBuilder(self, table, config, is_guarded=has_log_in)
             match, inner = builder.match, builder.handler()
         location = Location(match, inner, guards, filters, self.unguarded_site)
         location.guard_keys, location.filter_keys = guard_keys, filter_keys

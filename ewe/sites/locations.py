@@ -3,7 +3,7 @@
 LocationBuilder looks at the keys of the location in this order:
 
     redirect, status, rewrite    one rule of rules.py answers; the location has no files
-    webdav, engines              the handler of the feature that has this key answers
+    a key of ANSWERS             the handler of the feature that has declared this key answers
     try                          a rule that chooses a path, before the handlers below answer
     gateway                      a program or an upstream: for every request, or with `programs` for these files
     alias                        the files of another directory
@@ -121,9 +121,9 @@ class LocationBuilder:
             return FixedStatus(values["status"])
         if "rewrite" in values:
             return Rewrite(match, Template(values["rewrite"], self.label_of("rewrite"), pattern))
-        for key, module in ANSWERS.items():
+        for key, declared in ANSWERS.items():
             if key in values:
-                answer: Handler = feature(module).answer(self)
+                answer: Handler = feature(declared.module).answer(self)
                 return First([answer])
         handlers: list[Handler] = [self.try_handler(values["try"])] if "try" in values else []
         handlers += [self.site.with_variables(each, self.config) for each in self.program_handlers()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ewe.config.feature_table import STEPS, feature
 from ewe.features.plan import ServerPlan
 from ewe.gateway.protected_sources import ProtectedSources
 from ewe.http.virtual_hosts import Host, VirtualHosts
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 
 
 def secrets_of(config: Config) -> Iterator[str]:
-    """Yield the files that no site may send: the settings file, TLS keys, and password files."""
+    """Yield the files that no site may send: the settings file, TLS keys, and the secrets of middlewares."""
     files: list[object] = [config.file]
     for table, site_config in zip(config.sites, config.each_site(), strict=False):
         files += [site_config.tls_cert, site_config.tls_key]
         # `steps` has the keys of a table that have a middleware, such as auth = { file = "users.htpasswd" }
-        steps = [table.steps, *(location.steps for location in table.locations)]
-        files += [each["auth"].get("file", "") for each in steps if isinstance(each.get("auth"), dict)]
+        for each in (table, *table.locations):
+            for key, value in each.steps.items():
+                secret = feature(STEPS[key].module).keys[key].secret
+                files += [value.get(secret)] if secret and isinstance(value, dict) else []
     yield from (os.path.abspath(each) for each in files if each and isinstance(each, str))
 
 

@@ -20,7 +20,7 @@ from support.wire import read_response
 
 import ewe
 from ewe import logger
-from ewe.config.feature_table import SETTINGS
+from ewe.config.feature_table import ANSWERS, SETTINGS, STEPS
 from ewe.config.settings import Config
 from ewe.conversation import converse
 from ewe.server.processor_factory import open_logs
@@ -140,6 +140,16 @@ def names(source: str) -> Iterator[str]:
         yield from (module for text in named for module in MODULE.findall(text))
 
 
+# The keys of the tables that a feature declares. Three of them are fields of HTTP, or a word of ASGI, too.
+FEATURE_KEYS = {*STEPS, *ANSWERS} - {"cache-control", "expires", "headers"}
+
+
+def keys_in(source: str) -> set[str]:
+    """Return the keys of FEATURE_KEYS that a source has as a string."""
+    nodes = ast.walk(ast.parse(source))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and node.value in FEATURE_KEYS}
+
+
 def features_in(source: str) -> set[str]:
     """Return the features, and the rooms of APART, whose modules a source names."""
     found = set()
@@ -158,8 +168,10 @@ def test_no_core_file_names_a_feature() -> None:
         name = path.relative_to(SOURCE).as_posix()
         if name.split("/")[0] in ("features", *APART) or name == "config/feature_table.py":
             continue
-        if features := features_in(path.read_text(encoding="utf-8")):
+        source = path.read_text(encoding="utf-8")
+        if features := features_in(source) | keys_in(source):
             found[name] = features
+    assert found.pop("log_files.py") == {"auth"}  # a facility of syslog, RFC 5424
     assert not found, "only ewe.config.feature_table names features"
 
 
@@ -180,6 +192,11 @@ def test_no_core_file_names_a_feature() -> None:
 )
 def test_each_way_to_name_a_feature_is_found(source: str, feature: str) -> None:
     assert features_in(source) == ({feature} if feature else set())
+
+
+def test_a_key_of_a_feature_is_found() -> None:
+    assert keys_in("for key in ('webdav', 'index'):\n    x = 'auth'") == {"webdav", "auth"}
+    assert not keys_in("def webdav():\n    'Read the keys webdav and auth.'")
 
 
 def every_module_loaded(program: str, *arguments: str) -> set[str]:

@@ -12,6 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError
+from ewe.config.setting import Key
+from ewe.config.setting_types import list_of, matching
+from ewe.config.table_kinds import TableKind
 from ewe.features.declaration import Feature
 from ewe.features.users_settings import USERDIR
 
@@ -41,4 +44,19 @@ def answer(location: LocationPlan) -> Handler:
     return EnginesPage(location.prefix, administrators, switch.connections, location.config.names)
 
 
-FEATURE = Feature("engines", answer=answer, late=("ewe.features.engines.feature",))
+ADMINISTRATORS = list_of(
+    "NAMES", 'names of visitors, such as ["root"]', matching("NAME", "a name", r"[^\x00-\x1f\x7f:]+").read
+)
+KIND = TableKind(
+    'true, or { administrators = ["root"] }',
+    {"administrators": Key(ADMINISTRATORS, "visitors who reach the engines of all users; absent: root")},
+    defaults={"administrators": ("root",)},
+    short=lambda raw: {} if raw is True else raw,
+)
+MEANING = (
+    "the page on which a visitor sees, restarts and drains the engines of X-Switch that run as the account of the"
+    " same name; needs auth"
+)
+FEATURE = Feature(
+    "engines", keys={"engines": Key(KIND, MEANING)}, answer=answer, late=("ewe.features.engines.feature",)
+)

@@ -262,7 +262,7 @@ def start_warnings(config: Config, public_url: str) -> Iterator[str]:
 MEANING = "who may: a log-in with name and password"
 FEATURE = Feature(
     "auth",
-    keys={"auth": StepKey(AUTH, MEANING, Auth.from_table)},
+    keys={"auth": StepKey(AUTH, MEANING, Auth.from_table, secret="file")},
     start_warnings=start_warnings,
     late=("ewe.features.guards.auth_command", "ewe.features.guards.htpasswd"),
 )

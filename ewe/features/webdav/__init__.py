@@ -12,6 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ewe.config.messages import ConfigError, quoted
+from ewe.config.setting import Key
+from ewe.config.setting_types import SIZE, Kind
+from ewe.config.table_kinds import TableKind
 from ewe.features.base import Handler
 from ewe.features.declaration import Feature
 
@@ -59,6 +62,31 @@ def start_warnings(config: Config, public_url: str) -> Iterator[str]:
                 )
 
 
+def _flag(raw: object) -> bool:
+    """Return true or false. Raises ValueError for any other value."""
+    if not isinstance(raw, bool):
+        raise ValueError(raw)
+    return raw
+
+
+OPTIONS = {
+    "write": Key(Kind("yes|no", "true or false", _flag), "clients may write; absent: true"),
+    "max-size": Key(SIZE, "the largest file that a client may write"),
+}
+KIND = TableKind(
+    'true, or { write = false, max-size = "100m" }',
+    OPTIONS,
+    defaults={"write": True},
+    short=lambda raw: {} if raw is True else raw,
+)
+MEANING = (
+    "clients may list, read and write the files below the location (WebDAV, class 1): the site's, or those of root"
+    " or alias"
+)
 FEATURE = Feature(
-    "webdav", answer=answer, start_warnings=start_warnings, late=("ewe.features.webdav.feature",)
+    "webdav",
+    keys={"webdav": Key(KIND, MEANING)},
+    answer=answer,
+    start_warnings=start_warnings,
+    late=("ewe.features.webdav.feature",),
 )
