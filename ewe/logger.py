@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 from ewe.http.dates import MONTHS
 from ewe.http.messages import Request, RequestCache, Response
@@ -229,17 +230,17 @@ OF_REQUEST: dict[str, Callable[[Request], str]] = {
 }
 USER = OF_REQUEST["u"]
 OF_EXCHANGE: dict[str, Getter] = {
-    "h": lambda exchange: exchange.client,
-    "a": lambda exchange: exchange.client,
+    "h": attrgetter("client"),
+    "a": attrgetter("client"),
     "t": lambda exchange: timestamp(),
-    "s": lambda exchange: exchange.response.status,
+    "s": attrgetter("response.status"),
     "b": lambda exchange: exchange.sent or "-",
-    "B": lambda exchange: exchange.sent,
-    "D": lambda exchange: exchange.micros,
+    "B": attrgetter("sent"),
+    "D": attrgetter("micros"),
     "T": lambda exchange: exchange.micros // 1_000_000,
     "p": lambda exchange: exchange.server[1],
     "P": lambda exchange: os.getpid(),
-    "X": lambda exchange: exchange.ending,
+    "X": attrgetter("ending"),
 }
 NOTES = {"model": "-", "worker": "0"}  # for %{model}n and %{worker}n, until name_worker() is called
 DIRECTIVE = re.compile(r"%(?:[<>])?(?:\{([^}]*)\})?([a-zA-Z%])")

@@ -101,7 +101,7 @@ expires = "1h"
 # each field.
 @pytest.mark.parametrize(
     "tables, logged, most_calls, most_files",
-    [("", False, 10, 5), ("", True, 20, 7), (WITH_FILTERS, False, 14, 7), (WITH_FILTERS, True, 24, 9)],
+    [("", False, 10, 5), ("", True, 18, 7), (WITH_FILTERS, False, 14, 7), (WITH_FILTERS, True, 22, 9)],
 )
 def test_a_warm_request_for_a_file_makes_few_calls(
     logs: Callable[[Config], None],
