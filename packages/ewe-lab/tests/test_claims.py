@@ -123,6 +123,13 @@ def test_a_finding_that_says_less_replaces_nothing(before: Results, after: Resul
     assert all("“holds” of 2026-01-01 stays" in sentence for sentence in said)
 
 
+def test_no_verdict_says_less_than_not_testable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHECKS, "L-T1", lambda table: Finding(NOT_TESTABLE, "It may be chance."))
+    kept, said = kept_after(run_of(quick=True), run_of(NEW, foreign=BUSY))
+    assert said == ["L-T1: “not testable” of 2026-01-01 stays, and not “no verdict” of 2026-02-02"]
+    assert kept.findings["L-T1"].sentence == "It may be chance."
+
+
 def test_a_run_that_is_judged_again_keeps_no_earlier_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules have changed. The report says which code was measured, and the page still does."""
     kept, _ = kept_after(run_of(facts={"code": "0.1 abc"}))

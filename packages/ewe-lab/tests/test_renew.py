@@ -163,8 +163,16 @@ def test_the_figures_of_a_measurement_share_its_samples_in_the_file(tmp_path: Pa
     """They are lines of a printed table, or settings of one server."""
     measured, other = ([Sample("locust", 1.0, replies=replies, requests=5)] for replies in (3, 4))
     cells = [
-        Cell("fork", "as printed", samples=list(measured)),
-        Cell("fork", "as printed: errors", value="lost", samples=list(measured), line="errors"),
+        Cell("fork", "as printed", samples=list(measured), command="ewe -f", load="5 users"),
+        Cell(
+            "fork",
+            "as printed: errors",
+            value="lost",
+            samples=list(measured),
+            command="ewe -f",
+            load="5 users",
+        ),
+        Cell("fork", "as printed: time", samples=list(measured), command="ewe -f"),  # of another load
         Cell("fork", "as printed: replies", value="replies", samples=list(other), line="replies"),
         Cell("fork", "as printed: connections", failure="it did not start", line="connections"),
         Cell("fork", "recovery", value="extra.millis", samples=list(measured)),
@@ -174,7 +182,7 @@ def test_the_figures_of_a_measurement_share_its_samples_in_the_file(tmp_path: Pa
     ]
     run = Results("2026-05-05T12:00:00+00:00", "ewe-lab", {}, [ExperimentTable("E-T3", cells=cells)])
     path = kept_reports.write(run, run.tables[0], tmp_path, CODE)
-    assert path.read_text().count('"samples"') == 3
+    assert [path.read_text().count(each) for each in ('"samples"', "ewe -f", "5 users")] == [5, 2, 1]
     [table] = lab_results.load(path).tables
     assert table.cells == cells == run.tables[0].cells
     path.write_text(path.read_text().replace('"samples_of":0', '"samples_of":99'))

@@ -369,13 +369,16 @@ def load(path: Path) -> Results:
 
 
 def restore_samples(cells: Sequence[Cell]) -> None:
-    """Give a cell the samples that a kept report has once, in another cell. Raises IndexError for a missing cell.
+    """Give a cell what a kept report has once, in another cell: the samples of a measurement, its command and load.
 
-    kept_reports.without_repeated_samples() has left them out.
+    kept_reports.without_repeated_samples() has left them out; reports of earlier versions have the command and the
+    load in each cell. Raises IndexError for a missing cell.
     """
     for cell in cells:
         if cell.samples_of is not None:
-            cell.samples = list(cells[cell.samples_of].samples)
+            first = cells[cell.samples_of]
+            cell.samples = list(first.samples)
+            cell.command, cell.load = cell.command or first.command, cell.load or first.load
             cell.samples_of = None
 
 

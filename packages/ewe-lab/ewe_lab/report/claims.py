@@ -100,11 +100,14 @@ class KeptFinding:
     def rank(self) -> tuple[int, float]:
         """The rank, as a pair to compare: of two findings the one with the greater rank is kept.
 
-        First 2 for a verdict of a full run, 1 of a quick one, 0 for no verdict; then the time of the run.
+        First 3 for a verdict of a full run, 2 of a quick one, 1 for "not testable", 0 for no verdict; then the
+        time of the run.
         """
-        if self.word not in verdicts.JUDGED:
-            return 0, seconds_since_1970(self.started)
-        return 1 if self.quick else 2, seconds_since_1970(self.started)
+        if self.word in verdicts.JUDGED:
+            value = 2 if self.quick else 3
+        else:
+            value = int(self.word == verdicts.NOT_TESTABLE)
+        return value, seconds_since_1970(self.started)
 
 
 @dataclass

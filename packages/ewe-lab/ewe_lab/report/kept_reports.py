@@ -53,17 +53,19 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
 
 
 def without_repeated_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells without the samples that an earlier cell of the same server has, too.
+    """Return the cells without the samples, the command and the load that an earlier cell of the server has, too.
 
     One measurement may give several figures, such as its rate and its errors. Each is a cell, and all of them have
     the same samples. The file has these once, in the first cell, and results.load() gives them to the others again.
     """
-    indexes: dict[tuple[str, str], int] = {}  # of the first cell, by its server and its samples
+    indexes: dict[tuple[str, ...], int] = {}  # of the first cell, by its server and what the others repeat
     kept_cells = []
     for index, cell in enumerate(cells):
-        first = indexes.setdefault((cell.server, json.dumps(small(cell.samples))), index)
-        is_repeated = cell.samples and first != index
-        kept_cells.append(replace(cell, samples=[], samples_of=first) if is_repeated else cell)
+        samples = json.dumps(small(cell.samples))
+        first = indexes.setdefault((cell.server, cell.command, cell.load, samples), index)
+        if cell.samples and first != index:
+            cell = replace(cell, samples=[], command="", load="", samples_of=first)
+        kept_cells.append(cell)
     return kept_cells
 
 
