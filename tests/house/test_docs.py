@@ -56,6 +56,17 @@ def test_links_lead_somewhere() -> None:
     assert not found, "\n".join(found)
 
 
+def test_docs_contains_no_picture_that_its_pages_lack() -> None:
+    """The wheel of the server contains docs/. Pictures of README.md alone are in share/pictures."""
+    shown = {
+        name
+        for page in PAGES
+        if page.startswith("docs/")
+        for name in re.findall(r"\]\((\S+?)\)", prose(page))
+    }
+    assert {path.name for path in (ROOT / "docs").iterdir() if path.suffix != ".md"} <= shown
+
+
 def test_files_are_there() -> None:
     """A file of the source that a page names, as in `ewe/site.py`, exists."""
     tops = "ewe|ewe_[a-z]+|packages|tests|docs|htdocs|cgi-bin"
