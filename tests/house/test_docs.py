@@ -83,6 +83,13 @@ def test_docs_contains_no_picture_that_its_pages_lack() -> None:
     assert {path.name for path in (ROOT / "docs").iterdir() if path.suffix != ".md"} <= shown
 
 
+def test_each_word_of_the_glossary_has_a_source() -> None:
+    """The third column names a document, a manual page, a program, or "ours"."""
+    rows = [line.split(" |") for line in prose("docs/glossary.md").splitlines() if line.startswith("| ")]
+    assert len(rows) > 100 and {len(row) for row in rows} == {5}
+    assert not [row[0] for row in rows if not row[2].strip()]
+
+
 def test_files_are_there() -> None:
     """A file of the source that a page names, as in `ewe/site.py`, exists."""
     tops = "ewe|ewe_[a-z]+|packages|tests|docs|htdocs|cgi-bin"
