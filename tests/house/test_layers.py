@@ -203,6 +203,18 @@ def test_a_model_is_given_its_conversations() -> None:
     assert importing == {"ewe.processors.former"}
 
 
+def test_a_model_knows_no_protocol_of_the_connections() -> None:
+    """The conversations and the server know TLS, PROXY headers, sites, and the kinds of applications."""
+    unknown = re.compile(r"\b(tls|ssl|proxy.protocol|sites|asgi|wsgi)(?![a-z])", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {name[0]}"
+        for module, path in SOURCES.items()
+        if room_of(module) == "ewe.processors"
+        for name in unknown.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_no_files_import_each_other() -> None:
     """The files of the server and of the houses. An import for types alone counts, too."""
     arrows = {
