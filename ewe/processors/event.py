@@ -122,11 +122,11 @@ class Event(Processor):
             self.loop.close()
 
     def start_conversations(self) -> str:
-        """Start the ASGI applications on the loop; return why one cannot start, or ""."""
+        """Start the applications on the loop; return why one cannot start, or ""."""
         return self.conversations.start(self.asked_to_finish, self.loop.run_until_complete)
 
     def stop_conversations(self) -> None:
-        """Stop the ASGI applications on the loop; do nothing if it is closed."""
+        """Stop the applications on the loop; do nothing if it is closed."""
         # serve() calls this before it closes the loop. The server calls it as well, in case serve() did not run.
         if not self.loop.is_closed():
             self.conversations.stop(self.asked_to_abort, run=self.run_at_the_end)

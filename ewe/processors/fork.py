@@ -136,7 +136,7 @@ class Fork(Processor):
             self.stop_conversations()
 
     def start_conversations(self) -> str:
-        """Start nothing: a child does not inherit the thread of the ASGI applications, and starts its own."""
+        """Start nothing: a child does not inherit the thread of the applications, and starts its own."""
         return ""
 
     def reap(self) -> None:

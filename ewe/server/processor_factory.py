@@ -18,8 +18,8 @@ from ewe.config.linux import needs_linux
 from ewe.config.messages import ConfigError
 from ewe.conversations import Conversations
 from ewe.processors.base import Processor, model_named
-from ewe.processors.policies import is_scheduled, with_policies
 from ewe.server.access import closed_python
+from ewe.server.policies import is_scheduled, with_policies
 from ewe.sites import make_site
 from ewe.streams import descriptors, systemd
 from ewe.streams.listener import StartError, socket_names

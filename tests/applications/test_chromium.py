@@ -1,4 +1,4 @@
-"""A browser: pictures over six connections, seeking in a recording, EventSource, an upload of 3 MB.
+"""A browser: pictures over six connections, seeking in a recording, EventSource, an upload of 3 MB; narrow pages.
 
 The page does one thing after the other and posts what it found to a program, which writes it into a file.
 
@@ -21,7 +21,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from support.server import MODELS, Start, wait_until
+from support.server import MODELS, ROOT, Server, Start, wait_until
+
+from ewe.config.feature_table import MANUAL
 
 ALL = bool(os.environ.get("EWE_TEST_APPLICATIONS"))
 SOME = [model for model in MODELS if model != "serial"] if ALL else ["pool", "asyncio"]
@@ -80,6 +82,25 @@ body = sys.stdin.buffer.read(int(os.environ["CONTENT_LENGTH"]))
 print("Content-Type: application/json\\n")
 print(json.dumps({"bytes": body.count(b"\\xc3"), "type": os.environ["CONTENT_TYPE"].partition(";")[0]}))
 """
+WIDTHS = """<!DOCTYPE html><meta charset="utf-8"><title>waits</title><body><script>
+const found = {};
+async function all() {
+  for (const name of NAMES) {
+    const frame = document.createElement("iframe");
+    frame.width = 390;
+    frame.height = 844;
+    const loaded = new Promise(yes => frame.addEventListener("load", yes, {once: true}));
+    frame.src = "/docs/" + name;
+    document.body.append(frame);
+    await loaded;
+    const {scrollWidth, clientWidth} = frame.contentDocument.documentElement;
+    found[name] = {heading: frame.contentDocument.querySelector("h1").textContent, over: scrollWidth - clientWidth};
+    frame.remove();
+  }
+}
+all().catch(error => { found.error = String(error); }).then(
+  () => fetch("/cgi-bin/done.py", {method: "POST", body: JSON.stringify(found)}));
+</script>"""
 DONE = """import os, sys
 with open("FOUND.part", "w") as file:
     file.write(sys.stdin.read())
@@ -115,6 +136,13 @@ def chromium(profile: Path, url: str) -> Iterator[None]:
             browser.wait()
 
 
+def write_script(server: Server, name: str, text: str) -> None:
+    """Write a CGI program in Python."""
+    script = server.cgi / f"{name}.py"
+    script.write_text(f"#!{sys.executable}\n{text}")
+    script.chmod(0o755)
+
+
 @pytest.mark.starts_processes
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("model", SOME)
@@ -133,9 +161,7 @@ def test_a_page_in_chromium(start: Start, tmp_path: Path, model: str) -> None:
         recording.setframerate(44_100)
         recording.writeframes(bytes(240 * 44_100 * 4))
     for name, text in (("events", EVENTS), ("upload", UPLOAD), ("done", DONE.replace("FOUND", str(found)))):
-        script = server.cgi / f"{name}.py"
-        script.write_text(f"#!{sys.executable}\n{text}")
-        script.chmod(0o755)
+        write_script(server, name, text)
 
     with chromium(tmp_path / "profile", f"{server.url}page.html"):
         wait_until(found.exists, 60, lambda: (tmp_path / "chromium.log").read_text() + server.log())
@@ -152,3 +178,21 @@ def test_a_page_in_chromium(start: Start, tmp_path: Path, model: str) -> None:
     parts = re.findall(r'"GET /recording\.wav HTTP/1\.1" (\d+)', server.access_file.read_text())
     assert parts.count("206") >= 2 and set(parts) <= {"206", "304"}, parts
     assert "Traceback" not in server.log()
+
+
+@pytest.mark.starts_processes
+@pytest.mark.timeout(120)
+@pytest.mark.needs("Chromium")
+def test_no_page_of_the_manual_is_wider_than_a_phone(start: Start, tmp_path: Path) -> None:
+    """A window of 390 px shows each page of docs/ whole: only tables and code scroll to the side."""
+    server = start("pool", "--mount", MANUAL)
+    names = [*sorted(path.name for path in (ROOT / "docs").glob("*.md")), "README.md?print"]
+    (server.root / "page.html").write_text(WIDTHS.replace("NAMES", json.dumps(names)))
+    found = tmp_path / "found.json"
+    write_script(server, "done", DONE.replace("FOUND", str(found)))
+    with chromium(tmp_path / "profile", f"{server.url}page.html"):
+        wait_until(found.exists, 60, lambda: (tmp_path / "chromium.log").read_text() + server.log())
+    pages = json.loads(found.read_text())
+    assert pages.keys() == set(names), pages
+    assert all(page["heading"] for page in pages.values())
+    assert not {name: page["over"] for name, page in pages.items() if page["over"] > 0}

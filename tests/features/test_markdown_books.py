@@ -543,7 +543,7 @@ def test_the_manual_of_the_sample_site(start: Start, model: str) -> None:
         assert '<a href="/docs/">' in client.get("/").text
         contents = client.get("docs")
         assert str(contents.url).endswith("/docs/README.md") and "<header" in contents.text
-        assert client.get("docs/models.svg").headers["content-type"].startswith("image/svg+xml")
+        assert client.get("docs/gateways.svg").headers["content-type"].startswith("image/svg+xml")
         assert '<a href="./sites.md">' in client.get("docs/running.md?q=sites").text
         assert client.get("docs/none").status_code == client.get("docs/.git").status_code == 404
         assert client.post("docs/README.md").status_code == 405

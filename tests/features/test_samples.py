@@ -61,7 +61,7 @@ def test_the_welcome_page_fits_every_start() -> None:
         assert f"<dt><code>ewe {flag}</code></dt>" in page, model
 
 
-@pytest.mark.parametrize("file", ["htdocs/index.html", "docs/models.svg"])
+@pytest.mark.parametrize("file", ["htdocs/index.html", "share/pictures/models.svg"])
 def test_the_picture_shows_every_model(file: str) -> None:
     text = (ROOT / file).read_text()
     names = re.findall(r'<text class="name"[^>]*>([^<]*)</text>', text)

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import ewe
-import ewe_classroom
 from ewe.scratch import Scratch
 from ewe_classroom.grader.verdicts import NOT_RUN, Report, Verdict
 
@@ -34,7 +33,9 @@ MAX_ERROR_BYTES = 4000  # enough for the last line of standard error
 MAIN_PROGRAM = "import sys; from ewe_classroom.grader.cli import main; sys.exit(main())"
 # The directories from which Python imports ewe and the grader: two in a clone, one if they are installed.
 IMPORT_DIRECTORIES = list(
-    dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (ewe.__file__, ewe_classroom.__file__))
+    dict.fromkeys(
+        str(path) for path in (Path(ewe.__file__).resolve().parents[1], Path(__file__).resolve().parents[2])
+    )
 )
 # Without -P, a student's argparse.py in the current directory would replace Python's module within the grader.
 COMMAND = (sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {IMPORT_DIRECTORIES!r}; {MAIN_PROGRAM}")

@@ -33,7 +33,6 @@ NEEDED_MODULES = (
     "former",
     "growth",
     "names",
-    "policies",
     "properties",
     "seats",
 )

@@ -11,6 +11,8 @@ OURS = sum(each.document == "ewe" for each in CATALOG.values())
 HEAD = f"""\
 # The experiments
 
+For those who repeat a measurement. After this page you know the id of its experiment, and the time that it takes.
+
 These are all tables, figures and claims of five documents that can be measured, and {OURS} that we added.
 `ewe-lab show ID` describes one, `ewe-lab run ID` runs it, and `--quick` makes it shorter.
 `ewe-lab run --all --quick` runs those marked q. The minutes are for the full length.

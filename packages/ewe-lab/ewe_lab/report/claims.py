@@ -47,6 +47,8 @@ FIGURE_IN_CLAIM = "in the claim"
 HEAD = """\
 # The claims, one by one
 
+For readers of the documents. After this page you know which of their claims held here, and which cannot be tested.
+
 Each claim of the five documents, and of ours, that an experiment of the lab tests, and the finding of its last
 run here. `ewe-lab show ID` says how it is measured. Figures of different decades are never compared:
 [lab.md](lab.md#how-far-to-trust-it) says how a verdict is made. Where other programs had the cores there is no

@@ -1,6 +1,6 @@
 """The policies of the pool's queue: which settings ask for one, and which settings exclude them.
 
-Read next: request_queue.py.
+Read next: ../processors/request_queue.py.
 """
 
 from __future__ import annotations
