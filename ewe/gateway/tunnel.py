@@ -87,7 +87,10 @@ class Tunnel(Source):
                 self.client_ended = True
                 upstream.end_sending()
                 return None
-            self.outgoing = self.outgoing[upstream.send(self.outgoing) :]
+            try:
+                self.outgoing = self.outgoing[upstream.send(self.outgoing) :]
+            except OSError:
+                pass  # the upstream has ended: first the client gets its last bytes
         return upstream.receive_now()
 
     async def close(self) -> None:
