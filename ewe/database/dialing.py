@@ -143,6 +143,8 @@ class QueueToDaemon:
     gateway; b"" until the daemon has sent it.
     """
 
+    is_closed = False
+
     def __init__(self, name: str, timeout_s: float) -> None:
         """Open the daemon's queue, make one for replies, and exchange secret and token. Raises OSError.
 
@@ -229,7 +231,10 @@ class QueueToDaemon:
                 raise
 
     def close(self) -> None:
-        """Tell the daemon, if it has given a token, and close both queues."""
+        """Tell the daemon, if it has given a token, and close both queues; a second call does no harm."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         if self.token:
             try:
                 send_message(self.request_queue.mqd, CLOSES + self.token)
