@@ -96,8 +96,8 @@ class GatewayConnection:
         """Return the number of bytes in this process's memory that receive() will return."""
         return 0
 
-    def has_left(self, events: int) -> bool:
-        """Return whether events of epoll say that the gateway has left."""
+    def shows_end(self, events: int) -> bool:
+        """Return whether events of epoll show that the gateway has left."""
         return bool(events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR))
 
     def must_be_dropped(self) -> bool:
@@ -244,7 +244,7 @@ class QueueConnection(GatewayConnection):
     def received_bytes(self) -> int:
         return len(self.inbox)
 
-    def has_left(self, events: int) -> bool:
+    def shows_end(self, events: int) -> bool:
         return True  # the process has ended
 
     def must_be_dropped(self) -> bool:

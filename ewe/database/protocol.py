@@ -125,6 +125,11 @@ class ServerResponse:
     error: DatabaseError | None = field(default=None, compare=False)
 
 
+def error_response(error: DatabaseError) -> ServerResponse:
+    """Return the response that ends a result with an error."""
+    return ServerResponse(b"", more=False, error=error)
+
+
 def client_identifier(connection: str) -> int | None:
     """Return the client identifier of a request: the name of ewe's connection, PID.NUMBER, as one number."""
     process, _, number = connection.partition(".")

@@ -69,7 +69,7 @@ class TracedDaemon(Daemon):
 
     def take_back_workers(self) -> None:
         for worker in self.finished_workers:  # the worker has written the end of its statement
-            self.names.pop(self.running[worker], None)
+            self.names.pop(self.gateways_by_worker[worker], None)
         super().take_back_workers()
 
     def write_answered(self, gateway: Gateway, outcome: str) -> None:
@@ -132,5 +132,5 @@ def daemon_class(trace: Trace | None) -> type[Daemon]:
     """Return the class of the daemon, which writes events if there is a trace."""
     if trace is None:
         return Daemon
-    worker = type("TracedWorker", (TracedWorker,), {"trace": trace})
-    return type("TracedDaemon", (TracedDaemon,), {"trace": trace, "worker": worker})
+    worker_class = type("TracedWorker", (TracedWorker,), {"trace": trace})
+    return type("TracedDaemon", (TracedDaemon,), {"trace": trace, "worker_class": worker_class})

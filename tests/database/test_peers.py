@@ -333,7 +333,7 @@ def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: Dae
     asks, own_end = joined(lines, os.geteuid())
     other, other_end = joined(lines, os.geteuid())
     worker = RemoteWorker(None, 0, None, lines.finished_workers.append)  # type: ignore[arg-type]
-    lines.running[worker] = other
+    lines.gateways_by_worker[worker] = other
     lines.finished_workers.append(worker)
     with own_end, other_end:
         status = json.loads(lines.status_response(asks).fragment)
