@@ -87,10 +87,10 @@ def connections_of(
         return Connections(
             addresses,
             config[settings.FASTCGI_KEEP],
-            config[settings.FASTCGI_RETRY],
-            config[settings.FASTCGI_CONNECTIONS],
-            config[settings.FASTCGI_QUEUE_TIMEOUT],
-            codec,
+            retry_s=config[settings.FASTCGI_RETRY],
+            limit=config[settings.FASTCGI_CONNECTIONS],
+            queue_timeout_s=config[settings.FASTCGI_QUEUE_TIMEOUT],
+            codec=codec,
         )
     except ValueError as reason:
         raise ValueError(f"{reason} ({setting})") from None

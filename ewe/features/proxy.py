@@ -78,9 +78,9 @@ class Proxy:
             self.connections = Connections(
                 addresses,
                 config[settings.PROXY_KEEP],
-                retry=config[shared.FASTCGI_RETRY],
+                retry_s=config[shared.FASTCGI_RETRY],
                 limit=config[shared.FASTCGI_CONNECTIONS],
-                queue_timeout=config[shared.FASTCGI_QUEUE_TIMEOUT],
+                queue_timeout_s=config[shared.FASTCGI_QUEUE_TIMEOUT],
                 codec=HTTPCodec,
                 parks=True,
             )

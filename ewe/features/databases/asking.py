@@ -88,7 +88,7 @@ class Databases:
         daemon = config[DBD]
         if daemon is not None:
             try:
-                self.connections = Connections([daemon], keeps=True, retry=RETRY_ADDRESS_S)
+                self.connections = Connections([daemon], keeps=True, retry_s=RETRY_ADDRESS_S)
             except ValueError as reason:
                 raise ValueError(f"{reason} (dbd)") from None
         for name, _, source in databases:
@@ -276,7 +276,7 @@ class DatabaseNumbers:
 
     async def numbers(self, request: Request, io: Stream, seconds: float) -> dict[str, Any]:
         """Ask the daemon for its status. Raises MeasureError."""
-        self.connections.connect_timeout = seconds
+        self.connections.connect_timeout_s = seconds
         result = ResultSource(self.connections, io, encode_request(STATUS_REQUEST), seconds, writes=False)
         data = b""
         try:
