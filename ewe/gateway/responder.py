@@ -123,7 +123,7 @@ class ResponderSource(GatewaySource):
     address: UpstreamAddress | None = None  # the address in use
     status: int | None = None
     upstream: Upstream | None = None
-    errors: StderrLog | None = None
+    stderr_log: StderrLog | None = None
 
     def __init__(
         self,
@@ -231,8 +231,8 @@ class ResponderSource(GatewaySource):
                 self.has_output = True
                 self.output_buffer += event.data
             elif isinstance(event, Errors):
-                self.errors = self.errors or StderrLog(self.name)
-                self.errors.take(event.data)
+                self.stderr_log = self.stderr_log or StderrLog(self.name)
+                self.stderr_log.take(event.data)
             else:
                 self.end_response(event)
 
@@ -304,7 +304,7 @@ class ResponderSource(GatewaySource):
         if self.upstream is not None:
             self.connections.release(self.upstream)
             self.upstream = None
-        if self.errors is not None:
-            self.errors.end()
-            self.errors = None
+        if self.stderr_log is not None:
+            self.stderr_log.end()
+            self.stderr_log = None
         self.body.close()
