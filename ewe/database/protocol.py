@@ -155,10 +155,7 @@ def frame(fields: Iterable[Field]) -> bytes:
 
 
 def encode_request(request: ClientRequest) -> bytes:
-    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it.
-
-    D database, K key, S statement, L layout, P parameter, I client identifier, N rows, T time limit, O read only.
-    """
+    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
     fields = [(b"D", utf8(request.database))]
     if request.key:
         fields.append((b"K", utf8(request.key)))
@@ -290,7 +287,6 @@ def split_frame(content: bytes) -> list[Field]:
 
 def decode_request(fields: Iterable[Field]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
-    # The letters are those of encode_request()
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
@@ -316,7 +312,6 @@ def decode_request(fields: Iterable[Field]) -> ClientRequest:
 
 def decode_response(fields: Iterable[Field]) -> ServerResponse:
     """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
-    # R fragment, C ContinueFlow, E error
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"RCE")
     if parameters or fields_by_letter.get(b"C") not in (b"YES", b"NO"):
         raise ProtocolError("a response needs ContinueFlow, YES or NO, and has no parameters")

@@ -22,7 +22,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
-from ewe.gateway.cgi import refuse_trace
+from ewe.gateway.cgi import ALLOW, refuse_trace
 from ewe.gateway.connections import Connections, HTTPCodec
 from ewe.gateway.proxies import http_peer
 from ewe.gateway.proxy import SpooledBody, UpstreamExchange
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MAX_LOOP = 8  # servers named ewe through which a request may pass
-ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_UPGRADE: frozenset[str] = frozenset()
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
 

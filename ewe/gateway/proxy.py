@@ -32,7 +32,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ewe.gateway.tunnel import Tunnel
+from ewe.gateway.tunnel import NOTHING, Tunnel
 from ewe.http.messages import NO_BODY, BodyReader, Request, Source
 from ewe.http.response_head import ResponseHead, parse_response_head
 from ewe.http.response_reader import ResponseReader
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 section 9.2.2
 MAX_INTERIM = 100  # interim responses to one request
-NOTHING = memoryview(b"")
 PIECE_BYTES = 64 * 1024  # bytes of a spooled body that are sent at once
 LAST_CHUNK = b"0\r\n\r\n"
 

@@ -102,13 +102,8 @@ class LibCGI:
 
         Raises HTTPError: 500 for a fault or a malformed head, 503 or 403 if the library cannot be loaded.
 
-        There are three cases:
-
-        - The request is not cached, or it was cached for another server, scheme or set of variables: find the
-          library, make a PreparedCall, and call the library.
-        - The request is cached and its call is plain: call the library. A short output that it has printed before
-          may have a cached response.
-        - The request is cached and its call is not plain (HEAD, nph-): call the library. No response is cached.
+        The PreparedCall of a request without a body is cached, and made again for another server, scheme or set of
+        variables. A short output that the library has printed before may have a cached response (may_cache).
 
         The variables of a call are two blocks: `request_block` depends on the request, variables_of() on the
         connection.
