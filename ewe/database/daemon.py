@@ -35,7 +35,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ewe.database.acceptors import Acceptor, GatewayConnection, account_name, open_acceptors
+from ewe.database.acceptors import (
+    Acceptor,
+    GatewayConnection,
+    account_name,
+    cached_account_name,
+    open_acceptors,
+)
 from ewe.database.drivers import DRIVERS
 from ewe.database.gateways import REQUEST_TIMEOUT_S, Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
@@ -510,6 +516,7 @@ class Daemon:
                 settings = replace(settings, **{name: getattr(self.settings, name)})
         self.settings = settings
         self.accounts = accounts_of(settings, self.log)
+        cached_account_name.cache_clear()  # a uid may belong to another account now
         self.adjust_processes()
         self.log.write("info", "the settings were read again")
 
