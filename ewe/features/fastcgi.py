@@ -203,8 +203,7 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
-    # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
-    # but is not a path.
+    # Affinity takes a slash at the beginning for that of a path. A pattern may have one, too, so "~" precedes it.
     where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
     affinity = affinity_of(config, where, connections)
 
