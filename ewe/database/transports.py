@@ -52,7 +52,7 @@ import re
 import secrets
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_address
@@ -104,6 +104,13 @@ def remove_file(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors; -1 stands for one that is not open."""
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def posix_ipc_module() -> Any:

@@ -139,9 +139,12 @@ class WorkerThread:
         try:
             self.run_statement(job)
         except (DatabaseError, MemoryError) as error:
-            reply = self.cancel_error or as_database_error(error)
             if isinstance(error, MemoryError):
                 self.disconnect()  # frees the memory that the statement has taken
+                error = DatabaseError(
+                    "STATEMENT", "the statement needs more memory than the daemon gives it (memory)"
+                )
+            reply = self.cancel_error or error
             peer = job.gateway_connection.peer_name
             self.log.write("warning", f"{peer}: database {job.database.name}: {reply.kind}: {reply}")
             self.send(job, error_response(reply))
@@ -239,13 +242,6 @@ class WorkerThread:
             connection, self.connection, self.database = self.connection, None, None
         if connection is not None:
             connection.close()
-
-
-def as_database_error(error: DatabaseError | MemoryError) -> DatabaseError:
-    """Return the error in the form that a gateway gets."""
-    if isinstance(error, DatabaseError):
-        return error
-    return DatabaseError("STATEMENT", "the statement needs more memory than the daemon gives it (memory)")
 
 
 def file_identity(source: str) -> tuple[int, int] | None:

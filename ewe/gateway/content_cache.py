@@ -20,10 +20,9 @@ may get a copy: it has the content that each plain visitor gets. Thus a stranger
 by adding a field.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
-program, and the others wait for its copy, each for an event. This is an InFlightRequest. The others
-do not wait for its client: if that client reads slowly, one of them runs the program again. If the response must
-not be kept, all of them go on, and ewe remembers the key for a while: later requests for it do not wait for each
-other.
+program, and the others wait for its copy (InFlightRequest). They do not wait for its client: if that client reads
+slowly, one of them runs the program again. If the response must not be kept, ewe remembers the key for a while:
+later requests for it do not wait.
 
 **Memory** is bounded by the setting, for each process. The least recently used copies are dropped first. A model
 with a process for each connection (fork) has a cache for each connection, which is of little use.
