@@ -93,10 +93,8 @@ class Proxy:
         self.keeps_host = config[settings.PROXY_HOST] == "client"
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
         self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
-        self.affinity: Affinity | None = None
         cookie = config[shared.FASTCGI_AFFINITY]
-        if cookie is not None and len(self.connections.addresses) > 1:
-            self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
+        self.affinity = Affinity.of(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: RequestCache[tuple[object, bytes]] = RequestCache()
         self.upstream_is_old = False  # it has answered with HTTP/1.0

@@ -67,7 +67,7 @@ async def ask(
     try:
         await source.begin()
         answer = await response(request, script, source, limits)
-        if affinity is not None and source.address not in (None, affinity.preferred(request)):
+        if affinity is not None and source.address not in (None, source.preferred):
             answer.fields += (affinity.field(source.address, io.scheme),)
         return answer
     except BaseException:
