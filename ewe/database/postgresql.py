@@ -152,7 +152,7 @@ def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Paramete
     """Return a statement with psycopg's placeholders in place of ? and :name, and its parameters.
 
     The parameters are None if there are none. ?? stands for the operator ? of jsonb. A :name that is not a
-    parameter stays, as in the slice of an array [a:b].
+    parameter stays, as in the slice of an array [a:b]. Raises DatabaseError for a wrong number of parameters.
     """
     named = isinstance(parameters, Mapping)
     has_parameters = len(parameters) > 0
@@ -179,4 +179,8 @@ def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Paramete
         parts += (escaped(statement[position : match.start()]), converted(match))
         position = match.end()
     parts.append(escaped(statement[position:]))
+    count = parts.count("%s")
+    # psycopg's own error looks like that of a statement without rows: PostgreSQL.rows()
+    if has_parameters and not named and count != len(parameters):
+        raise DatabaseError("STATEMENT", f"{count} placeholders for {len(parameters)} parameters")
     return "".join(parts), parameters if has_parameters else None
