@@ -75,7 +75,7 @@ class Copy:
         self.lifetime_s = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
-        # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
+        # After its lifetime, the copy replaces an error of the program for so long: RFC 5861 section 4
         self.grace_s = 0 if strict else delta_seconds(cache_control.get("stale-if-error"))
         self.etag = response.get("etag") or ""
         self.last_modified = parse_date(response.get("last-modified") or "")

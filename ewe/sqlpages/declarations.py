@@ -140,11 +140,12 @@ class DeclarationParser:
 
     def read(self) -> Declarations:
         """Return the declarations. Raises PageError."""
+        declarations = self.declarations
         for number, line in enumerate(self.lines, 1):
             self.line = number
             if line.rstrip() == "---":
-                self.declarations.template = "\n".join(self.lines[number:])
-                self.declarations.offset = number
+                declarations.template = "\n".join(self.lines[number:])
+                declarations.offset = number
                 break
             if (match := DECLARATION.match(line)) is not None:
                 self.declare(match[1], match[2].rstrip(" \t"))
@@ -152,15 +153,11 @@ class DeclarationParser:
             else:
                 self.add_sql_line(line)
         self.end_statement()
-        if (
-            not self.declarations.queries
-            and not self.declarations.posts
-            and self.declarations.template is None
-        ):
+        if not declarations.queries and not declarations.posts and declarations.template is None:
             raise PageError(
                 1, "the page declares nothing: it needs `-- query: NAME`, or a line --- before its HTML"
             )
-        return self.declarations
+        return declarations
 
     def add_sql_line(self, line: str) -> None:
         """Add a line of SQL. Raises PageError if no statement has begun."""
