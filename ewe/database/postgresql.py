@@ -26,7 +26,7 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT_TIMEOUT_S = 10
-MAX_OPERATOR_CHARS = 500  # characters of operators without another character between them
+MAX_OPERATOR_CHARS = 500  # of operators in a row
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes

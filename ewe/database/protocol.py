@@ -46,12 +46,12 @@ from dataclasses import dataclass, field
 
 from ewe.config.messages import Failure
 
-MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
+MAX_FRAME_BYTES = 1 << 20  # of one frame without its length: the largest statement with its parameters
 MAX_INTEGER_DIGITS = 19  # digits of the largest number of 64 bits
 MAX_FRAME_FIELDS = 4096  # the number of fields in one frame: a database takes no more parameters
-MAX_QUOTED_CHARS = 40  # characters of a peer's text that an error quotes
-MAX_ERROR_CHARS = 2000  # characters of an error: a database may quote a name of 1 MB
-FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
+MAX_QUOTED_CHARS = 40  # of a peer's text that an error quotes
+MAX_ERROR_CHARS = 2000  # of an error: a database may quote a name of 1 MB
+FRAGMENT_BYTES = 32 * 1024  # of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
 # A client identifier of ewe is one number: ewe's pid, then the number of the client's connection

@@ -77,7 +77,7 @@ SUFFIX = ".sql.html"
 EXPORTS = {".sql.csv": "CSV", ".sql.json": "JSON"}
 TYPES = {"CSV": "text/csv; charset=utf-8; header=present", "JSON": "application/json"}
 INDEX = "index" + SUFFIX
-MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
+MAX_PAGE_BYTES = 1 << 20  # of a page's file
 MAX_FORM_BYTES = 256 * 1024  # of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory

@@ -56,7 +56,7 @@ TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
 KILL_TIMEOUT_S = 2.0  # seconds that a killed program may take to end
 EXIT_TIMEOUT_S = 2.0  # seconds that a program may take to exit after its output has ended
 MAX_ERROR_LINES = 1000  # lines of one program's standard error that go to the log; further lines are counted
-MAX_LINE_CHARS = 2000  # characters of such a line
+MAX_LINE_CHARS = 2000  # of such a line
 NO_COMMAND = 127  # exit status of env and of shells when a command does not exist
 LAST_ERRORS = 32  # reads of standard error after the end; a pipe may hold 1 MB
 

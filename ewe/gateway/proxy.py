@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 section 9.2.2
 MAX_INTERIM = 100  # interim responses to one request
-PIECE_BYTES = 64 * 1024  # bytes of a spooled body that are sent at once
+PIECE_BYTES = 64 * 1024  # of a spooled body, sent at once
 LAST_CHUNK = b"0\r\n\r\n"
 
 

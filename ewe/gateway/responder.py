@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
-PIECE_BYTES = 32 * 1024  # bytes of a body made into records at once
+PIECE_BYTES = 32 * 1024  # of a body, made into records at once
 NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
 # Without this variable php-cgi assumes that a client calls it directly, and refuses to run.

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     ErrorTriple = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-MAX_JOINED_BYTES = 64 * 1024  # bytes: a list of blocks up to this size is sent in one piece
+MAX_JOINED_BYTES = 64 * 1024  # a list of blocks up to this size is sent in one piece
 BLOCK_BYTES = 64 * 1024  # bytes that are read from a file at once
 # Fields about one connection, which only the server may set: PEP 3333, "Other HTTP Features".
 HOP_BY_HOP = frozenset({

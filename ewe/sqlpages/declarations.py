@@ -37,7 +37,7 @@ MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
 MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
-MAX_ERROR_CHARS = 1000  # characters of a PageError's text
+MAX_ERROR_CHARS = 1000  # of a PageError's text
 MAX_SORT_COLUMNS = 2000  # SQLite sorts by no more; each request reads them all
 MAX_COMPARED_NAMES, MAX_COMPARED_CHARS = 200, 40  # names, and their characters, for "did you mean"
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text

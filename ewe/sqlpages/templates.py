@@ -59,16 +59,16 @@ from ewe.sqlpages.declarations import PageError
 # jinja2 loads these at their first use: once root is dropped, Python's directories may not be readable
 codecs.lookup("unicode-escape")
 
-MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
+MAX_SOURCE_CHARS = 32_768  # of a template: compiled in a third of a second at most
 # Characters of the files that pages of one directory extend or include, in memory: 20 MB when compiled
 MAX_LOADED_CHARS = 512 * 1024
 RENDER_TIMEOUT_S = 2.0  # seconds that a template may take
 MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
-MAX_RESULT_CHARS = 1 << 20  # characters of a text that one operation makes or reads
+MAX_RESULT_CHARS = 1 << 20  # of a text that one operation makes or reads
 MAX_ITEMS = 1 << 22  # items of one list, with all items of its parts; a text counts by its length
 MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a page makes
-MAX_UNCOUNTED_CHARS = 4096  # characters of a text that is too short to count
-MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
+MAX_UNCOUNTED_CHARS = 4096  # of a text that is too short to count
+MAX_SEARCH_TEXT_CHARS = 256  # of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # bits of a number
 MAX_SORTED_ITEMS = 1 << 18  # items of a list that one call sorts
 MAX_DIGITS = 400  # digits to which a number is rounded; a float has no more
