@@ -103,8 +103,7 @@ class Daemon:
         # Processes to start again: (monotonic time of the start, number of connections)
         self.pending_starts: list[tuple[float, int]] = []
         self.ended_count = 0  # jobs that workers have answered
-        # Requests and connections that were answered with an error here, without a worker
-        self.refused_count = 0
+        self.refused_count = 0  # requests and connections that got an error without a worker
         # The monotonic time at which the daemon ends; None: it was not asked to stop
         self.stop_by: float | None = None
         # After a lack of descriptors, the monotonic time at which epoll watches the acceptors again; else None

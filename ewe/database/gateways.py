@@ -110,7 +110,6 @@ class Gateways:
     """All connections, by descriptor, and their limits."""
 
     def __init__(self) -> None:
-        """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
         self.descriptor_count = 0  # of all connections together
         self.process_count = 0  # statement processes: the daemon has one descriptor for each

@@ -243,7 +243,7 @@ class ApplicationCall:
             if self.head is None:
                 raise RuntimeError("http.response.pathsend comes directly after http.response.start")
             self.head.path = os.fspath(message["path"])
-            await self.send_piece(b"", False)
+            await self.send_piece(b"", more=False)
         else:
             raise RuntimeError(f"{kind!r} is no message of a response")
 

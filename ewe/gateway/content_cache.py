@@ -159,11 +159,11 @@ class ContentCache:
         variables = variables_of_site(io.variables)
         key = (url, request.path, request.query, id(feature), variables, request.version)
         personal = is_personal(request, io.variables)
-        wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        copy, reason = self.select(key, request, wishes, personal=personal)
+        request_directives = directives(request.values.get("cache-control") or request.values.get("pragma"))
+        copy, reason = self.select(key, request, request_directives, personal=personal)
         if copy is not None and reason == HIT:
             return copy.respond(request)
-        if "only-if-cached" in wishes:
+        if "only-if-cached" in request_directives:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         trusted = io.connected is not None and io.connected.trusted
         unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
@@ -173,7 +173,7 @@ class ContentCache:
         in_flight = self.begin_request(key)
         if in_flight is None:
             has_ended, in_flight = await self.wait_for_other_request(key, io)
-            new_copy, new_reason = self.select(key, request, wishes, personal=personal)
+            new_copy, new_reason = self.select(key, request, request_directives, personal=personal)
             if has_ended and new_copy is not None and new_reason == HIT:
                 remaining_s = new_copy.lifetime_s - new_copy.age_s()
                 return new_copy.respond(request, f"ewe; hit; ttl={remaining_s}; collapsed")
@@ -190,7 +190,7 @@ class ContentCache:
         return response
 
     def select(
-        self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
+        self, key: Key, request: Request, request_directives: dict[str, str], *, personal: bool
     ) -> tuple[Copy | None, str]:
         """Return the copy that a request selects (section 4.1), and HIT if it answers (section 4.2).
 
@@ -198,7 +198,7 @@ class ContentCache:
         words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must not
         get it.
 
-        wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
+        request_directives: section 5.2.1. personal: the request identifies its user.
         """
         values = request.values
         copy = self.find(key, request)
@@ -208,7 +208,7 @@ class ContentCache:
         if copy is None:
             url, *_ = key
             return None, "vary-miss" if url in self.copies else "uri-miss"
-        if is_fresh(copy, wishes):
+        if is_fresh(copy, request_directives):
             return copy, HIT
         return copy, "request" if copy.age_s() < copy.lifetime_s else "stale"
 

@@ -150,12 +150,14 @@ def directives_of(response: Response) -> dict[str, str]:
     )
 
 
-def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
-    """Return whether a copy may be used without asking the program. wishes: the client's (section 5.2.1)."""
+def is_fresh(copy: Copy, request_directives: dict[str, str]) -> bool:
+    """Return whether a copy may be used without asking the program. request_directives: section 5.2.1."""
     age_s = copy.age_s()
-    if "no-cache" in wishes or ("max-age" in wishes and age_s > delta_seconds(wishes["max-age"])):
+    if "no-cache" in request_directives or (
+        "max-age" in request_directives and age_s > delta_seconds(request_directives["max-age"])
+    ):
         return False
-    return age_s + delta_seconds(wishes.get("min-fresh")) < copy.lifetime_s
+    return age_s + delta_seconds(request_directives.get("min-fresh")) < copy.lifetime_s
 
 
 def validation_request(request: Request, copy: Copy) -> Request:
