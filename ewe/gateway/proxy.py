@@ -308,7 +308,7 @@ class UpstreamExchange(Source):
         return b""
 
     def decode(self, data: bytes = b"") -> bytes:
-        """Decode the bytes of the body that have arrived, the last ones in `data`. Raises HTTPError(502)."""
+        """Return the decoded bytes of those that have arrived, the last in `data`. Raises HTTPError(502)."""
         try:
             piece = self.reader.read_body(data)
         except HTTPError as refused:
