@@ -62,7 +62,7 @@ class LibCGI:
         self.directory = directory or os.path.realpath(config[settings.LIBCGI_PATH])
         self.prefix = prefix.rstrip("/")
         self.document_root = document_root
-        self.max_memory_bytes = config.spool
+        self.spool_memory_bytes = config.spool
         self.timeout_s = config[settings.LIBCGI_TIMEOUT]
         self.max_output_bytes = config[settings.LIBCGI_MAX_OUTPUT]
         self.follows_links = config.symlinks == "follow"
@@ -138,7 +138,7 @@ class LibCGI:
         if request.body is NO_BODY:
             output = await io.call(prepared.call, script.file, prepared.request_block, variables_of(io))
         else:
-            body = await spooled(request.body, self.max_memory_bytes)
+            body = await spooled(request.body, self.spool_memory_bytes)
             request_block = block(request_variables(request, io, script, body.length, self.document_root))
             call = self.loaded[0].libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map
