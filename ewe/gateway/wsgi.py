@@ -310,9 +310,7 @@ class Invocation:
         # The whole body, if the application has given it at once; otherwise `blocks` yields it
         self.body: bytes | tuple[bytes | Region, ...] | None = None
         self.length: int | None = None  # bytes of the body, if known
-        self.written = (
-            bytearray()
-        )  # bytes of write(); they move to the file once they exceed `max_memory_bytes`
+        self.written = bytearray()  # by write(); above max_memory_bytes the file has them
         self.file = -1
         self.file_size = 0
         self.fault = ""
