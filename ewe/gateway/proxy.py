@@ -221,7 +221,7 @@ class UpstreamExchange(Source):
             cause = f"{upstream.address.text} closed the connection without a response"
             self.connections.leave_out(upstream.address, cause)
             raise HTTPError(502, f"{self.name}: {cause}")
-        is_unsent = upstream.written_bytes == self.written_before  # no byte of the request could be written
+        is_unsent = upstream.written_bytes == self.written_before
         if self.has_taken_body or not (is_unsent or self.request.method in REPEATABLE):
             raise HTTPError(502, f"{self.name}: the server closed a kept connection; not sent again")
         self.upstream = None

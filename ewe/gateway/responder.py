@@ -271,7 +271,6 @@ class ResponderSource(GatewaySource):
         ewe therefore sends a request again only if it is safe, or if no byte of it could be written.
         """
         assert self.upstream is not None
-        # No byte of the request could be written
         is_unsent = self.upstream.written_bytes == self.written_before
         if self.has_received or self.is_first_request or not (is_unsent or self.is_repeatable):
             how = "within the answer" if self.has_received else "without an answer"
