@@ -102,7 +102,7 @@ class Daemon:
         self.processes: dict[int, StatementProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
         self.pending_starts: list[tuple[float, int]] = []
-        self.ended_count = 0  # jobs that workers have answered
+        self.ended_count = 0  # jobs
         self.refused_count = 0  # requests and connections that got an error without a worker
         # The monotonic time at which the daemon ends; None: it was not asked to stop
         self.stop_by: float | None = None

@@ -88,8 +88,9 @@ class PostgreSQL:
             cursor.close()
 
     def has_failed_on_server(self) -> bool:
-        """Return whether the transaction has failed on the server."""
-        return self.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+        """Return whether the transaction has failed on the server, or is within COPY."""
+        status = psycopg.pq.TransactionStatus
+        return self.connection.info.transaction_status in (status.ACTIVE, status.INERROR)
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
         """Return the error for the gateway: is the statement its cause, or a lost connection?"""
@@ -180,7 +181,7 @@ def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Paramete
         position = match.end()
     parts.append(escaped(statement[position:]))
     count = parts.count("%s")
-    # psycopg's own error looks like that of a statement without rows: PostgreSQL.rows()
+    # rows() would drop psycopg's own error
     if has_parameters and not named and count != len(parameters):
         raise DatabaseError("STATEMENT", f"{count} placeholders for {len(parameters)} parameters")
     return "".join(parts), parameters if has_parameters else None

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ewe.streams.wake_events import WakeEvent
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH"})
-MIN_COPIES = 8  # the memory has room for so many of the largest copies
+MIN_COPIES = 8  # so many of the largest copies fit
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 SHARED_WAIT_S = 10.0  # seconds that a request waits for a program that another request runs
 SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while other requests wait for it

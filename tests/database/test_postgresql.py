@@ -229,6 +229,13 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
     assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
 
 
+def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
+    connection = connect(Database("pg", "postgresql", server.source, False))
+    with pytest.raises(DatabaseError, match="COPY cannot be used"):
+        connection.execute("COPY (SELECT 1) TO STDOUT", ())
+    connection.close()
+
+
 @pytest.mark.parametrize(
     ("statement", "parameters"),
     [

@@ -189,7 +189,7 @@ class ResultSource(Source):
         try:
             sent = upstream.send(self.frame)
         except OSError:
-            sent = 0  # fetch() reads the reason that the daemon may have sent before it closed the connection
+            sent = 0  # fetch() reads the reason that the daemon may have sent before
         outgoing = memoryview(self.frame)[sent:]
         data: bytes | None = None
         try:
