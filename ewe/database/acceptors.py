@@ -32,6 +32,7 @@ from ewe.database.transports import (
     PAYLOAD,
     QUEUED_REQUESTS,
     SECRET_BYTES,
+    close_all,
     lock,
     open_queue,
     parse_transport,
@@ -96,8 +97,8 @@ class GatewayConnection:
         """Return the number of bytes in this process's memory that receive() will return."""
         return 0
 
-    def has_left(self, events: int) -> bool:
-        """Return whether events of epoll say that the gateway has left."""
+    def shows_end(self, events: int) -> bool:
+        """Return whether events of epoll show that the gateway has left."""
         return bool(events & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR))
 
     def must_be_dropped(self) -> bool:
@@ -192,9 +193,7 @@ class PipeConnection(GatewayConnection):
         return [self.writer], ("pipe", self.uid)
 
     def close(self) -> None:
-        for descriptor in (self.reader, self.writer):
-            if descriptor >= 0:
-                os.close(descriptor)
+        close_all((self.reader, self.writer))
 
 
 class QueueConnection(GatewayConnection):
@@ -244,7 +243,7 @@ class QueueConnection(GatewayConnection):
     def received_bytes(self) -> int:
         return len(self.inbox)
 
-    def has_left(self, events: int) -> bool:
+    def shows_end(self, events: int) -> bool:
         return True  # the process has ended
 
     def must_be_dropped(self) -> bool:
@@ -271,9 +270,7 @@ class QueueConnection(GatewayConnection):
         if self.pidfd >= 0 and not self.is_closed:
             self.send_end()
         self.is_closed = True
-        for descriptor in (self.pidfd, self.queue):
-            if descriptor >= 0:
-                os.close(descriptor)
+        close_all((self.pidfd, self.queue))
         self.pidfd = -1
 
 
@@ -451,8 +448,7 @@ class PipeAcceptor(Acceptor):
             for path in paths:
                 remove_file(path)
             if connection is None:
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                close_all(descriptors)
         return connection
 
     def close(self) -> None:
@@ -551,9 +547,7 @@ class QueueAcceptor(Acceptor):
             connection = QueueConnection(pidfd, reply_queue, uid, secret, token=os.urandom(SECRET_BYTES))
             send_message(reply_queue, connection.secret + connection.token)
         except OSError as reason:
-            for descriptor in (pidfd, reply_queue):
-                if descriptor >= 0:
-                    os.close(descriptor)
+            close_all((pidfd, reply_queue))
             if reason.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # no descriptor is left: the daemon's fault, not the gateway's
             return None
@@ -569,7 +563,7 @@ class QueueAcceptor(Acceptor):
         remove_queue(self.name)
 
 
-def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Acceptor]:
+def open_acceptors(addresses: Sequence[str], write_timeout_s: float) -> list[Acceptor]:
     """Listen on addresses: those of open_sockets(), fifo:PATH and mq:NAME. Raises StartError."""
     acceptors: list[Acceptor] = []
     try:
@@ -580,7 +574,7 @@ def open_acceptors(addresses: Sequence[str], write_timeout: float) -> list[Accep
             elif kind == "mq":
                 acceptors.append(QueueAcceptor(name))
             else:
-                acceptors += map(SocketAcceptor, open_sockets([address], BACKLOG, write_timeout))
+                acceptors += map(SocketAcceptor, open_sockets([address], BACKLOG, write_timeout_s))
     except StartError:
         for acceptor in acceptors:
             acceptor.close()

@@ -19,7 +19,7 @@ from typing import TextIO
 from ewe.config.messages import ConfigError
 
 ROWS = 50_000
-ROW_BYTES = 196  # bytes of a row's text in the paper
+ROW_BYTES = 196  # of a row's text in the paper
 ADDRESS_COUNT = 92  # the report is then an HTML table of 5,586 bytes; the paper's page had 5,605
 REPORT = (
     "SELECT address, SUM(bytes) AS total FROM log WHERE status = 200 GROUP BY address ORDER BY total DESC"

@@ -35,7 +35,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ewe.database.acceptors import Acceptor, GatewayConnection, account_name, open_acceptors
+from ewe.database.acceptors import (
+    Acceptor,
+    GatewayConnection,
+    account_name,
+    cached_account_name,
+    open_acceptors,
+)
 from ewe.database.drivers import DRIVERS
 from ewe.database.gateways import REQUEST_TIMEOUT_S, Gateway, Gateways, LogRateLimit
 from ewe.database.protocol import (
@@ -45,6 +51,7 @@ from ewe.database.protocol import (
     ServerResponse,
     decode_request,
     encode_response,
+    error_response,
 )
 from ewe.database.settings import MAX_QUOTED_NAME_CHARS, Settings, unknown_database
 from ewe.database.statement_processes import REOPEN_LOG, RemoteWorker, StatementProcess, reopen
@@ -71,9 +78,9 @@ class QueuedJob:
 
 
 class Daemon:
-    """Serves until it is asked to stop; see the module's docstring. worker: the class of the workers."""
+    """Serves until it is asked to stop; see the module's docstring."""
 
-    worker: type[WorkerThread] = WorkerThread
+    worker_class: type[WorkerThread] = WorkerThread
 
     def __init__(self, settings: Settings, reload: Callable[[], Settings], log: ErrorLog) -> None:
         """Open the addresses. reload: reads the settings again. Raises ewe.streams.listener.StartError."""
@@ -88,16 +95,15 @@ class Daemon:
         self.log_rate_limit = LogRateLimit()
         self.dropped_connections: list[GatewayConnection] = []  # until close_dropped()
         self.queue: deque[QueuedJob] = deque()
-        self.running: dict[RemoteWorker, Gateway] = {}  # the gateway whose request a worker runs
+        self.gateways_by_worker: dict[RemoteWorker, Gateway] = {}  # those whose requests run
         self.idle_workers: list[RemoteWorker] = []  # the one that was idle longest comes first
         self.workers: list[RemoteWorker] = []
         self.finished_workers: deque[RemoteWorker] = deque()  # have answered; until take_back_workers()
         self.processes: dict[int, StatementProcess] = {}  # by descriptor
         # Processes to start again: (monotonic time of the start, number of connections)
         self.pending_starts: list[tuple[float, int]] = []
-        self.ended_jobs = 0
-        # Requests and connections that were answered with an error here, without a worker
-        self.refused_count = 0
+        self.ended_count = 0  # jobs
+        self.refused_count = 0  # requests and connections that got an error without a worker
         # The monotonic time at which the daemon ends; None: it was not asked to stop
         self.stop_by: float | None = None
         # After a lack of descriptors, the monotonic time at which epoll watches the acceptors again; else None
@@ -157,7 +163,7 @@ class Daemon:
         if self.gateways.by_descriptor.get(gateway.connection.fileno()) is not gateway:
             return  # collect_finished() has dropped it
         if gateway.is_busy:
-            if gateway.connection.has_left(events):
+            if gateway.connection.shows_end(events):
                 self.gateway_left(gateway)
             self.watch_only_for_end(gateway)
         elif events & select.EPOLLIN:
@@ -196,7 +202,7 @@ class Daemon:
             self.refused_count += 1
             self.log_fault(gateway, "it may use no database here, so the connection is closed (users)")
             error = DatabaseError("FORBIDDEN", f"{gateway.peer_name} may not use a database here")
-            self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
+            self.send_now_or_drop(gateway, error_response(error))
             gateway.acceptor.forget(connection)
             connection.close()
             return
@@ -216,7 +222,7 @@ class Daemon:
                 self.gateway_left(gateway)
             else:
                 error = DatabaseError("UNAVAILABLE", "too many requests at once")
-                self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
+                self.send_now_or_drop(gateway, error_response(error))
             self.drop(gateway)
 
     def log_fault(self, gateway: Gateway, message: str) -> None:
@@ -323,20 +329,20 @@ class Daemon:
             if gateway.uid is None:
                 raise DatabaseError("FORBIDDEN", f"{quoted_name} is not used through TCP (per-user)")
             user = account_name(gateway.uid)
-        limit = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
+        time_limit_s = min(self.settings.time_limit, request.time_limit or self.settings.time_limit)
         return Job(
             request,
             database_settings.database(request.database, read_only=request.read_only, user=user),
             gateway.connection,
-            rows=self.settings.rows,
-            time_limit=limit,
-            write_timeout=self.settings.write_timeout,
+            max_rows=self.settings.rows,
+            time_limit_s=time_limit_s,
+            write_timeout_s=self.settings.write_timeout,
         )
 
     def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
         """Answer with an error. closes: close the connection, since the beginning of its next frame is unknown."""
         self.refused_count += 1
-        self.send_now_or_drop(gateway, ServerResponse(b"", more=False, error=error))
+        self.send_now_or_drop(gateway, error_response(error))
         if closes:
             self.log_fault(gateway, str(error))
             self.drop(gateway)
@@ -389,10 +395,14 @@ class Daemon:
             database = queued.job.database
             worker = min(
                 self.idle_workers,
-                key=lambda idle: (idle.process.running, idle.database != database, idle.database is not None),
+                key=lambda idle: (
+                    idle.process.running_count,
+                    idle.database != database,
+                    idle.database is not None,
+                ),
             )
             self.idle_workers.remove(worker)
-            self.running[worker] = queued.gateway
+            self.gateways_by_worker[worker] = queued.gateway
             worker.start(queued.job)
 
     def collect_finished(self) -> None:
@@ -404,9 +414,9 @@ class Daemon:
         """Make the workers that have finished idle again, and read the next requests of their gateways."""
         while self.finished_workers:
             worker = self.finished_workers.popleft()
-            gateway = self.running.pop(worker)
+            gateway = self.gateways_by_worker.pop(worker)
             gateway.is_busy = False
-            self.ended_jobs += 1
+            self.ended_count += 1
             # The worker that was idle longest stands first; its connection is replaced first
             self.idle_workers.append(worker)
             if worker.gateway_lost or gateway.has_left:
@@ -454,7 +464,7 @@ class Daemon:
 
     def cancel_expired_statements(self, now: float) -> None:
         """Cancel the statements that are over their time limit, and those of gateways that have left."""
-        for worker, gateway in self.running.items():
+        for worker, gateway in self.gateways_by_worker.items():
             if gateway.has_left:  # cancel again: the statement may not have begun when the gateway left
                 worker.cancel(DatabaseError("TIMEOUT", "cancelled, since the gateway has left"))
                 worker.expire_now()
@@ -505,6 +515,7 @@ class Daemon:
                 settings = replace(settings, **{name: getattr(self.settings, name)})
         self.settings = settings
         self.accounts = accounts_of(settings, self.log)
+        cached_account_name.cache_clear()  # a uid may belong to another account now
         self.adjust_processes()
         self.log.write("info", "the settings were read again")
 
@@ -530,7 +541,7 @@ class Daemon:
         """Start a statement process with `connections` workers. If the system cannot make one, try again later."""
         try:
             process = StatementProcess(
-                self.log, connections, self.settings.memory, self.finished_workers.append, self.worker
+                self.log, connections, self.settings.memory, self.finished_workers.append, self.worker_class
             )
         except OSError as reason:
             self.log.write(
@@ -552,7 +563,11 @@ class Daemon:
         """
         # Some of its workers may have reported the end of their jobs: these jobs are not lost
         self.take_back_workers()
-        lost = [(worker, self.running.pop(worker)) for worker in process.workers if worker.job is not None]
+        lost = [
+            (worker, self.gateways_by_worker.pop(worker))
+            for worker in process.workers
+            if worker.job is not None
+        ]
         now = time.monotonic()
         start_at = now + MIN_LIFE_S if now - process.started_at < MIN_LIFE_S else now
         self.pending_starts.append((start_at, len(process.workers)))
@@ -597,24 +612,24 @@ class Daemon:
             error = DatabaseError(
                 "FORBIDDEN", "only root and the daemon's own account may ask for the status"
             )
-            return ServerResponse(b"", more=False, error=error)
+            return error_response(error)
         processes = [
             {
                 "pid": process.pid,
-                "running": process.running,
-                "served": process.ended_jobs,
+                "running": process.running_count,
+                "served": process.ended_count,
                 "connections": connected_databases(process.workers),
             }
             for process in self.processes.values()
         ]
-        finished_count = len(self.finished_workers)  # still in self.running, and not in self.ended_jobs yet
+        finished_count = len(self.finished_workers)  # take_back_workers() has not counted their jobs yet
         summary = {
             "pid": os.getpid(),
             "gateways": len(self.gateways),
             "waiting": len(self.queue),
-            "running": len(self.running) - finished_count,
+            "running": len(self.gateways_by_worker) - finished_count,
             "connections": connected_databases(self.workers),
-            "served": self.ended_jobs + finished_count,
+            "served": self.ended_count + finished_count,
             "refused": self.refused_count,
             "daemons": processes,
             "demons": processes,  # the former name of the key, which programs may read
@@ -625,7 +640,9 @@ class Daemon:
         """Return whether the daemon has been asked to stop, and no work is left or the time is over."""
         if self.stop_by is None:
             return False
-        return time.monotonic() > self.stop_by or not (self.running or self.queue or self.finished_workers)
+        return time.monotonic() > self.stop_by or not (
+            self.gateways_by_worker or self.queue or self.finished_workers
+        )
 
     def close(self) -> None:
         """Close everything, and kill the processes that still run."""

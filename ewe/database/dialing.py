@@ -20,6 +20,7 @@ from ewe.database.transports import (
     PAYLOAD,
     QUEUED_REPLIES,
     SECRET_BYTES,
+    close_all,
     is_locked,
     new_id,
     open_queue,
@@ -113,9 +114,7 @@ class PipeToDaemon:
                 remove_file(path)  # perhaps it was not made yet, or the daemon has removed it
             raise
         finally:
-            os.close(note_pipe)
-            if reader_until_open >= 0:
-                os.close(reader_until_open)
+            close_all((note_pipe, reader_until_open))
 
     def settimeout(self, value: float, /) -> None:
         self.timeout_s = value
@@ -129,9 +128,7 @@ class PipeToDaemon:
 
     def close(self) -> None:
         """Close both pipes; a second call does no harm."""
-        for descriptor in (self.reader, self.writer):
-            if descriptor >= 0:
-                os.close(descriptor)
+        close_all((self.reader, self.writer))
         self.reader = self.writer = -1
 
 
@@ -142,6 +139,8 @@ class QueueToDaemon:
     which proves that the daemon has written it. token: begins each message to the daemon, and identifies this
     gateway; b"" until the daemon has sent it.
     """
+
+    is_closed = False
 
     def __init__(self, name: str, timeout_s: float) -> None:
         """Open the daemon's queue, make one for replies, and exchange secret and token. Raises OSError.
@@ -229,7 +228,10 @@ class QueueToDaemon:
                 raise
 
     def close(self) -> None:
-        """Tell the daemon, if it has given a token, and close both queues."""
+        """Tell the daemon, if it has given a token, and close both queues; a second call does no harm."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         if self.token:
             try:
                 send_message(self.request_queue.mqd, CLOSES + self.token)

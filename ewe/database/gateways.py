@@ -31,8 +31,8 @@ from ewe.database.settings import DatabaseSettings, Settings
 
 # Seconds after which a request that has begun must be complete, and a peer on TCP must have sent a right key
 REQUEST_TIMEOUT_S = 10.0
-MAX_UNPROVEN_BYTES = 4096  # bytes of a request on TCP that the daemon reads before it has checked the key
-MAX_UNANSWERED_BYTES = 64 << 20  # bytes of requests that are not answered yet, of all gateways together
+MAX_UNPROVEN_BYTES = 4096  # of a request on TCP that the daemon reads before it has checked the key
+MAX_UNANSWERED_BYTES = 64 << 20  # of requests that are not answered yet, of all gateways together
 RESERVED_DESCRIPTORS = 64  # descriptors that are kept for the daemon itself
 MAX_DESCRIPTORS = 1 << 20  # descriptors of connections, if the system sets no limit
 MIN_DESCRIPTORS = 16  # descriptors of connections that are allowed even if the system gives few
@@ -110,7 +110,6 @@ class Gateways:
     """All connections, by descriptor, and their limits."""
 
     def __init__(self) -> None:
-        """Begin without a connection."""
         self.by_descriptor: dict[int, Gateway] = {}
         self.descriptor_count = 0  # of all connections together
         self.process_count = 0  # statement processes: the daemon has one descriptor for each

@@ -26,7 +26,7 @@ from ewe.database.drivers import Database, Result
 from ewe.database.protocol import DatabaseError, Parameters, Value
 
 CONNECT_TIMEOUT_S = 10
-MAX_OPERATOR_CHARS = 500  # characters of operators without another character between them
+MAX_OPERATOR_CHARS = 500  # of operators in a row
 OPERATOR = r"[-~!@#^&|`?+*/%<>=]"
 OPERATORS = re.compile(f"(?<!{OPERATOR}){OPERATOR}{{{MAX_OPERATOR_CHARS + 1}}}")
 # Text in which a character only looks like a parameter: strings, names, comments; then parameters and escapes
@@ -88,8 +88,9 @@ class PostgreSQL:
             cursor.close()
 
     def has_failed_on_server(self) -> bool:
-        """Return whether the transaction has failed on the server."""
-        return self.connection.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+        """Return whether the transaction has failed on the server, or is within COPY."""
+        status = psycopg.pq.TransactionStatus
+        return self.connection.info.transaction_status in (status.ACTIVE, status.INERROR)
 
     def error_for_gateway(self, reason: Exception) -> DatabaseError:
         """Return the error for the gateway: is the statement its cause, or a lost connection?"""
@@ -152,7 +153,7 @@ def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Paramete
     """Return a statement with psycopg's placeholders in place of ? and :name, and its parameters.
 
     The parameters are None if there are none. ?? stands for the operator ? of jsonb. A :name that is not a
-    parameter stays, as in the slice of an array [a:b].
+    parameter stays, as in the slice of an array [a:b]. Raises DatabaseError for a wrong number of parameters.
     """
     named = isinstance(parameters, Mapping)
     has_parameters = len(parameters) > 0
@@ -179,4 +180,8 @@ def psycopg_style(statement: str, parameters: Parameters) -> tuple[str, Paramete
         parts += (escaped(statement[position : match.start()]), converted(match))
         position = match.end()
     parts.append(escaped(statement[position:]))
+    count = parts.count("%s")
+    # rows() would drop psycopg's own error
+    if has_parameters and not named and count != len(parameters):
+        raise DatabaseError("STATEMENT", f"{count} placeholders for {len(parameters)} parameters")
     return "".join(parts), parameters if has_parameters else None

@@ -46,12 +46,12 @@ from dataclasses import dataclass, field
 
 from ewe.config.messages import Failure
 
-MAX_FRAME_BYTES = 1 << 20  # bytes of one frame without its length: the largest statement with its parameters
+MAX_FRAME_BYTES = 1 << 20  # of one frame without its length: the largest statement with its parameters
 MAX_INTEGER_DIGITS = 19  # digits of the largest number of 64 bits
 MAX_FRAME_FIELDS = 4096  # the number of fields in one frame: a database takes no more parameters
-MAX_QUOTED_CHARS = 40  # characters of a peer's text that an error quotes
-MAX_ERROR_CHARS = 2000  # characters of an error: a database may quote a name of 1 MB
-FRAGMENT_BYTES = 32 * 1024  # bytes of a ResponseFragment that the daemon sends
+MAX_QUOTED_CHARS = 40  # of a peer's text that an error quotes
+MAX_ERROR_CHARS = 2000  # of an error: a database may quote a name of 1 MB
+FRAGMENT_BYTES = 32 * 1024  # of a ResponseFragment that the daemon sends
 LAYOUTS = ("TABLE", "PRE", "OPTION", "JSON", "CSV", "XML", "ROWS")
 
 # A client identifier of ewe is one number: ewe's pid, then the number of the client's connection
@@ -125,6 +125,11 @@ class ServerResponse:
     error: DatabaseError | None = field(default=None, compare=False)
 
 
+def error_response(error: DatabaseError) -> ServerResponse:
+    """Return the response that ends a result with an error."""
+    return ServerResponse(b"", more=False, error=error)
+
+
 def client_identifier(connection: str) -> int | None:
     """Return the client identifier of a request: the name of ewe's connection, PID.NUMBER, as one number."""
     process, _, number = connection.partition(".")
@@ -150,10 +155,7 @@ def frame(fields: Iterable[Field]) -> bytes:
 
 
 def encode_request(request: ClientRequest) -> bytes:
-    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it.
-
-    D database, K key, S statement, L layout, P parameter, I client identifier, N rows, T time limit, O read only.
-    """
+    """Return a ClientRequest as a frame. Raises ProtocolError if a frame cannot carry it."""
     fields = [(b"D", utf8(request.database))]
     if request.key:
         fields.append((b"K", utf8(request.key)))
@@ -285,7 +287,6 @@ def split_frame(content: bytes) -> list[Field]:
 
 def decode_request(fields: Iterable[Field]) -> ClientRequest:
     """Return the ClientRequest in a frame's fields. Raises ProtocolError."""
-    # The letters are those of encode_request()
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"DSLINTKO")
     try:
         layout = text_of(fields_by_letter.get(b"L", b"TABLE"))
@@ -311,7 +312,6 @@ def decode_request(fields: Iterable[Field]) -> ClientRequest:
 
 def decode_response(fields: Iterable[Field]) -> ServerResponse:
     """Return the ServerResponse in a frame's fields. Raises ProtocolError."""
-    # R fragment, C ContinueFlow, E error
     fields_by_letter, parameters = fields_and_parameters(fields, allowed_letters=b"RCE")
     if parameters or fields_by_letter.get(b"C") not in (b"YES", b"NO"):
         raise ProtocolError("a response needs ContinueFlow, YES or NO, and has no parameters")

@@ -49,7 +49,7 @@ SECONDS = duration(0.01)
 COUNT = whole(1, 1 << 31, "a whole number from 1")
 
 
-MAX_QUOTED_NAME_CHARS = 60  # characters of a database's name that a message quotes: a peer may send any name
+MAX_QUOTED_NAME_CHARS = 60  # of a database's name that a message quotes: a peer may send any name
 
 
 @dataclass(frozen=True)

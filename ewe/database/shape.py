@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 
 MAX_SHAPE_CHARS = 200
-MAX_READ_CHARS = 4096  # characters of a statement that shape() reads: its time is then bounded
+MAX_READ_CHARS = 4096  # of a statement that shape() reads: its time is then bounded
 PIECES = re.compile(
     r"""(?P<comment> --[^\n]*  |  /\*(?:(?!/\*|\*/).)*(?:\*/|/\*.*|\Z) )
     | (?P<name> (?:\b(?:FROM|JOIN|INTO|UPDATE|TABLE)\s+|\.\s*)"[^"]*"

@@ -140,9 +140,9 @@ class RemoteWorker:
         """Make the worker answer a request. The time limit of the statement begins now."""
         self.job = job
         self.database = job.database
-        self.expires_at = time.monotonic() + job.time_limit
+        self.expires_at = time.monotonic() + job.time_limit_s
         self.cancel_again_at = 0.0
-        self.process.running += 1
+        self.process.running_count += 1
         self.error_flag.allow()
         descriptors, packed_connection = job.gateway_connection.pack()
         # The process makes its own object of the connection, from `packed_connection`
@@ -190,8 +190,8 @@ class RemoteWorker:
         connection to the database.
         """
         assert self.job is not None
-        self.process.running -= 1
-        self.process.ended_jobs += 1
+        self.process.running_count -= 1
+        self.process.ended_count += 1
         self.database = self.job.database if is_connected else None
         self.job = None
         self.gateway_lost = gateway_lost
@@ -204,28 +204,28 @@ class StatementProcess:
     def __init__(
         self,
         log: ErrorLog,
-        count: int,
-        memory: int,
+        worker_count: int,
+        memory_bytes: int,
         on_done: Callable[[RemoteWorker], None],
-        worker: type[WorkerThread] = WorkerThread,
+        worker_class: type[WorkerThread] = WorkerThread,
     ) -> None:
         """Fork the process. Raises OSError.
 
-        count: the number of its workers. memory: the bytes that its statements may use. worker: the workers' class.
+        memory_bytes: its statements may use so much.
         """
-        self.running = self.ended_jobs = 0
+        self.running_count = self.ended_count = 0  # jobs
         self.started_at = time.monotonic()
         # The process was killed because of this worker's statement
         self.stuck_worker: RemoteWorker | None = None
-        memory_of_flags = mmap.mmap(-1, count)
-        error_flags = [ErrorFlag(memory_of_flags, number) for number in range(count)]
+        memory_of_flags = mmap.mmap(-1, worker_count)
+        error_flags = [ErrorFlag(memory_of_flags, number) for number in range(worker_count)]
         self.workers = [
             RemoteWorker(self, number, error_flag, on_done) for number, error_flag in enumerate(error_flags)
         ]
         our_end, process_end = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
-            run_statement_process(process_end, log, error_flags, memory, worker)
+            run_statement_process(process_end, log, error_flags, memory_bytes, worker_class)
         process_end.close()
         our_end.settimeout(ORDER_TIMEOUT_S)
         self.channel = Channel(our_end)
@@ -264,7 +264,11 @@ class StatementProcess:
 
 
 def run_statement_process(
-    sock: socket.socket, log: ErrorLog, error_flags: list[ErrorFlag], memory: int, worker: type[WorkerThread]
+    sock: socket.socket,
+    log: ErrorLog,
+    error_flags: list[ErrorFlag],
+    memory_bytes: int,
+    worker_class: type[WorkerThread],
 ) -> None:
     """Run a statement process: carry out orders until the regulating process has ended; never return."""
     status = 1
@@ -274,15 +278,15 @@ def run_statement_process(
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)  # the regulating process handles them, and sends orders
-        trace_descriptor = worker.trace.file if worker.trace else -1
+        trace_descriptor = worker_class.trace.file if worker_class.trace else -1
         used_descriptors = sorted({0, 1, 2, sock.fileno(), log.file.descriptor, trace_descriptor} - {-1})
         # Close all descriptors between two used ones, and above the last
         for lower, upper in zip(
             used_descriptors, [*used_descriptors[1:], os.sysconf("SC_OPEN_MAX")], strict=True
         ):
             os.closerange(lower + 1, upper)
-        limit_memory(memory)
-        OrderExecutor(Channel(sock), log, error_flags, worker).run()
+        limit_memory(memory_bytes)
+        OrderExecutor(Channel(sock), log, error_flags, worker_class).run()
         status = 0
     except BaseException as bug:
         log.write("error", f"a statement process ends: {type(bug).__name__}: {bug}")
@@ -320,10 +324,10 @@ class OrderExecutor:
     """Carries out the orders of the regulating process, in the statement process, by its workers."""
 
     def __init__(
-        self, channel: Channel, log: ErrorLog, error_flags: list[ErrorFlag], worker: type[WorkerThread]
+        self, channel: Channel, log: ErrorLog, error_flags: list[ErrorFlag], worker_class: type[WorkerThread]
     ) -> None:
-        """channel: to the regulating process. error_flags: one for each worker. worker: the class of workers."""
-        self.worker_class = worker
+        """channel: to the regulating process. error_flags: one for each worker."""
+        self.worker_class = worker_class
         self.channel = channel
         self.log = log
         self.error_flags = error_flags

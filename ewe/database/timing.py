@@ -19,13 +19,13 @@ ROUNDS = 100  # how often each address has its turn
 
 
 class CallTimes(NamedTuple):
-    """Seconds of a call, by the database's address or "in process".
+    """The time of a call to one address, or "in process".
 
-    open_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
+    kept_s: over a connection that stays open. new_s: with a new connection for each call; None in process.
     """
 
     address: str
-    open_s: float
+    kept_s: float
     new_s: float | None
 
 
@@ -44,19 +44,19 @@ def measure(
             consume(fragments(request.layout, result.columns, result.rows))
             connection.end(commit=False)
 
-        calls_over_open = [
+        calls_over_kept = [
             in_process,
             *(lambda client=client: consume(client.ask(request)) for client in clients),
         ]
         calls_over_new = [lambda address=address: ask_once(address, request) for address in addresses]
-        best_s = fastest([*calls_over_open, *calls_over_new], batch)
+        best_s = fastest([*calls_over_kept, *calls_over_new], batch)
     finally:
         connection.close()
         for client in clients:
             client.close()
-    in_process_s, *over_open_s = best_s[: len(calls_over_open)]
-    over_new_s = best_s[len(calls_over_open) :]
-    return [CallTimes("in process", in_process_s, None), *map(CallTimes, addresses, over_open_s, over_new_s)]
+    in_process_s, *over_kept_s = best_s[: len(calls_over_kept)]
+    over_new_s = best_s[len(calls_over_kept) :]
+    return [CallTimes("in process", in_process_s, None), *map(CallTimes, addresses, over_kept_s, over_new_s)]
 
 
 def fastest(functions: Sequence[Callable[[], None]], batch: int) -> list[float]:
@@ -84,15 +84,15 @@ def consume(pieces: Iterable[bytes]) -> None:
 
 
 def table(times: Sequence[CallTimes]) -> Iterator[str]:
-    """Yield the lines of a table, in microseconds.
+    """Yield the lines of a table, in microseconds. times: the first are those in process.
 
-    Its columns: a call over a kept connection, how much of that the address adds, and a call with a new connection.
+    The columns: a call over a kept connection, how much of that the address adds, and a call with a new connection.
     """
     title = "microseconds a call"
     width = max(len(title), *(len(row.address) for row in times))
     in_process, *_ = times
     yield f"{title:{width}}  {'kept':>8}  {'added':>8}  {'new connection':>14}"
     for row in times:
-        open_us, added_us = row.open_s * 1e6, (row.open_s - in_process.open_s) * 1e6
+        kept_us, added_us = row.kept_s * 1e6, (row.kept_s - in_process.kept_s) * 1e6
         new_us = f"{row.new_s * 1e6:14.0f}" if row.new_s is not None else ""
-        yield f"{row.address:{width}}  {open_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()
+        yield f"{row.address:{width}}  {kept_us:8.0f}  {added_us:8.0f}  {new_us}".rstrip()

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class TracedDaemon(Daemon):
-    """A daemon that writes events. names: the requests that have no answer yet, by gateway."""
+    """A daemon that writes events. names_by_gateway: the requests, by their names, that have no answer yet."""
 
     trace: Trace
 
     def run(self) -> None:
         """Serve, and write the begin and the end."""
-        self.names: dict[Gateway, str] = {}
+        self.names_by_gateway: dict[Gateway, str] = {}
         self.trace.write("db-begins", NONE, ", ".join(self.settings.databases))
         try:
             super().run()
@@ -56,7 +56,7 @@ class TracedDaemon(Daemon):
         # Raises an error for a database that this gateway may not use
         job = super().job_for(gateway, request)
         self.trace.write("db-request", name, text)
-        self.names[gateway] = name
+        self.names_by_gateway[gateway] = name
         return job._replace(name=name)
 
     def refuse(self, gateway: Gateway, error: DatabaseError, *, closes: bool = False) -> None:
@@ -69,7 +69,7 @@ class TracedDaemon(Daemon):
 
     def take_back_workers(self) -> None:
         for worker in self.finished_workers:  # the worker has written the end of its statement
-            self.names.pop(self.running[worker], None)
+            self.names_by_gateway.pop(self.gateways_by_worker[worker], None)
         super().take_back_workers()
 
     def write_answered(self, gateway: Gateway, outcome: str) -> None:
@@ -77,7 +77,7 @@ class TracedDaemon(Daemon):
 
         outcome: the kind of the error, or LEFT. Only the first call for a request writes.
         """
-        if (name := self.names.pop(gateway, None)) is not None:
+        if (name := self.names_by_gateway.pop(gateway, None)) is not None:
             self.trace.write("db-answered", name, f"0 {outcome}")
 
     def close(self) -> None:
@@ -132,5 +132,5 @@ def daemon_class(trace: Trace | None) -> type[Daemon]:
     """Return the class of the daemon, which writes events if there is a trace."""
     if trace is None:
         return Daemon
-    worker = type("TracedWorker", (TracedWorker,), {"trace": trace})
-    return type("TracedDaemon", (TracedDaemon,), {"trace": trace, "worker": worker})
+    worker_class = type("TracedWorker", (TracedWorker,), {"trace": trace})
+    return type("TracedDaemon", (TracedDaemon,), {"trace": trace, "worker_class": worker_class})

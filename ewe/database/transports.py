@@ -52,7 +52,7 @@ import re
 import secrets
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ewe.config.setting_types import parse_address
@@ -60,12 +60,12 @@ from ewe.config.setting_types import parse_address
 if TYPE_CHECKING:
     Queue = Any  # posix_ipc.MessageQueue, which has no types
 
-MAX_MESSAGE_BYTES = 8192  # bytes of a message, the default limit of Linux
+MAX_MESSAGE_BYTES = 8192  # of a message, the default limit of Linux
 LOCK_ATTEMPTS, RETRY_LOCK_S = 20, 0.01  # attempts to lock a queue, and seconds between them
 # The first byte of a message to the daemon: it opens a connection, has data for one, or closes one
 OPENS, HAS_DATA, CLOSES = b"O", b"D", b"C"
-ID_CHARS = 32  # characters in the ID of a pipe or queue
-SECRET_BYTES = 16  # bytes of a token, and of a gateway's secret
+ID_CHARS = 32  # in the ID of a pipe or queue
+SECRET_BYTES = 16  # of a token, and of a gateway's secret
 PAYLOAD = MAX_MESSAGE_BYTES - SECRET_BYTES - 1  # bytes of a message that carry data
 QUEUED_REQUESTS = 10  # messages that the daemon's queue can hold, the default limit of Linux
 # Messages that a queue for replies can hold. They are few, since all queues of an account together may take 800 KB
@@ -104,6 +104,13 @@ def remove_file(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors; -1 stands for one that is not open."""
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def posix_ipc_module() -> Any:

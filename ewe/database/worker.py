@@ -28,6 +28,7 @@ from ewe.database.protocol import (
     DatabaseError,
     ServerResponse,
     encode_response,
+    error_response,
 )
 from ewe.logger import ErrorLog
 from ewe.trace import Trace
@@ -40,17 +41,17 @@ SEND_AFTER_LIMIT_S = 1.0
 class Job(NamedTuple):
     """A request for a worker.
 
-    gateway_connection: gets the answer. rows: the daemon's limit for the rows of the result. time_limit: seconds
-    after which the statement is cancelled. write_timeout: seconds after which a gateway that reads nothing is
-    dropped. name: the request's name in the trace.
+    gateway_connection: gets the answer. max_rows: the daemon's limit for the rows of the result. time_limit_s: the
+    statement is then cancelled. write_timeout_s: a gateway that has read nothing for so long is dropped. name: the
+    request's name in the trace.
     """
 
     request: ClientRequest
     database: Database
     gateway_connection: GatewayConnection
-    rows: int
-    time_limit: float
-    write_timeout: float
+    max_rows: int
+    time_limit_s: float
+    write_timeout_s: float
     name: str = ""
 
 
@@ -120,7 +121,7 @@ class WorkerThread:
         while True:
             job = self.jobs.get()
             self.gateway_lost = False
-            self.send_deadline = time.monotonic() + job.time_limit + SEND_AFTER_LIMIT_S
+            self.send_deadline = time.monotonic() + job.time_limit_s + SEND_AFTER_LIMIT_S
             try:
                 self.answer(job)
             except OSError:
@@ -138,12 +139,15 @@ class WorkerThread:
         try:
             self.run_statement(job)
         except (DatabaseError, MemoryError) as error:
-            reply = self.cancel_error or as_database_error(error)
             if isinstance(error, MemoryError):
                 self.disconnect()  # frees the memory that the statement has taken
+                error = DatabaseError(
+                    "STATEMENT", "the statement needs more memory than the daemon gives it (memory)"
+                )
+            reply = self.cancel_error or error
             peer = job.gateway_connection.peer_name
             self.log.write("warning", f"{peer}: database {job.database.name}: {reply.kind}: {reply}")
-            self.send(job, ServerResponse(b"", more=False, error=reply))
+            self.send(job, error_response(reply))
 
     def run_statement(self, job: Job) -> None:
         """Run the statement, and send its result in pieces. Commit the transaction before the last piece is sent.
@@ -178,7 +182,7 @@ class WorkerThread:
     def send(self, job: Job, response: ServerResponse) -> None:
         """Send a part of the answer. Raises OSError if the gateway has left, or reads nothing or too slowly."""
         self.error_flag.forbid()
-        job.gateway_connection.send(encode_response(response), job.write_timeout, self.send_deadline)
+        job.gateway_connection.send(encode_response(response), job.write_timeout_s, self.send_deadline)
         if response.more:
             self.error_flag.allow()
 
@@ -187,12 +191,11 @@ class WorkerThread:
 
         Raises DatabaseError at the daemon's limit.
         """
-        max_rows = job.request.rows  # None: no limit
         for number, row in enumerate(rows):
-            if number == max_rows:
+            if number == job.request.rows:  # None: the request has no limit
                 return
-            if number == job.rows:
-                raise DatabaseError("TOO MANY ROWS", f"more than {job.rows} rows (rows)")
+            if number == job.max_rows:
+                raise DatabaseError("TOO MANY ROWS", f"more than {job.max_rows} rows (rows)")
             if self.cancel_error:  # the cancellation came between two rows, where no statement ran
                 raise self.cancel_error
             yield row
@@ -239,13 +242,6 @@ class WorkerThread:
             connection, self.connection, self.database = self.connection, None, None
         if connection is not None:
             connection.close()
-
-
-def as_database_error(error: DatabaseError | MemoryError) -> DatabaseError:
-    """Return the error in the form that a gateway gets."""
-    if isinstance(error, DatabaseError):
-        return error
-    return DatabaseError("STATEMENT", "the statement needs more memory than the daemon gives it (memory)")
 
 
 def file_identity(source: str) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ewe.features.base import Explanation
     from ewe.streams.base import Stream
 
-MAX_JOINED_BYTES = 64 * 1024  # bytes of small pieces that are sent together
+MAX_JOINED_BYTES = 64 * 1024  # of small pieces that are sent together
 
 REMEDY = f"run it in a server that has (uvicorn, daphne), behind --proxy ({docs_page('proxy.md')})"
 

@@ -157,7 +157,7 @@ class Authorizer:
         variables = request_variables(request, io, script, 0, self.root) | connection_variables(io)
         params = encode_pairs((name, value) for name, value in variables.items() if name not in NOT_SENT)
         source = ResponderSource(self.connections, request, io, params, EMPTY, script.name, self.timeout_s)
-        source.safe = True  # the question may be sent twice
+        source.is_repeatable = True  # the question may be sent twice
         try:
             await source.begin()
             found = await response(request, script, source, self.limits)

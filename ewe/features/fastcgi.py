@@ -87,24 +87,13 @@ def connections_of(
         return Connections(
             addresses,
             config[settings.FASTCGI_KEEP],
-            config[settings.FASTCGI_RETRY],
-            config[settings.FASTCGI_CONNECTIONS],
-            config[settings.FASTCGI_QUEUE_TIMEOUT],
-            codec,
+            retry_s=config[settings.FASTCGI_RETRY],
+            limit=config[settings.FASTCGI_CONNECTIONS],
+            queue_timeout_s=config[settings.FASTCGI_QUEUE_TIMEOUT],
+            codec=codec,
         )
     except ValueError as reason:
         raise ValueError(f"{reason} ({setting})") from None
-
-
-def affinity_of(config: Config, where: str, connections: Connections) -> Affinity | None:
-    """Return the affinity of clients to addresses, if the settings ask for it and there are several addresses.
-
-    where: names the upstream, see Affinity.
-    """
-    cookie = config[settings.FASTCGI_AFFINITY]
-    if cookie is None or len(connections.addresses) < 2:
-        return None
-    return Affinity(cookie, where, connections.addresses)
 
 
 class FastCGI:
@@ -120,7 +109,7 @@ class FastCGI:
         self.config = config
         self.static = static
         self.limits = limits
-        self.affinity = affinity_of(config, where, connections)
+        self.affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], where, connections.addresses)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError."""
@@ -203,10 +192,9 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     config, plan, table = location.config, location.plan, location.table
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
-    # If `where` begins with a slash, it is the path of the affinity cookie. A pattern may begin with a slash, too,
-    # but is not a path.
+    # Affinity takes a slash at the beginning for that of a path. A pattern may have one, too, so "~" precedes it.
     where = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
-    affinity = affinity_of(config, where, connections)
+    affinity = Affinity.of(config[settings.FASTCGI_AFFINITY], where, connections.addresses)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         return await ask(connections, request, io, script, root, config, limits, affinity)

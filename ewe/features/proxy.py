@@ -22,7 +22,7 @@ from ewe.features.base import Mount
 from ewe.features.declaration import Feature
 from ewe.features.encoded_slashes import EncodedSlashes
 from ewe.gateway.affinity import Affinity
-from ewe.gateway.cgi import refuse_trace
+from ewe.gateway.cgi import ALLOW, refuse_trace
 from ewe.gateway.connections import Connections, HTTPCodec
 from ewe.gateway.proxies import http_peer
 from ewe.gateway.proxy import SpooledBody, UpstreamExchange
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 MAX_LOOP = 8  # servers named ewe through which a request may pass
-ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_UPGRADE: frozenset[str] = frozenset()
 NOT_KNOWN: tuple[object, bytes] = (None, b"")
 
@@ -78,9 +77,9 @@ class Proxy:
             self.connections = Connections(
                 addresses,
                 config[settings.PROXY_KEEP],
-                retry=config[shared.FASTCGI_RETRY],
+                retry_s=config[shared.FASTCGI_RETRY],
                 limit=config[shared.FASTCGI_CONNECTIONS],
-                queue_timeout=config[shared.FASTCGI_QUEUE_TIMEOUT],
+                queue_timeout_s=config[shared.FASTCGI_QUEUE_TIMEOUT],
                 codec=HTTPCodec,
                 parks=True,
             )
@@ -94,10 +93,8 @@ class Proxy:
         self.keeps_host = config[settings.PROXY_HOST] == "client"
         self.upgrades = frozenset(token.lower() for token in config[settings.PROXY_UPGRADE])
         self.mapping = Mapping(self.where, self.path, (self.host, *addresses))
-        self.affinity: Affinity | None = None
         cookie = config[shared.FASTCGI_AFFINITY]
-        if cookie is not None and len(self.connections.addresses) > 1:
-            self.affinity = Affinity(cookie, self.where or "/", self.connections.addresses)
+        self.affinity = Affinity.of(cookie, self.where or "/", self.connections.addresses)
         # request -> (the other facts on which the head depends, the head)
         self.heads: RequestCache[tuple[object, bytes]] = RequestCache()
         self.upstream_is_old = False  # it has answered with HTTP/1.0

@@ -77,7 +77,7 @@ SUFFIX = ".sql.html"
 EXPORTS = {".sql.csv": "CSV", ".sql.json": "JSON"}
 TYPES = {"CSV": "text/csv; charset=utf-8; header=present", "JSON": "application/json"}
 INDEX = "index" + SUFFIX
-MAX_PAGE_BYTES = 1 << 20  # bytes of a page's file
+MAX_PAGE_BYTES = 1 << 20  # of a page's file
 MAX_FORM_BYTES = 256 * 1024  # of a form
 POST_ROWS = 1000  # rows that a statement which writes may return
 MAX_PAGES = 200  # compiled pages in memory
@@ -203,7 +203,7 @@ class SQLPages:
 
     def find(self, path: str) -> PageFile | None:
         """Return the file that answers for a path; None if there is none. Raises HTTPError(403, 404)."""
-        if ".sql." in path:
+        if ".sql." in path:  # the path names a page's file itself, as books.sql.html does
             # The result is not cached: a page that has just been written must not be sent as a file.
             return self.find_uncached(path)
         return self.known_paths.find(path, self.find_uncached)
@@ -254,7 +254,7 @@ class SQLPages:
         return compiled
 
     def read(self, path: str) -> tuple[str, os.stat_result]:
-        """Return the text of a file, and its os.stat_result. Raises HTTPError."""
+        """Return the text of the file at a URL's path, and its os.stat_result. Raises HTTPError."""
         name = self.static.name(path)
         descriptor = None if hidden(path) else self.static.open(name, for_program=True)
         if descriptor is None:
@@ -308,10 +308,10 @@ class SQLPages:
             environment = self.environments[directory] = Environment(load)
         return environment
 
-    def is_template_unchanged(self, path: str, known: tuple[int, ...]) -> bool:
-        """Return whether a file that a page extends has not changed."""
+    def is_template_unchanged(self, path: str, version: tuple[int, ...]) -> bool:
+        """Return whether a file that a page extends still has this file_version()."""
         try:
-            return file_version(os.stat(self.static.name(path))) == known
+            return file_version(os.stat(self.static.name(path))) == version
         except OSError:
             return False
 
@@ -396,7 +396,7 @@ class PageRequest:
     ) -> QueryResult | Response:
         """Run a query, and return its result, or the error page to send in place of the page. Raises BadValue.
 
-        prefix: of the query's parameters in the URL.
+        values: of the page's parameters. prefix: begins the query's names in the URL ("loans.").
         """
         choice = Choice(query, prefix, self.url_fields)
         if not self.is_asked(query, values):

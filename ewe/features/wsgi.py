@@ -46,7 +46,7 @@ class WSGI:
         self.path = path.rstrip("/")
         self.application: Application
         self.constants = constant_environ(self.path, threads, processes)
-        self.spool = config.spool
+        self.spool_memory_bytes = config.spool
         self.timeout_s = config.program_timeout
         self.development = config.development
 
@@ -80,7 +80,7 @@ class WSGI:
         environ["wsgi.errors"] = ErrorStream(self.name)
         add_request(environ, request, io, path[len(self.path) :], length)
         name = f"{request.line!r} from {io.client[0]}"
-        run = Invocation(self.application, environ, name, self.spool)
+        run = Invocation(self.application, environ, name, self.spool_memory_bytes)
         try:
             await io.call(run.begin, seconds=self.timeout_s, abandoned=run.finish)
         except Timeout:
@@ -111,7 +111,8 @@ class WSGI:
             while piece := await body.receive():
                 pieces.append(piece)
             return BytesIO(b"".join(pieces)), body.length
-        spooled_body = await spooled(body, self.spool)  # in a file, since its length is unknown or large
+        # In a file, since its length is unknown or large
+        spooled_body = await spooled(body, self.spool_memory_bytes)
         return open(spooled_body.descriptor, "rb", buffering=BLOCK_BYTES), spooled_body.length
 
     def silent(self) -> HTTPError:

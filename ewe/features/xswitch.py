@@ -235,7 +235,7 @@ class XSwitchNumbers:
         the number of engines that have ended for it. seconds: the time limit of the connection, and of the answer.
         Raises HTTPError, Timeout; MeasureError if the answer has another shape.
         """
-        self.connections.connect_timeout = seconds
+        self.connections.connect_timeout_s = seconds
         extra_variables = {b"XSWITCH_STATUS": b"counts"}
         data = await ask_status(self.connections, request, io, extra_variables, seconds, MAX_STATUS_BYTES)
         try:

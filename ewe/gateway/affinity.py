@@ -50,6 +50,11 @@ class Affinity:
         self.path = percent_encode(where) if where.startswith("/") else "/"
         self.addresses = addresses
 
+    @classmethod
+    def of(cls, name: str | None, where: str, addresses: Sequence[UpstreamAddress]) -> Affinity | None:
+        """Return the cookie; None if the setting names none, or if there is one address only."""
+        return None if name is None or len(addresses) < 2 else cls(name, where, addresses)
+
     def preferred(self, request: Request) -> UpstreamAddress | None:
         """Return the address that the client's cookie names; None if it names none."""
         for pair in request.values.get("cookie", "").split(";"):

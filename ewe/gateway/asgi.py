@@ -136,9 +136,9 @@ class ApplicationCall:
     """
 
     __slots__ = (
-        "application", "asked", "bodiless", "channel", "client_left", "complete", "discarded_bytes", "fault",
-        "head", "incoming", "posted", "read_to_end", "request", "room", "scope", "sending", "task", "unsent",
-        "waiting",
+        "application", "ask_is_posted", "bodiless", "channel", "client_left", "discarded_bytes", "fault",
+        "head", "head_is_posted", "incoming", "is_complete", "posted_bytes", "read_to_end", "receive_event",
+        "request", "scope", "send_event", "task", "unsent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -150,8 +150,8 @@ class ApplicationCall:
         self.channel = channel
         self.task: Any = None  # runs the application; None before start(), or if it has ended at once
         self.head: ApplicationHead | None = None  # sent by the application, and not posted yet
-        self.sending = False  # the head is posted
-        self.complete = False  # the application has sent all of its response
+        self.head_is_posted = False
+        self.is_complete = False  # the application has sent all of its response
         self.client_left = False
         self.bodiless = False  # the head alone goes to the client
         self.discarded_bytes = 0  # of pieces of a body that no client gets
@@ -162,14 +162,14 @@ class ApplicationCall:
         self.incoming: Message | None = None
         if self.read_to_end:
             self.incoming = {"type": "http.request", "body": b"", "more_body": False}
-        self.asked = False  # ASK is posted, and no piece has come yet
+        self.ask_is_posted = False  # ASK is posted, and no piece has come yet
         # Set for each receive(), and for each send(), that waits: several tasks of the application may wait.
-        self.waiting: Event | None = None
-        self.room: Event | None = None
+        self.receive_event: Event | None = None  # None: none has waited yet
+        self.send_event: Event | None = None
         # Bytes of the pieces that the conversation has not taken yet, with CALL_COST_BYTES for each piece
-        self.unsent = 0
+        self.unsent_bytes = 0
         # Bytes that the conversation got without a round of the loop since send() last waited
-        self.posted = 0
+        self.posted_bytes = 0
 
     # The application's half: all of it runs on the loop
 
@@ -189,7 +189,7 @@ class ApplicationCall:
                 await application.start()
                 self.scope["state"] = dict(application.state)
             await application.program(self.scope, self.receive, self.send)
-            if not self.complete and not self.client_left:
+            if not self.is_complete and not self.client_left:
                 raise RuntimeError("the application returned without a complete response")
         except BaseException as reason:
             self.fail(reason)
@@ -208,10 +208,10 @@ class ApplicationCall:
                 logger.errors.error(str(reason))
             else:
                 logger.errors.exception(f"{self.request.line[:200]!r}: {self.application.text} failed")
-        if not self.complete:
+        if not self.is_complete:
             if not isinstance(reason, StartupFailed):
                 self.fault = traceback.format_exc()
-            self.complete = True
+            self.is_complete = True
             self.channel.post(FAULT)
 
     async def receive(self) -> Message:
@@ -220,21 +220,21 @@ class ApplicationCall:
             if self.incoming is not None:
                 message, self.incoming = self.incoming, None
                 return message
-            if self.client_left or self.complete:
+            if self.client_left or self.is_complete:
                 return dict(DISCONNECT)
-            if not self.read_to_end and not self.asked:
-                self.asked = True
+            if not self.read_to_end and not self.ask_is_posted:
+                self.ask_is_posted = True
                 self.channel.post(ASK)
                 continue  # the piece may have come already
-            self.waiting = self.waiting or Event()
-            self.waiting.clear()
-            await self.waiting.wait()
+            self.receive_event = self.receive_event or Event()
+            self.receive_event.clear()
+            await self.receive_event.wait()
 
     async def send(self, message: Message) -> None:
         """Accept a message of the response. Raises ClientLeft; ValueError, RuntimeError for a wrong message."""
         kind = message["type"]
         if kind == "http.response.start":
-            if self.head is not None or self.sending or self.complete:
+            if self.head is not None or self.head_is_posted or self.is_complete:
                 raise RuntimeError("http.response.start was sent twice")
             self.head = ApplicationHead(message)
         elif kind == "http.response.body":
@@ -243,7 +243,7 @@ class ApplicationCall:
             if self.head is None:
                 raise RuntimeError("http.response.pathsend comes directly after http.response.start")
             self.head.path = os.fspath(message["path"])
-            await self.send_piece(b"", False)
+            await self.send_piece(b"", more=False)
         else:
             raise RuntimeError(f"{kind!r} is no message of a response")
 
@@ -256,17 +256,17 @@ class ApplicationCall:
         """
         if self.client_left:
             raise ClientLeft("the client has left")
-        if self.complete:
+        if self.is_complete:
             raise RuntimeError("http.response.body was sent after the response was complete")
-        if self.head is None and not self.sending:
+        if self.head is None and not self.head_is_posted:
             raise RuntimeError("http.response.body was sent before http.response.start")
         if not more:
-            self.complete = True
-            wake(self.waiting)  # receive() then returns http.disconnect
+            self.is_complete = True
+            wake(self.receive_event)  # receive() then returns http.disconnect
         item: Any = piece, more
         if (head := self.head) is not None:
             self.head = None
-            self.sending = True
+            self.head_is_posted = True
             head.piece = piece
             head.more = more
             if not more:
@@ -277,23 +277,23 @@ class ApplicationCall:
         elif self.bodiless:
             await self.discard(piece)
             return
-        self.unsent += len(piece) + CALL_COST_BYTES
+        self.unsent_bytes += len(piece) + CALL_COST_BYTES
         # In the event model, post() runs the conversation before it returns, post_soon() in the loop's next round.
-        if self.unsent > MAX_QUEUED_BYTES and self.posted < TURN_BYTES:
-            self.posted += self.unsent
+        if self.unsent_bytes > MAX_QUEUED_BYTES and self.posted_bytes < TURN_BYTES:
+            self.posted_bytes += self.unsent_bytes
             self.channel.post(item)
         else:
             self.channel.post_soon(item)
-        if more and (self.unsent > MAX_QUEUED_BYTES or self.client_left):
+        if more and (self.unsent_bytes > MAX_QUEUED_BYTES or self.client_left):
             await self.wait_for_room()
 
     async def wait_for_room(self) -> None:
-        """Wait until the conversation has taken enough: count_taken() then sets `room`. Raises ClientLeft."""
-        while self.unsent > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
-            self.posted = 0
-            self.room = self.room or Event()
-            self.room.clear()
-            await self.room.wait()
+        """Wait until the conversation has taken enough: count_taken() then sets `send_event`. Raises ClientLeft."""
+        while self.unsent_bytes > MAX_QUEUED_BYTES and not (self.bodiless or self.client_left):
+            self.posted_bytes = 0
+            self.send_event = self.send_event or Event()
+            self.send_event.clear()
+            await self.send_event.wait()
         if self.client_left:
             raise ClientLeft("the client has left")
 
@@ -302,28 +302,28 @@ class ApplicationCall:
         self.discarded_bytes += len(piece) + CALL_COST_BYTES
         if self.discarded_bytes > MAX_DISCARDED_BYTES:
             self.client_left = True
-            wake(self.waiting)
+            wake(self.receive_event)
             raise ClientLeft("the response has no body")
 
     # The conversation calls these methods through the channel
 
     def deliver(self, piece: bytes, more: bool) -> None:
         """Give the application a piece of the request's body. more: other pieces follow."""
-        self.asked = False
+        self.ask_is_posted = False
         self.read_to_end = not more
         self.incoming = {"type": "http.request", "body": piece, "more_body": more}
-        wake(self.waiting)
+        wake(self.receive_event)
 
     def count_taken(self, size: int) -> None:
         """Note that the conversation took pieces of `size` bytes."""
-        self.unsent -= size
-        if self.unsent <= MAX_QUEUED_BYTES:
-            wake(self.room)
+        self.unsent_bytes -= size
+        if self.unsent_bytes <= MAX_QUEUED_BYTES:
+            wake(self.send_event)
 
     def send_no_body(self) -> None:
         """Note that the client gets the head alone."""
         self.bodiless = True
-        wake(self.room)
+        wake(self.send_event)
 
     def leave(self, cancel: bool = False) -> None:
         """Note that the client has left, or that the conversation gives up; cancel: end the application, too.
@@ -331,8 +331,8 @@ class ApplicationCall:
         The application's waiting calls end now: receive() with http.disconnect, send() with ClientLeft.
         """
         self.client_left = True
-        wake(self.waiting)
-        wake(self.room)
+        wake(self.receive_event)
+        wake(self.send_event)
         if cancel and self.task is not None:
             self.task.cancel()
 

@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from ewe.http.limits import RequestLimits
     from ewe.streams.base import Stream
 
-MAX_HEAD_BYTES = 64 * 1024  # bytes of a program's head
-MAX_CACHED_HEAD_BYTES = 512  # bytes; longer heads are not cached
+MAX_HEAD_BYTES = 64 * 1024  # of a program's head
+MAX_CACHED_HEAD_BYTES = 512  # longer heads are not cached
 HEAD_END = re.compile(rb"\n\r?\n")
 FIRST_END = re.compile(rb"\A\r?\n")  # the end of an empty head
 STATUS = re.compile(r"([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
-NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] ([1-5][0-9]{2})[ \r\n]")
+NPH_STATUS = re.compile(rb"HTTP/[0-9]\.[0-9] (101|[2-5][0-9]{2})[ \r\n]")
 STATUS_LINE = re.compile(r"HTTP/1\.[01] ([2-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 FIELD_LINE = re.compile(r"[A-Za-z0-9-]+:")
 LOCAL = re.compile(r"/[\x21\x22\x24-\x7e]*")  # not with "#": a fragment is for the client to resolve
 NOT_IN_URLS = re.compile(r"[^\x21-\x7e]")
 ALLOW = ("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 NO_END = "it must print an empty line between its fields and its document"
-MAX_DISCARDED_BYTES = 1024 * 1024  # bytes of an unwanted body that are read before the program is ended
+MAX_DISCARDED_BYTES = 1024 * 1024  # of an unwanted body, read before the program is ended
 # Fields of a program's head that only the server may set (RFC 3875 section 6.3). Content-Length becomes the length
 # of the Source.
 NOT_PASSED_ON = frozenset({
@@ -77,7 +77,7 @@ NOT_PASSED_ON = frozenset({
 WITHHELD = frozenset({
     "content-length", "content-type", "authorization", "proxy-authorization", "proxy", "transfer-encoding",
 })  # fmt: skip
-MAX_CACHED_NAME_CHARS = 64  # characters; longer field names are not cached, or clients could fill the memory
+MAX_CACHED_NAME_CHARS = 64  # longer field names are not cached, or clients could fill the memory
 FIELD_NAME = re.compile(r"[a-z0-9-]+")  # no "_": Content_Length would become CONTENT_LENGTH, too
 
 

@@ -4,7 +4,7 @@ An upstream (a FastCGI responder, an HTTP server) may run several times, on seve
 used in turn:
 
     request 1 ──▶ open() ──▶ 10.0.0.1:9000
-    request 2 ──▶ open() ──▶ 10.0.0.2:9000     refuses: left out for `retry` seconds
+    request 2 ──▶ open() ──▶ 10.0.0.2:9000     refuses: left out for `retry_s`
                        └───▶ 10.0.0.3:9000     the next one takes the request
     request 3 ──▶ open() ──▶ 10.0.0.3:9000
 
@@ -13,17 +13,17 @@ out until that request has reached it. If every address is left out, a request t
 
 An upstream serves a limited number of requests at once. Further connections wait in its backlog, and ewe cannot see
 for how long. With a `limit`, ewe opens at most so many connections to each address. Further requests wait in a
-queue, first come, first served. `queue_timeout` is the longest wait in it, in seconds:
+queue, first come, first served. `queue_timeout_s` is the longest wait in it:
 
     open() ── room? ──yes──▶ connection ──▶ request ──▶ release()
                 └──no──▶ queue ◀── the first in the queue gets the room ──┘
-                           └─ after `queue_timeout` seconds: 503
+                           └─ after `queue_timeout_s`: 503
 
 Possible failures:
 
 - A request runs twice. A request goes to the next address only if it reached no upstream: the connection failed, or
-  the responder refused the request unread (FCGI_OVERLOADED). In all other cases the lost() of the exchange decides
-  (responder.py, proxy.py).
+  the responder refused the request unread (FCGI_OVERLOADED). In all other cases repeat_or_raise() of the exchange
+  decides (responder.py, proxy.py).
 - A request overtakes the queue. While others wait, open() joins the queue even if there is room.
 - A request waits for the address that answered its client before (affinity.py). It does not block the requests
   behind it: give_room_to_waiting().
@@ -107,33 +107,32 @@ class Connections:
     """The connections to one upstream, at one address or several. Raises ValueError for a malformed address.
 
     keeps: connections stay open for later requests. A responder that answers one connection at a time, as each
-    child of php-fpm does, is occupied by a kept connection, and other clients wait for it. retry: seconds for which
-    an address that cannot be reached is left out, if there are others. limit: open connections to each address,
-    kept ones included; 0: no limit. queue_timeout: the longest wait for one of them in seconds; without a limit no
-    request waits. codec: of the protocol that the upstream speaks. parks: a request that waits for the upstream
-    occupies no thread, if the model can do that. connect_timeout: seconds within which an address must accept a
-    connection.
+    child of php-fpm does, is occupied by a kept connection, and other clients wait for it. retry_s: how long an
+    address that cannot be reached is left out, if there are others. limit: open connections to each address, kept
+    ones included; 0: no limit. queue_timeout_s: the longest wait for one of them; without a limit no request waits.
+    codec: of the protocol that the upstream speaks. parks: a request that waits for the upstream occupies no
+    thread, if the model can do that. connect_timeout_s: an address must accept a connection within this time.
     """
 
     def __init__(
         self,
         addresses: Sequence[str],
         keeps: bool,
-        retry: float = 0.0,
+        retry_s: float = 0.0,
         limit: int = 0,
-        queue_timeout: float = 0.0,
+        queue_timeout_s: float = 0.0,
         codec: Codec | type[HTTPCodec] = Requester,
         parks: bool = False,
-        connect_timeout: float = CONNECT_TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        self.connect_timeout = connect_timeout
+        self.connect_timeout_s = connect_timeout_s
         self.parks = parks
         self.addresses = [UpstreamAddress(address) for address in addresses]
         self.codec: Codec = codec  # type: ignore[assignment]
         self.keeps = keeps and not codec.ends_with_close
-        self.retry = retry
+        self.retry_s = retry_s
         self.limit = limit
-        self.queue_timeout = queue_timeout
+        self.queue_timeout_s = queue_timeout_s
         self.counts_connections = keeps or limit > 0  # otherwise no code needs the count
         self.process = 0  # the pid for which a random first `turn` was chosen; 0: none yet
         self.turn = 0  # the number of requests, which gives the address that is tried first
@@ -159,12 +158,12 @@ class Connections:
         """
         tried = list(refused_by)
         cause = "the responder is overloaded"
-        expires = 0.0
+        expires_at = 0.0
         while len(tried) < len(self.addresses):
             room = self.take_room(tried, must_be_new, preferred)
             if room is None:
-                expires = expires or time.monotonic() + self.queue_timeout
-                room = await self.wait_for_room(io, tried, must_be_new, preferred, expires)
+                expires_at = expires_at or time.monotonic() + self.queue_timeout_s
+                room = await self.wait_for_room(io, tried, must_be_new, preferred, expires_at)
             address, upstream = room
             if upstream is not None and not upstream.is_open():
                 upstream.close()
@@ -172,14 +171,14 @@ class Connections:
                 continue
             try:
                 if upstream is None:
-                    upstream = await address.connect(self.poller_of(io), self.connect_timeout)
+                    upstream = await address.connect(self.poller_of(io), self.connect_timeout_s)
                 else:
                     upstream.poller = self.poller_of(io)
                 address.left_out_until = 0.0
                 return upstream
             except Timeout:
                 count_timeout("upstream")
-                cause = f"{address.text} takes no connection in {self.connect_timeout:g} s"
+                cause = f"{address.text} takes no connection in {self.connect_timeout_s:g} s"
             except OSError as reason:
                 if reason.errno in EXHAUSTED:  # this process is at fault, not the responder
                     self.give_back_room(address)
@@ -244,9 +243,9 @@ class Connections:
         tried: Collection[UpstreamAddress],
         must_be_new: bool,
         preferred: UpstreamAddress | None,
-        expires: float,
+        expires_at: float,
     ) -> Room:
-        """Return room once it is this request's turn. Raises HTTPError(503) after `queue_timeout`, Disconnected."""
+        """Return room once it is this request's turn. Raises HTTPError(503) at `expires_at`, Disconnected."""
         waiting = QueuedRequest(io.wake_event(), tried, must_be_new, preferred)
         try:
             with self.lock:
@@ -254,7 +253,7 @@ class Connections:
                 (self.queue.appendleft if tried else self.queue.append)(waiting)
                 self.give_room_to_waiting()
             try:
-                await waiting.event.wait(max(expires - time.monotonic(), 0.0))
+                await waiting.event.wait(max(expires_at - time.monotonic(), 0.0))
             except BaseException:
                 self.leave_queue(waiting)
                 if waiting.room is not None:
@@ -265,8 +264,8 @@ class Connections:
             waiting.event.close()
         if waiting.room is None:
             count_timeout("queue")
-            cause = f"no connection to the responder was free for {self.queue_timeout:g} s (fastcgi-queue-timeout)"
-            raise HTTPError(503, cause, RETRY)
+            wait = f"{self.queue_timeout_s:g} s (fastcgi-queue-timeout)"
+            raise HTTPError(503, f"no connection to the responder was free for {wait}", RETRY)
         return waiting.room
 
     def leave_queue(self, waiting: QueuedRequest) -> None:
@@ -352,12 +351,12 @@ class Connections:
         return alive or addresses
 
     def leave_out_for_others(self, address: UpstreamAddress) -> None:
-        """Leave out an address whose time was over, for `retry` seconds: only one request tries it meanwhile."""
+        """Leave out an address whose time was over, for `retry_s`: only one request tries it meanwhile."""
         if address.left_out_until and address.left_out_until <= (now := time.monotonic()):
-            address.left_out_until = now + self.retry
+            address.left_out_until = now + self.retry_s
 
     def leave_out(self, address: UpstreamAddress, cause: str) -> None:
-        """Leave an unreachable address out for `retry` seconds, if there are others."""
+        """Leave an unreachable address out for `retry_s`, if there are others."""
         if len(self.addresses) > 1:
-            address.left_out_until = time.monotonic() + self.retry
-            logger.errors.warning(f"{cause}; left out for {self.retry:g} s (fastcgi-retry)")
+            address.left_out_until = time.monotonic() + self.retry_s
+            logger.errors.warning(f"{cause}; left out for {self.retry_s:g} s (fastcgi-retry)")

@@ -20,10 +20,9 @@ may get a copy: it has the content that each plain visitor gets. Thus a stranger
 by adding a field.
 
 **One program for many clients**: if a copy has expired and a hundred clients ask, the first request runs the
-program, and the others wait for its copy, each for an event. This is an InFlightRequest. The others
-do not wait for its client: if that client reads slowly, one of them runs the program again. If the response must
-not be kept, all of them go on, and ewe remembers the key for a while: later requests for it do not wait for each
-other.
+program, and the others wait for its copy (InFlightRequest). They do not wait for its client: if that client reads
+slowly, one of them runs the program again. If the response must not be kept, ewe remembers the key for a while:
+later requests for it do not wait.
 
 **Memory** is bounded by the setting, for each process. The least recently used copies are dropped first. A model
 with a process for each connection (fork) has a cache for each connection, which is of little use.
@@ -39,7 +38,7 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ewe.bounded import TimedCache
 from ewe.gateway.content_copies import URL, Copy, Key, directives_of, is_fresh, validation_request
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
     from ewe.streams.wake_events import WakeEvent
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH"})
-PART_OF_ROOM = 8  # no copy takes more than this part of the memory
+MIN_COPIES = 8  # so many of the largest copies fit
 MAX_COPIES = 16  # of one URL, for different values of the fields in Vary
 SHARED_WAIT_S = 10.0  # seconds that a request waits for a program that another request runs
 SLOW_CLIENT_S = 0.5  # seconds that a client may take to read the body while other requests wait for it
@@ -72,23 +71,20 @@ HIT = "hit"  # a fresh copy answers: the word of Cache-Status (RFC 9211 section 
 Ask = Callable[[Request], Awaitable["Response | None"]]
 
 
-class Miss:
+class Miss(NamedTuple):
     """A GET or HEAD request that no copy answers.
 
-    ask: runs the program. personal: the request identifies its user. unkeyed: fields of the request that forbid
-    keeping the response, unless Vary names them.
+    ask: runs the program. copy, reason: the result of select(). unkeyed: fields of the request that forbid keeping
+    the response, unless Vary names them. personal: the request identifies its user.
     """
 
-    __slots__ = ("ask", "key", "personal", "request", "unkeyed")
-
-    def __init__(
-        self, key: Key, request: Request, ask: Ask, unkeyed: frozenset[str], *, personal: bool
-    ) -> None:
-        self.key = key
-        self.request = request
-        self.ask = ask
-        self.unkeyed = unkeyed
-        self.personal = personal
+    key: Key
+    request: Request
+    ask: Ask
+    copy: Copy | None
+    reason: str
+    unkeyed: frozenset[str]
+    personal: bool
 
     def is_plain(self) -> bool:
         """Return whether only the response can forbid to keep it.
@@ -137,12 +133,11 @@ class InFlightRequest:
 
 
 class ContentCache:
-    """Keeps responses of programs, in at most `room` bytes."""
+    """Keeps responses of programs, in at most `max_bytes` of memory (setting content-cache)."""
 
-    def __init__(self, room: int) -> None:
-        """room: bytes of memory (setting content-cache)."""
-        self.room = room
-        self.max_copy_bytes = room // PART_OF_ROOM
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_copy_bytes = max_bytes // MIN_COPIES
         self.used_bytes = 0
         self.copies: dict[URL, list[Copy]] = {}  # the most recently used come last
         self.in_flight: dict[Key, InFlightRequest] = {}
@@ -164,25 +159,25 @@ class ContentCache:
         variables = variables_of_site(io.variables)
         key = (url, request.path, request.query, id(feature), variables, request.version)
         personal = is_personal(request, io.variables)
-        wishes = directives(request.values.get("cache-control") or request.values.get("pragma"))
-        copy, verdict = self.select(key, request, wishes, personal=personal)
-        if copy is not None and verdict == HIT:
+        request_directives = directives(request.values.get("cache-control") or request.values.get("pragma"))
+        copy, reason = self.select(key, request, request_directives, personal=personal)
+        if copy is not None and reason == HIT:
             return copy.respond(request)
-        if "only-if-cached" in wishes:
+        if "only-if-cached" in request_directives:
             return error_page(504, "only-if-cached, and no fresh copy is kept")
         trusted = io.connected is not None and io.connected.trusted
         unkeyed = unkeyed_fields(request, io.scheme, io.server[1], trusted)
-        miss = Miss(key, request, ask, unkeyed, personal=personal)
-        if not may_collapse(miss, copy, verdict):
-            return await self.forward(miss, copy, verdict)
+        miss = Miss(key, request, ask, copy, reason, unkeyed, personal=personal)
+        if not may_collapse(miss):
+            return await self.forward(miss)
         in_flight = self.begin_request(key)
         if in_flight is None:
             has_ended, in_flight = await self.wait_for_other_request(key, io)
-            new_copy, new_verdict = self.select(key, request, wishes, personal=personal)
-            if has_ended and new_copy is not None and new_verdict == HIT:
-                remaining_s = new_copy.lifetime - new_copy.age()
+            new_copy, new_reason = self.select(key, request, request_directives, personal=personal)
+            if has_ended and new_copy is not None and new_reason == HIT:
+                remaining_s = new_copy.lifetime_s - new_copy.age_s()
                 return new_copy.respond(request, f"ewe; hit; ttl={remaining_s}; collapsed")
-        return await self.forward_once(miss, copy, verdict, in_flight)
+        return await self.forward_once(miss, in_flight)
 
     async def write_through(self, url: URL, request: Request, ask: Ask) -> Response | None:
         """Return the response to a request that no copy can answer. If it is unsafe, drop the copies of its URL.
@@ -195,15 +190,15 @@ class ContentCache:
         return response
 
     def select(
-        self, key: Key, request: Request, wishes: dict[str, str], *, personal: bool
+        self, key: Key, request: Request, request_directives: dict[str, str], *, personal: bool
     ) -> tuple[Copy | None, str]:
-        """Return the copy that a request selects (section 4.1), and a verdict: HIT if it answers (section 4.2).
+        """Return the copy that a request selects (section 4.1), and HIT if it answers (section 4.2).
 
-        Any other verdict is the reason to ask the program: uri-miss, vary-miss, stale, request or bypass, the words
-        of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must not get
-        it.
+        In place of HIT stands the reason to ask the program: uri-miss, vary-miss, stale, request or bypass, the
+        words of Cache-Status (RFC 9211 section 2.2). The copy is None if there is none, or if this client must not
+        get it.
 
-        wishes: the directives of the client (section 5.2.1). personal: the request identifies its user.
+        request_directives: section 5.2.1. personal: the request identifies its user.
         """
         values = request.values
         copy = self.find(key, request)
@@ -211,14 +206,13 @@ class ContentCache:
         if not may_use or "if-match" in values or "if-unmodified-since" in values:
             return None, "bypass"
         if copy is None:
-            return None, "vary-miss" if key[0] in self.copies else "uri-miss"  # a key begins with its URL
-        if is_fresh(copy, wishes):
+            url, *_ = key
+            return None, "vary-miss" if url in self.copies else "uri-miss"
+        if is_fresh(copy, request_directives):
             return copy, HIT
-        return copy, "request" if copy.age() < copy.lifetime else "stale"
+        return copy, "request" if copy.age_s() < copy.lifetime_s else "stale"
 
-    async def forward_once(
-        self, miss: Miss, copy: Copy | None, verdict: str, in_flight: InFlightRequest | None
-    ) -> Response | None:
+    async def forward_once(self, miss: Miss, in_flight: InFlightRequest | None) -> Response | None:
         """Do what forward() does, once for this request and those that wait for the output of the program.
 
         in_flight: its waiting requests are woken once the copy is stored, or must not be. None: no request waits
@@ -226,7 +220,7 @@ class ContentCache:
         """
         recorder = None
         try:
-            response = await self.forward(miss, copy, verdict)
+            response = await self.forward(miss)
             if response is not None and isinstance(response.body, RecordedBody):
                 recorder = response.body
                 recorder.in_flight = in_flight
@@ -237,31 +231,27 @@ class ContentCache:
             if recorder is None:
                 self.end_request(miss.key, in_flight)
 
-    async def forward(self, miss: Miss, copy: Copy | None, verdict: str) -> Response | None:
-        """Ask the program, to validate a copy if there is one, and keep its response if that is allowed.
-
-        copy, verdict: the result of select().
-        """
-        request = miss.request
-        asked = (
-            validation_request(request, copy) if copy is not None and may_validate(miss, copy) else request
-        )
+    async def forward(self, miss: Miss) -> Response | None:
+        """Ask the program, to validate a copy if there is one, and keep its response if that is allowed."""
+        request, copy = miss.request, miss.copy
+        if copy is not None and may_validate(miss, copy):
+            request = validation_request(request, copy)
         try:
-            response = await miss.ask(asked)
+            response = await miss.ask(request)
         except HTTPError as error:
             if copy is not None and copy.may_replace_error(error.status):
-                return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={error.status}")
+                return copy.respond(miss.request, f"ewe; hit; fwd={miss.reason}; fwd-status={error.status}")
             raise
         if response is None or response.target is not None or isinstance(response, FileResponse):
             return response
-        if copy is not None and asked is not request and response.status == 304:
-            return await self.freshen(miss, copy, verdict, response)
+        if copy is not None and request is not miss.request and response.status == 304:
+            return await self.freshen(miss, copy, response)
         if copy is not None and copy.may_replace_error(response.status):
             await response.close()
-            return copy.respond(request, f"ewe; hit; fwd={verdict}; fwd-status={response.status}")
-        return self.store_if_allowed(miss, response, verdict)
+            return copy.respond(miss.request, f"ewe; hit; fwd={miss.reason}; fwd-status={response.status}")
+        return self.store_if_allowed(miss, response)
 
-    async def freshen(self, miss: Miss, copy: Copy, verdict: str, not_modified: Response) -> Response | None:
+    async def freshen(self, miss: Miss, copy: Copy, not_modified: Response) -> Response | None:
         """Return the copy with the fields of the program's 304, and keep it so (section 4.3.4).
 
         If the 304 forbids keeping it, ask the program for the whole response.
@@ -270,17 +260,15 @@ class ContentCache:
         fresh = copy.freshened(miss.request, not_modified, personal=miss.personal)
         if fresh is not None:
             self.store(fresh, replaced=copy)
-            return fresh.respond(miss.request, f"ewe; hit; fwd={verdict}; fwd-status=304")
-        self.drop([miss.key[0]])  # a key begins with its URL
+            return fresh.respond(miss.request, f"ewe; hit; fwd={miss.reason}; fwd-status=304")
+        url, *_ = miss.key
+        self.drop([url])
         response = await miss.ask(miss.request)
-        return None if response is None else self.store_if_allowed(miss, response, verdict)
+        return None if response is None else self.store_if_allowed(miss, response)
 
-    def store_if_allowed(self, miss: Miss, response: Response, verdict: str) -> Response:
-        """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete.
-
-        verdict: of select().
-        """
-        status = f"ewe; fwd={verdict}"
+    def store_if_allowed(self, miss: Miss, response: Response) -> Response:
+        """Return a program's response with Cache-Status. If section 3 allows it, keep it once it is complete."""
+        status = f"ewe; fwd={miss.reason}"
         if miss.request.method != "GET":
             return with_status(response, status)
         cache_control = directives_of(response)
@@ -308,8 +296,10 @@ class ContentCache:
         cache_control: the directives of the response.
         """
         # Seconds for which a copy may be used unasked; 0: only once the program has confirmed it by a 304
-        usable = freshness_lifetime(cache_control, response, time.time())
-        if usable is None or (usable == 0 and not (response.get("etag") or response.get("last-modified"))):
+        usable_s = freshness_lifetime(cache_control, response, time.time())
+        if usable_s is None or (
+            usable_s == 0 and not (response.get("etag") or response.get("last-modified"))
+        ):
             return False
         return (response.length or 0) <= self.max_copy_bytes and may_store(
             miss.request, response, cache_control, personal=miss.personal
@@ -384,14 +374,14 @@ class ContentCache:
 
         The copies of its URL become the most recently used.
         """
-        url = key[0]  # a key begins with its URL
+        url, *_ = key
         with self.lock:
             copies = self.copies.pop(url, None)
             if copies is None:
                 return None
             self.copies[url] = copies  # at the end of the dictionary: store() drops from its beginning
             for copy in copies:  # the newest copy comes first
-                if copy.key == key and selecting_values(copy.names, request) == copy.values:
+                if copy.key == key and selecting_values(copy.vary_names, request) == copy.vary_values:
                     return copy
         return None
 
@@ -405,20 +395,23 @@ class ContentCache:
         """
         if copy.cost > self.max_copy_bytes:
             return False
-        url = copy.key[0]  # a key begins with its URL
-        same = (copy.key, copy.names, copy.values)
+        url, *_ = copy.key
+        same = (copy.key, copy.vary_names, copy.vary_values)
         with self.lock:
             old = self.copies.pop(url, [])
             others = [each for each in old if each is not replaced]
-            copies = [copy, *(each for each in others if (each.key, each.names, each.values) != same)]
+            copies = [
+                copy,
+                *(each for each in others if (each.key, each.vary_names, each.vary_values) != same),
+            ]
             del copies[MAX_COPIES:]
             # Otherwise the loop below would drop all copies of this URL, the new one among them.
-            while sum(each.cost for each in copies) > self.room:
+            while sum(each.cost for each in copies) > self.max_bytes:
                 copies.pop()
             self.copies[url] = copies
             self.used_bytes += sum(each.cost for each in copies) - sum(each.cost for each in old)
             self.not_kept.forget(copy.key)
-            while self.used_bytes > self.room:
+            while self.used_bytes > self.max_bytes:
                 oldest = next(iter(self.copies))
                 self.used_bytes -= sum(each.cost for each in self.copies.pop(oldest))
         return True
@@ -452,14 +445,11 @@ def variables_of_site(variables: Mapping[bytes, bytes]) -> tuple[tuple[bytes, by
     return tuple(sorted(each for each in variables.items() if each[0] not in OF_VISITOR))
 
 
-def may_collapse(miss: Miss, copy: Copy | None, verdict: str) -> bool:
-    """Return whether other requests may wait for the response to this one (collapsed requests, RFC 9111 section 4).
-
-    copy, verdict: the result of ContentCache.select().
-    """
-    if verdict not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
+def may_collapse(miss: Miss) -> bool:
+    """Return whether others may wait for the response to a request (collapsed requests, RFC 9111 section 4)."""
+    if miss.reason not in ("uri-miss", "stale") or miss.request.method != "GET" or miss.personal:
         return False
-    return not miss.unkeyed or (copy is not None and miss.unkeyed.issubset(copy.names))
+    return not miss.unkeyed or (miss.copy is not None and miss.unkeyed.issubset(miss.copy.vary_names))
 
 
 def may_validate(miss: Miss, copy: Copy) -> bool:
@@ -468,8 +458,8 @@ def may_validate(miss: Miss, copy: Copy) -> bool:
     A 304 changes the fields of the copy. A request with a field of `unkeyed` that Vary does not name must therefore
     validate none.
     """
-    has_validator = bool(copy.etag) or copy.modified is not None
-    return miss.request.method == "GET" and has_validator and miss.unkeyed.issubset(copy.names)
+    has_validator = bool(copy.etag) or copy.last_modified is not None
+    return miss.request.method == "GET" and has_validator and miss.unkeyed.issubset(copy.vary_names)
 
 
 def with_status(response: Response, status: str) -> Response:

@@ -2,7 +2,7 @@
 
 A Copy is a stored response of RFC 9111. Its age decides how it may be used:
 
-    age   0 ────────────────▶ lifetime ─────────────────▶ lifetime + grace ────────▶
+    age_s 0 ────────────────▶ lifetime_s ───────────────▶ lifetime_s + grace_s ────▶
           fresh: is_fresh()    stale: the program is       stale: the program
           no program runs      asked; the copy may         has to answer
                                replace its error
@@ -58,7 +58,7 @@ class Copy:
         """
         self.key = key
         self.status, self.reason, self.body = response.status, response.reason, body
-        self.names, self.values = names, selecting_values(names, request)
+        self.vary_names, self.vary_values = names, selecting_values(names, request)
         now = time.monotonic()
         self.made_at = now if received_at is None else received_at
         self.room_left_bytes = len(body)  # for compressed bodies: take_room()
@@ -68,30 +68,30 @@ class Copy:
         # Bytes of memory. A client chooses the target, which the key has whole and in two parts, and the values of
         # Vary's fields. The body counts twice: take_room() gives as many bytes to compressed bodies.
         target = request.target
-        texts = (target, target, *(value or "" for value in self.values), *chain(*self.fields))
+        texts = (target, target, *(value or "" for value in self.vary_values), *chain(*self.fields))
         self.cost = COPY_OVERHEAD_BYTES + 2 * len(body) + sum(map(len, texts))
-        self.age_before = delta_seconds(response.get("age"))  # of the response when it came here
+        self.earlier_age_s = delta_seconds(response.get("age"))  # of the response when it came here
         # The lifetime begins at made_at, as the age does. Expires is a date, and counts from that time.
-        self.lifetime = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
+        self.lifetime_s = freshness_lifetime(cache_control, response, time.time() - (now - self.made_at)) or 0
         self.shared = is_shared(cache_control)  # personal requests may get the copy, too
         strict = not STRICT.isdisjoint(cache_control)
-        # Seconds after the lifetime in which the copy replaces an error of the program: RFC 5861 section 4
-        self.grace = 0 if strict else delta_seconds(cache_control.get("stale-if-error"))
+        # After its lifetime, the copy replaces an error of the program for so long: RFC 5861 section 4
+        self.grace_s = 0 if strict else delta_seconds(cache_control.get("stale-if-error"))
         self.etag = response.get("etag") or ""
-        self.modified = parse_date(response.get("last-modified") or "")
+        self.last_modified = parse_date(response.get("last-modified") or "")
         # The Age and the Cache-Status of the response that respond() has made last, and that response
         self.last_response: tuple[str, StorableResponse] | None = None
 
-    def age(self) -> int:
+    def age_s(self) -> int:
         """Return how old the response is, in seconds: section 4.2.3."""
-        return self.age_before + int(time.monotonic() - self.made_at)
+        return self.earlier_age_s + int(time.monotonic() - self.made_at)
 
     def may_replace_error(self, status: int) -> bool:
         """Return whether this copy may be sent in place of a program's error (RFC 5861 section 4).
 
         status: of the program's response.
         """
-        return status >= 500 and self.age() - self.lifetime < self.grace
+        return status >= 500 and self.age_s() - self.lifetime_s < self.grace_s
 
     def freshened(self, request: Request, response: Response, *, personal: bool) -> Copy | None:
         """Return a new copy with the fields of a 304, which replace those of the same names (section 4.3.4).
@@ -106,7 +106,7 @@ class Copy:
         if not may_store(request, whole, cache_control, personal=personal):
             return None
         # The body was chosen by the fields of the first Vary, and the 304 may name others: section 4.1.
-        names = {*self.names, *(fields_in_vary(whole) or ())}
+        names = {*self.vary_names, *(fields_in_vary(whole) or ())}
         return Copy(self.key, request, whole, self.body, tuple(sorted(names)), cache_control)
 
     def respond(self, request: Request, status: str = "") -> Response:
@@ -114,11 +114,11 @@ class Copy:
 
         status: for Cache-Status; "": the copy is fresh, and its remaining lifetime is the status.
         """
-        age_s = self.age()
-        age, status = str(age_s), status or f"ewe; hit; ttl={self.lifetime - age_s}"
+        age_s = self.age_s()
+        age, status = str(age_s), status or f"ewe; hit; ttl={self.lifetime_s - age_s}"
         more = (("Age", age), ("Cache-Status", status))
         if request.conditional and self.status == 200:
-            modified = float("inf") if self.modified is None else self.modified
+            modified = float("inf") if self.last_modified is None else self.last_modified
             if conditional.status_by_conditions(request, self.etag.removeprefix("W/"), modified) == 304:
                 return Response(304, (*(field for field in self.fields if field[0].lower() in OF_304), *more))
         age_and_status = age + status
@@ -150,12 +150,14 @@ def directives_of(response: Response) -> dict[str, str]:
     )
 
 
-def is_fresh(copy: Copy, wishes: dict[str, str]) -> bool:
-    """Return whether a copy may be used without asking the program. wishes: the client's (section 5.2.1)."""
-    age = copy.age()
-    if "no-cache" in wishes or ("max-age" in wishes and age > delta_seconds(wishes["max-age"])):
+def is_fresh(copy: Copy, request_directives: dict[str, str]) -> bool:
+    """Return whether a copy may be used without asking the program. request_directives: section 5.2.1."""
+    age_s = copy.age_s()
+    if "no-cache" in request_directives or (
+        "max-age" in request_directives and age_s > delta_seconds(request_directives["max-age"])
+    ):
         return False
-    return age + delta_seconds(wishes.get("min-fresh")) < copy.lifetime
+    return age_s + delta_seconds(request_directives.get("min-fresh")) < copy.lifetime_s
 
 
 def validation_request(request: Request, copy: Copy) -> Request:

@@ -56,7 +56,7 @@ TERM_TO_KILL_S = 0.3  # seconds between SIGTERM and SIGKILL
 KILL_TIMEOUT_S = 2.0  # seconds that a killed program may take to end
 EXIT_TIMEOUT_S = 2.0  # seconds that a program may take to exit after its output has ended
 MAX_ERROR_LINES = 1000  # lines of one program's standard error that go to the log; further lines are counted
-MAX_LINE_CHARS = 2000  # characters of such a line
+MAX_LINE_CHARS = 2000  # of such a line
 NO_COMMAND = 127  # exit status of env and of shells when a command does not exist
 LAST_ERRORS = 32  # reads of standard error after the end; a pipe may hold 1 MB
 
@@ -75,13 +75,13 @@ def start(
     directory: str,
     stdin: int,
     script: Script,
-    timeout: float,
+    timeout_s: float,
 ) -> RunningProgram:
     """Start a command for the client behind `io`; return the running program.
 
     Raises OSError; ValueError for a NUL in an argument; RuntimeError if the exit needs a thread and none starts.
 
-    directory: its working directory. stdin: a descriptor, its standard input. timeout: seconds that the program may
+    directory: its working directory. stdin: a descriptor, its standard input. timeout_s: how long the program may
     be silent. The program is in io.programs until it is reaped: it ends when the connection is aborted.
     """
     from ewe.gateway.spawn import start as spawn
@@ -90,10 +90,10 @@ def start(
     try:
         ends += os.pipe()
         ends += os.pipe()
-        output, its_output, error, its_error = ends
-        pid = spawn(command, environment, directory, (stdin, its_output, its_error))
+        stdout, its_stdout, stderr, its_stderr = ends
+        pid = spawn(command, environment, directory, (stdin, its_stdout, its_stderr))
         try:
-            program = RunningProgram(io, pid, output, error, script, timeout)
+            program = RunningProgram(io, pid, stdout, stderr, script, timeout_s)
         except (OSError, RuntimeError):  # out of descriptors, or of threads (exits.py)
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -102,8 +102,8 @@ def start(
         for end in ends:
             os.close(end)
         raise
-    os.close(its_output)
-    os.close(its_error)
+    os.close(its_stdout)
+    os.close(its_stderr)
     return program
 
 
@@ -113,12 +113,12 @@ class StderrLog:
     def __init__(self, name: str) -> None:
         self.name = name
         self.line_begin = b""  # a line whose end has not come
-        self.lines = 0
+        self.line_count = 0
 
     def take(self, data: bytes) -> None:
         """Log the lines in `data`; b"" is the end."""
-        if self.lines > MAX_ERROR_LINES and data:  # further lines are only counted
-            self.lines += data.count(b"\n")
+        if self.line_count > MAX_ERROR_LINES and data:  # further lines are only counted
+            self.line_count += data.count(b"\n")
             self.line_begin = data.rpartition(b"\n")[2][:1]  # enough to count a last line without an end
             return
         *lines, self.line_begin = (self.line_begin + data).split(b"\n")
@@ -126,8 +126,8 @@ class StderrLog:
             lines.append(self.line_begin)
             self.line_begin = b""
         for line in lines:
-            self.lines += 1
-            if self.lines <= MAX_ERROR_LINES:
+            self.line_count += 1
+            if self.line_count <= MAX_ERROR_LINES:
                 logger.errors.warning(
                     f"{self.name}: {line[:MAX_LINE_CHARS].decode('utf-8', 'surrogateescape')}"
                 )
@@ -136,23 +136,27 @@ class StderrLog:
         """Log a last line without an end, and how many lines were not logged."""
         if self.line_begin:
             self.take(b"")
-        if self.lines > MAX_ERROR_LINES:
-            logger.errors.warning(f"{self.name}: {self.lines - MAX_ERROR_LINES} more lines of standard error")
+        if self.line_count > MAX_ERROR_LINES:
+            logger.errors.warning(
+                f"{self.name}: {self.line_count - MAX_ERROR_LINES} more lines of standard error"
+            )
 
 
 class RunningProgram(GatewaySource):
     """A running program, which is the body of its response: receive() reads its standard output.
 
-    Its standard error goes to the log meanwhile. exit_timeout_s: seconds that it may take to exit after the end of
-    its output; None: EXIT_TIMEOUT_S.
+    Its standard error goes to the log meanwhile. exit_timeout_s: how long it may take to exit after the end of its
+    output; None: EXIT_TIMEOUT_S.
     """
 
     exit_timeout_s: float | None = None
 
-    def __init__(self, io: Stream, pid: int, output: int, error: int, script: Script, timeout: float) -> None:
+    def __init__(
+        self, io: Stream, pid: int, stdout: int, stderr: int, script: Script, timeout_s: float
+    ) -> None:
         """io: the client's connection. pid: the leader of the program's process group. script: names the program.
 
-        output, error: the pipes to read; the RunningProgram owns them now. timeout: seconds that the program may be
+        stdout, stderr: the pipes to read; the RunningProgram owns them now. timeout_s: how long the program may be
         silent. Raises OSError if no descriptor is left, RuntimeError if the exit needs a thread and none starts.
         """
         super().__init__(script.name)
@@ -162,23 +166,23 @@ class RunningProgram(GatewaySource):
         self.poller = io.poller()
         self.pid = pid
         self.script = script
-        self.timeout = timeout
-        self.output = output
-        self.error = error
-        self.error_open = True
-        self.errors: StderrLog | None = None  # None: the program has written nothing to standard error
+        self.timeout_s = timeout_s
+        self.stdout = stdout
+        self.stderr = stderr
+        self.stderr_is_open = True
+        self.stderr_log: StderrLog | None = None  # None: the program has written nothing to standard error
         self.leader_exited = False  # processes that the program started may still run
         self.reaped = False  # reap() was called
         self.status: int | None = None  # once it was reaped: the exit status, -N for signal N
-        os.set_blocking(self.output, False)
-        os.set_blocking(self.error, False)
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
         running.add(self)
         self.programs_of_stream.add(self)
 
     async def receive(self) -> bytes:
         """Return the next bytes of the program's output, b"" at its end.
 
-        The program may be silent for `timeout` seconds. Once it has exited, the processes that it left behind may
+        The program may be silent for `timeout_s`. Once it has exited, the processes that it left behind may
         be silent for EXIT_TIMEOUT_S. Raises HTTPError: 504 if the program is silent for longer, 502 if a signal
         ended it; Disconnected.
         """
@@ -188,11 +192,11 @@ class RunningProgram(GatewaySource):
         since = time.monotonic()
         while not self.finished:
             try:
-                data = os.read(self.output, RECEIVE_BYTES)
+                data = os.read(self.stdout, RECEIVE_BYTES)
             except BlockingIOError:
                 had_exited = self.leader_exited
-                wait_limit = min(self.timeout, EXIT_TIMEOUT_S) if had_exited else self.timeout
-                if await self.ready(self.output, since, wait_limit):
+                wait_limit = min(self.timeout_s, EXIT_TIMEOUT_S) if had_exited else self.timeout_s
+                if await self.ready(self.stdout, since, wait_limit):
                     if self.leader_exited and not had_exited:
                         # The silence of the program itself does not count for the processes that it left behind.
                         since = time.monotonic()
@@ -201,7 +205,7 @@ class RunningProgram(GatewaySource):
                     self.end()
                     count_timeout("program")
                     raise HTTPError(
-                        504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
+                        504, f"{self.name}: silent for {self.timeout_s:g} s (program-timeout)"
                     ) from None
                 data = b""  # stop waiting for processes that the program left behind
             if data:
@@ -227,30 +231,30 @@ class RunningProgram(GatewaySource):
         left_s = since + seconds - time.monotonic()
         if left_s <= 0:
             return []
-        watched = [descriptor, self.error] if self.error_open else [descriptor]
+        watched = [descriptor, self.stderr] if self.stderr_is_open else [descriptor]
         if not self.leader_exited and descriptor != self.exit_descriptor:
             watched.append(self.exit_descriptor)
         ready = await self.poller.wait(watched, since, left_s)
         self.leader_exited = self.leader_exited or self.exit_descriptor in ready
-        if self.error in ready:
+        if self.stderr in ready:
             self.read_errors()
         return ready
 
     def read_errors(self) -> bool:
         """Log the lines that have arrived on standard error; return whether more may follow."""
         try:
-            data = os.read(self.error, RECEIVE_BYTES)
+            data = os.read(self.stderr, RECEIVE_BYTES)
         except BlockingIOError:
             return False
         except OSError:
             data = b""
         if data:
-            self.errors = self.errors or StderrLog(self.name)
+            self.stderr_log = self.stderr_log or StderrLog(self.name)
         else:
-            self.error_open = False
-        if self.errors is not None:
-            self.errors.take(data)
-        return self.error_open
+            self.stderr_is_open = False
+        if self.stderr_log is not None:
+            self.stderr_log.take(data)
+        return self.stderr_is_open
 
     async def wait(self) -> int | None:
         """Wait up to exit_timeout_s for the exit, after the output has ended; then kill the rest of the group.
@@ -299,12 +303,12 @@ class RunningProgram(GatewaySource):
             with suppress(RuntimeError):  # without a thread, this process keeps a zombie
                 start_thread(self.exit.status)
         for _ in range(LAST_ERRORS):
-            if not (self.error_open and self.read_errors()):
+            if not (self.stderr_is_open and self.read_errors()):
                 break
-        if self.errors is not None:
-            self.errors.end()
+        if self.stderr_log is not None:
+            self.stderr_log.end()
         self.exit.close()
-        for descriptor in (self.output, self.error):
+        for descriptor in (self.stdout, self.stderr):
             os.close(descriptor)
         running.discard(self)
         self.programs_of_stream.discard(self)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 NO_PARAMS: tuple[object, bytes] = (None, b"")
-MAX_CACHED_FIELD_CHARS = 512  # characters of the fields; longer ones are not cached
+MAX_CACHED_FIELD_CHARS = 512  # of the fields; longer ones are not cached
 
 
 class TrustedProxies:

@@ -32,7 +32,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ewe.gateway.tunnel import Tunnel
+from ewe.gateway.tunnel import NOTHING, Tunnel
 from ewe.http.messages import NO_BODY, BodyReader, Request, Source
 from ewe.http.response_head import ResponseHead, parse_response_head
 from ewe.http.response_reader import ResponseReader
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 section 9.2.2
 MAX_INTERIM = 100  # interim responses to one request
-NOTHING = memoryview(b"")
-PIECE_BYTES = 64 * 1024  # bytes of a spooled body that are sent at once
+PIECE_BYTES = 64 * 1024  # of a spooled body, sent at once
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -83,12 +82,12 @@ class UpstreamExchange(Source):
     """One request to the upstream, and its response's body.
 
     head: of the request, without the field that frames its body (Content-Length or Transfer-Encoding). name: the
-    upstream's, for messages. timeout: seconds that the upstream may be silent. body_timeout: seconds that the
-    client may be silent while it sends its body. upgrades: the protocols that the request may switch to.
+    upstream's, for messages. timeout_s: how long the upstream may be silent. body_timeout_s: how long the client
+    may be silent while it sends its body. upgrades: the protocols that the request may switch to.
     """
 
-    received = False  # at least one byte of this response has arrived
-    consumed = False  # a piece of the request's body was taken, so the request cannot be sent again
+    has_received = False  # at least one byte of this response has arrived
+    has_taken_body = False  # a piece of the request's body was taken, so the request cannot be sent again
     finished = False
     decoded = b""  # bytes that whole_body() has decoded, and receive() has not returned yet
     upstream: Upstream | None = None
@@ -103,8 +102,8 @@ class UpstreamExchange(Source):
         io: Stream,
         head: bytes,
         name: str,
-        timeout: float,
-        body_timeout: float,
+        timeout_s: float,
+        body_timeout_s: float,
         upgrades: frozenset[str] = frozenset(),
     ) -> None:
         self.connections = connections
@@ -112,8 +111,8 @@ class UpstreamExchange(Source):
         self.body = body
         self.io = io
         self.name = name
-        self.timeout = timeout
-        self.body_timeout = body_timeout
+        self.timeout_s = timeout_s
+        self.body_timeout_s = body_timeout_s
         self.upgrades = upgrades
         self.reader = ResponseReader(parse_response_head, request.method)
         length = body.known_length()
@@ -133,9 +132,9 @@ class UpstreamExchange(Source):
         upstream = await self.connections.open(self.io, must_be_new=must_be_new, preferred=self.preferred)
         self.upstream = upstream
         self.address = upstream.address
-        # By these two, lost() decides whether the request may be sent again.
-        self.written_before = upstream.written
-        self.is_first_request = not upstream.written  # of the connection
+        # By these two, repeat_or_raise() decides whether the request may be sent again.
+        self.written_before = upstream.written_bytes
+        self.is_first_request = not upstream.written_bytes  # of the connection
         self.body_over = self.body is NO_BODY
         data = self.head
         if not self.body_over:
@@ -151,9 +150,9 @@ class UpstreamExchange(Source):
     async def next_piece(self) -> bytes:
         """Return the next piece of the request's body, framed. Raises as BodyReader.receive().
 
-        From now on the request is not sent again (`consumed`): ewe keeps no piece that came from the client.
+        From now on the request is not sent again (`has_taken_body`): ewe keeps no piece that came from the client.
         """
-        self.consumed = True
+        self.has_taken_body = True
         piece = await self.body.receive()
         self.body_over = not piece or self.body.finished
         if not self.is_chunked:
@@ -172,24 +171,26 @@ class UpstreamExchange(Source):
             data: bytes | None
             try:
                 if self.outgoing:
-                    self.outgoing, data = await upstream.exchange(self.outgoing, self.timeout)
+                    self.outgoing, data = await upstream.exchange(self.outgoing, self.timeout_s)
                 elif self.body_over:
-                    data = await upstream.receive(self.timeout)
+                    data = await upstream.receive(self.timeout_s)
                 else:
                     data = await self.send_next_piece(upstream)
             except Timeout:
                 count_timeout("upstream")
-                raise HTTPError(504, f"{self.name}: silent for {self.timeout:g} s (proxy-timeout)") from None
+                raise HTTPError(
+                    504, f"{self.name}: silent for {self.timeout_s:g} s (proxy-timeout)"
+                ) from None
             except OSError:
-                await self.lost()  # sends the request again, or raises HTTPError
+                await self.repeat_or_raise()
                 continue
             if data:
-                self.received = True
+                self.has_received = True
                 return data
             if data is not None:  # the end of the connection
-                if self.received:
+                if self.has_received:
                     return b""
-                await self.lost()
+                await self.repeat_or_raise()
 
     async def send_next_piece(self, upstream: Upstream) -> bytes | None:
         """Take the next piece of the request's body for next_bytes() to send; return bytes of the response.
@@ -199,10 +200,10 @@ class UpstreamExchange(Source):
         if not self.body.has_arrived():
             wait_began = time.monotonic()
             try:
-                client_is_ready = await self.io.either(upstream.descriptor, self.body_timeout)
+                client_is_ready = await self.io.either(upstream.descriptor, self.body_timeout_s)
             except Timeout:
                 count_timeout("body")
-                cause = f"the body stopped for {self.body_timeout:g} s (body-timeout)"
+                cause = f"the body stopped for {self.body_timeout_s:g} s (body-timeout)"
                 raise HTTPError(408, cause) from None
             self.body.count_wait(time.monotonic() - wait_began)  # the body's min-rate must see this wait, too
             if not client_is_ready:
@@ -210,18 +211,18 @@ class UpstreamExchange(Source):
         self.outgoing = memoryview(await self.next_piece())
         return upstream.receive_now()  # the upstream may answer before it has read the whole body
 
-    async def lost(self) -> None:
+    async def repeat_or_raise(self) -> None:
         """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError(502)."""
         upstream = self.upstream
         assert upstream is not None
-        if self.received:
+        if self.has_received:
             raise HTTPError(502, f"{self.name}: the server closed the connection within its response")
         if self.is_first_request:
             cause = f"{upstream.address.text} closed the connection without a response"
             self.connections.leave_out(upstream.address, cause)
             raise HTTPError(502, f"{self.name}: {cause}")
-        is_unsent = upstream.written == self.written_before  # no byte of the request could be written
-        if self.consumed or not (is_unsent or self.request.method in REPEATABLE):
+        is_unsent = upstream.written_bytes == self.written_before
+        if self.has_taken_body or not (is_unsent or self.request.method in REPEATABLE):
             raise HTTPError(502, f"{self.name}: the server closed a kept connection; not sent again")
         self.upstream = None
         self.connections.release(upstream)
@@ -243,10 +244,10 @@ class UpstreamExchange(Source):
                     if head is not None:
                         break
                     now = time.monotonic()
-                    head_deadline = head_deadline or now + self.timeout
+                    head_deadline = head_deadline or now + self.timeout_s
                     if now > head_deadline:
                         count_timeout("upstream")
-                        raise HTTPError(504, f"{self.name}: a head took {self.timeout:g} s (proxy-timeout)")
+                        raise HTTPError(504, f"{self.name}: a head took {self.timeout_s:g} s (proxy-timeout)")
                 if not (data := await self.next_bytes()):
                     self.take_end_of_connection()  # raises HTTPError: no head has ended yet
                 reader.buffer += data
@@ -307,7 +308,7 @@ class UpstreamExchange(Source):
         return b""
 
     def decode(self, data: bytes = b"") -> bytes:
-        """Return the decoded bytes that have arrived, `data` at last. Raises HTTPError(502)."""
+        """Return the decoded bytes of those that have arrived, the last in `data`. Raises HTTPError(502)."""
         try:
             piece = self.reader.read_body(data)
         except HTTPError as refused:
@@ -328,13 +329,13 @@ class UpstreamExchange(Source):
             self.connections.release(upstream, reusable=self.reusable and is_complete)
         self.end()
 
-    def tunnel(self, head: ResponseHead, idle: float) -> Tunnel:
-        """Return the tunnel for the protocol that the connection has switched to."""
+    def tunnel(self, head: ResponseHead, idle_s: float) -> Tunnel:
+        """Return the tunnel for the protocol that the connection has switched to. head: of the 101."""
         upstream, self.upstream = self.upstream, None
         assert upstream is not None
         lines = head.encoded + b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % head.upgrade.encode("latin-1")
         first_bytes = lines + self.reader.buffer  # the client gets the head, and what has arrived after it
-        return Tunnel(self.connections, upstream, self.io, first_bytes, self.name, idle)
+        return Tunnel(self.connections, upstream, self.io, first_bytes, self.name, idle_s)
 
     def end(self) -> None:
         """Release the connection and the spooled body. An upstream that still works sees the connection close."""

@@ -50,7 +50,7 @@ UNKNOWN_ROLE = 3
 # Bytes of the content of a full record that ewe sends: the greatest multiple of eight, which needs no padding
 FULL_RECORD_BYTES = 65528
 MAX_ID = 255  # of a request of this server; the first is 1, which every application understands
-MAX_PARAMS_BYTES = 256 * 1024  # bytes of a request's name-value pairs, encoded
+MAX_PARAMS_BYTES = 256 * 1024  # of a request's name-value pairs, encoded
 
 HEADER = struct.Struct(">BBHHBx")  # version, type, request id, content length, padding length
 BEGIN_BODY = struct.Struct(">HB5x")  # role, flags

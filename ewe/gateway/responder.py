@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ewe.streams.base import Stream
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # methods without effects: RFC 9110 section 9.2.1
-PIECE_BYTES = 32 * 1024  # bytes of a body made into records at once
+PIECE_BYTES = 32 * 1024  # of a body, made into records at once
 NOTHING = memoryview(b"")
 COMPLETE = Ended(0, fastcgi.REQUEST_COMPLETE)
 # Without this variable php-cgi assumes that a client calls it directly, and refuses to run.
@@ -67,7 +67,7 @@ async def ask(
     try:
         await source.begin()
         answer = await response(request, script, source, limits)
-        if affinity is not None and source.address not in (None, affinity.preferred(request)):
+        if affinity is not None and source.address not in (None, source.preferred):
             answer.fields += (affinity.field(source.address, io.scheme),)
         return answer
     except BaseException:
@@ -115,15 +115,15 @@ class ResponderSource(GatewaySource):
 
     # Defaults of the class: most requests never change them.
     output_buffer = b""  # output that receive() has not returned yet
-    received = False  # any byte has come
-    answered = False  # output has come
-    refused = False  # this address refused the request unread
+    has_received = False  # any byte has come
+    has_output = False  # output has come
+    was_refused = False  # this address refused the request unread
     refused_by: frozenset[UpstreamAddress] = frozenset()  # the addresses that have refused it
     preferred: UpstreamAddress | None = None  # the address to ask first
     address: UpstreamAddress | None = None  # the address in use
     status: int | None = None
     upstream: Upstream | None = None
-    errors: StderrLog | None = None
+    stderr_log: StderrLog | None = None
 
     def __init__(
         self,
@@ -133,20 +133,20 @@ class ResponderSource(GatewaySource):
         params: bytes,
         body: Spooled,
         name: str,
-        timeout: float,
+        timeout_s: float,
     ) -> None:
         """params: the request's variables, encoded by parameters(). body: the request's; end() closes it.
 
-        name: of the script, for messages. timeout: seconds that the responder may send and read nothing.
+        name: of the script, for messages. timeout_s: how long the responder may send and read nothing.
         """
         super().__init__(name)
         self.connections = connections
         self.io = io
-        # The request may be sent a second time if its connection is lost (lost()).
-        self.safe = not body.length and request.method in SAFE
+        # The request may be sent a second time if its connection is lost (repeat_or_raise()).
+        self.is_repeatable = not body.length and request.method in SAFE
         self.params = params
         self.body = body
-        self.timeout = timeout
+        self.timeout_s = timeout_s
 
     async def begin(self, must_be_new: bool = False) -> None:
         """Take a kept connection, unless it must be new, or a new one, and send the beginning of the request.
@@ -156,8 +156,8 @@ class ResponderSource(GatewaySource):
         upstream = await self.connections.open(self.io, self.refused_by, must_be_new, self.preferred)
         self.upstream = upstream
         self.address = upstream.address
-        self.written_before = upstream.written
-        self.is_first_request = not upstream.written
+        self.written_before = upstream.written_bytes
+        self.is_first_request = not upstream.written_bytes
         # One Requester for all requests of a connection: it gives each of them another id. A record that comes
         # after the end of its request is then never taken for the answer to the next client.
         upstream.requester = upstream.requester or self.connections.codec()
@@ -181,33 +181,29 @@ class ResponderSource(GatewaySource):
         while not self.output_buffer and not self.finished:
             assert self.upstream is not None
             try:
-                if self.outgoing or not self.body_over:
-                    self.fill()
-                    self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout)
+                if not self.outgoing and not self.body_over:
+                    self.outgoing = memoryview(self.next_input())
+                if self.outgoing:
+                    self.outgoing, data = await self.upstream.exchange(self.outgoing, self.timeout_s)
                 else:
-                    data = await self.upstream.receive(self.timeout)
+                    data = await self.upstream.receive(self.timeout_s)
             except Timeout:
                 count_timeout("program")
                 raise HTTPError(
-                    504, f"{self.name}: silent for {self.timeout:g} s (program-timeout)"
+                    504, f"{self.name}: silent for {self.timeout_s:g} s (program-timeout)"
                 ) from None
             except OSError:
-                await self.lost()  # sends the request again, or raises HTTPError
+                await self.repeat_or_raise()
                 continue
             if data:
-                self.received = True
-                self.take(data)
-                if self.refused:
-                    await self.go_elsewhere()
+                self.has_received = True
+                self.handle_data(data)
+                if self.was_refused:
+                    await self.try_other_address()
             elif data is not None:
-                await self.closed()
+                await self.handle_close()
         output, self.output_buffer = self.output_buffer, b""
         return output
-
-    def fill(self) -> None:
-        """Put the next piece of the body into `outgoing`, if that is empty and the body has more."""
-        if not self.outgoing and not self.body_over:
-            self.outgoing = memoryview(self.next_input())
 
     def next_input(self) -> bytes:
         """Return the records of the next piece of the body; if it is the last, with the record of the end."""
@@ -219,7 +215,7 @@ class ResponderSource(GatewaySource):
         records = self.requester.input(data) if data else b""
         return records + self.requester.input(b"") if self.body_over else records
 
-    def take(self, data: bytes) -> None:
+    def handle_data(self, data: bytes) -> None:
         """Handle bytes of the answer. Raises HTTPError(502)."""
         # Most answers are one record of output and the end, in one piece
         if (output := self.requester.take_whole_output(data)) is not None:
@@ -232,11 +228,11 @@ class ResponderSource(GatewaySource):
             raise HTTPError(502, f"{self.name}: {reason}") from None
         for event in events:
             if isinstance(event, Output):
-                self.answered = True
+                self.has_output = True
                 self.output_buffer += event.data
             elif isinstance(event, Errors):
-                self.errors = self.errors or StderrLog(self.name)
-                self.errors.take(event.data)
+                self.stderr_log = self.stderr_log or StderrLog(self.name)
+                self.stderr_log.take(event.data)
             else:
                 self.end_response(event)
 
@@ -246,8 +242,8 @@ class ResponderSource(GatewaySource):
         The connection is kept for another request if all bytes of this request were sent; otherwise it is closed.
         Raises HTTPError(502) if the responder refuses the request.
         """
-        if event.protocol_status == fastcgi.OVERLOADED and not self.answered:
-            self.refused = True  # receive() then asks another address
+        if event.protocol_status == fastcgi.OVERLOADED and not self.has_output:
+            self.was_refused = True  # receive() then asks another address
             return
         if event.protocol_status != fastcgi.REQUEST_COMPLETE:
             raise HTTPError(502, f"{self.name}: the responder refuses it (status {event.protocol_status})")
@@ -260,31 +256,31 @@ class ResponderSource(GatewaySource):
             self.upstream = None
         self.end()
 
-    async def closed(self) -> None:
+    async def handle_close(self) -> None:
         """Handle a closed connection: the end of the answer, if the protocol defines it so; else a lost request."""
-        if self.answered and self.requester.ends_with_close:
+        if self.has_output and self.requester.ends_with_close:
             self.end_response(Ended(0, fastcgi.REQUEST_COMPLETE))
         else:
-            await self.lost()
+            await self.repeat_or_raise()
 
-    async def lost(self) -> None:
-        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError.
+    async def repeat_or_raise(self) -> None:
+        """Begin again on a new connection if the kept one has ended and a repeat is safe. Raises HTTPError(502).
 
         A responder may close an idle connection just as a request begins on it. But it may also have accepted the
         request, run it, and died: a request with effects would then have them twice (RFC 9110 section 9.2.2).
         ewe therefore sends a request again only if it is safe, or if no byte of it could be written.
         """
         assert self.upstream is not None
-        is_unsent = self.upstream.written == self.written_before  # no byte of the request could be written
-        if self.received or self.is_first_request or not (is_unsent or self.safe):
-            how = "within the answer" if self.received else "without an answer"
+        is_unsent = self.upstream.written_bytes == self.written_before
+        if self.has_received or self.is_first_request or not (is_unsent or self.is_repeatable):
+            how = "within the answer" if self.has_received else "without an answer"
             raise HTTPError(502, f"{self.name}: the responder closed the connection {how}")
         await self.begin_again()
 
-    async def go_elsewhere(self) -> None:
+    async def try_other_address(self) -> None:
         """Begin again at another address: this one has refused the request unread. Raises HTTPError(503)."""
         assert self.upstream is not None
-        self.refused = self.received = False
+        self.was_refused = self.has_received = False
         self.refused_by |= {self.upstream.address}
         await self.begin_again()
 
@@ -306,7 +302,7 @@ class ResponderSource(GatewaySource):
         if self.upstream is not None:
             self.connections.release(self.upstream)
             self.upstream = None
-        if self.errors is not None:
-            self.errors.end()
-            self.errors = None
+        if self.stderr_log is not None:
+            self.stderr_log.end()
+            self.stderr_log = None
         self.body.close()

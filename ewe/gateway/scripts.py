@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from ewe.config.defaults import WEB_INF
 from ewe.http.status import HTTPError
 
-MAX_FIRST_LINE_BYTES = 256  # bytes, as the kernel reads them
+MAX_FIRST_LINE_BYTES = 256  # as the kernel reads them
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 INDEX = "index.php"  # the script that X-Switch runs for a directory
 

@@ -91,7 +91,7 @@ class SharedTable:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
 
     def get(self, digest: bytes) -> float:
-        """Return the time of a key; 0.0 if the table has none, or has dropped it."""
+        """Return the time.monotonic() of a key; 0.0 if the table has none, or has dropped it."""
         start = self.bucket(digest)
         for own, until in SLOT.iter_unpack(self.memory[start : start + BUCKET_BYTES]):
             if own == digest:
@@ -99,7 +99,7 @@ class SharedTable:
         return 0.0
 
     def put(self, digest: bytes, until: float) -> None:
-        """Set the time of a key. The caller must be in locked() if the new time depends on the old one."""
+        """Set the time.monotonic() of a key. The caller is in locked() if the new time depends on the old one."""
         start = self.bucket(digest)
         offset, earliest = start, float("inf")
         for slot, (stored, expires) in enumerate(SLOT.iter_unpack(self.memory[start : start + BUCKET_BYTES])):

@@ -30,7 +30,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 SET_GROUP, SET_DEFAULT_SIGNALS = 0x02, 0x04  # POSIX_SPAWN_SETPGROUP, POSIX_SPAWN_SETSIGDEF of <spawn.h>
-STRUCTURE_BYTES = 1024  # bytes: more than posix_spawnattr_t, posix_spawn_file_actions_t or sigset_t need
+STRUCTURE_BYTES = 1024  # more than posix_spawnattr_t, posix_spawn_file_actions_t or sigset_t need
 PATHS = ctypes.c_char_p
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 

@@ -48,22 +48,22 @@ class Spooled:
 EMPTY = Spooled(NOTHING, 0, shared=True)
 
 
-async def spooled(body: BodyReader, memory: int) -> Spooled:
-    """Read a body to its end into a file: in memory up to `memory` bytes, else on disk.
+async def spooled(body: BodyReader, max_memory_bytes: int) -> Spooled:
+    """Read a body to its end into a file: in memory up to `max_memory_bytes`, else on disk.
 
     Raises HTTPError: 507 if the disk is full, and those of BodyReader.receive(); OSError if the system has no
     descriptor or no memory left.
     """
     if body.length == 0:
         return EMPTY
-    in_memory = body.length is None or body.length <= memory
+    in_memory = body.length is None or body.length <= max_memory_bytes
     descriptor = -1
     length = 0
     try:
         descriptor = memory_file("ewe-body") if in_memory else temporary_file()
         while piece := await body.receive():
             length += len(piece)
-            if in_memory and length > memory:
+            if in_memory and length > max_memory_bytes:
                 in_memory = False
                 descriptor = moved_to_disk(descriptor)
             write(descriptor, piece)
@@ -97,17 +97,17 @@ def temporary_file() -> int:
     return descriptor
 
 
-def moved_to_disk(memory: int) -> int:
+def moved_to_disk(descriptor: int) -> int:
     """Return a temporary file with the content of a memory file, and close the memory file. Raises OSError."""
     disk = temporary_file()
     try:
-        os.lseek(memory, 0, os.SEEK_SET)
-        while data := os.read(memory, 1024 * 1024):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while data := os.read(descriptor, 1024 * 1024):
             write(disk, data)
     except OSError:
         os.close(disk)
         raise
-    os.close(memory)
+    os.close(descriptor)
     return disk
 
 

@@ -18,7 +18,7 @@ import os
 
 # Flags to open a file only for its name. Without O_PATH, this fails for a file that may not be read.
 NAME_ONLY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
-MAX_PATH_BYTES = 1024  # bytes, MAXPATHLEN of macOS: F_GETPATH fills a buffer of this size
+MAX_PATH_BYTES = 1024  # MAXPATHLEN of macOS: F_GETPATH fills a buffer of this size
 
 
 def true_name(descriptor: int, name: str) -> str:

@@ -36,7 +36,7 @@ NOTHING = memoryview(b"")
 
 
 class Tunnel(Source):
-    """The upstream's bytes, after `first_bytes`. idle: seconds that both sides may be silent."""
+    """The upstream's bytes, after `first_bytes`. idle_s: how long both sides may be silent."""
 
     raw = True
 
@@ -47,14 +47,14 @@ class Tunnel(Source):
         io: Stream,
         first_bytes: bytes,
         name: str,
-        idle: float,
+        idle_s: float,
     ) -> None:
         self.connections = connections
         self.upstream: Upstream | None = upstream
         self.io = io
         self.first_bytes = first_bytes
         self.name = name
-        self.idle = idle
+        self.idle_s = idle_s
         self.outgoing = NOTHING
         self.client_ended = False
 
@@ -76,18 +76,21 @@ class Tunnel(Source):
     async def pass_on(self, upstream: Upstream) -> bytes | None:
         """Send the client's next bytes to the upstream, or return the upstream's. Raises as Upstream.receive()."""
         if self.outgoing:
-            self.outgoing, data = await upstream.exchange(self.outgoing, self.idle)
+            self.outgoing, data = await upstream.exchange(self.outgoing, self.idle_s)
             return data
         if self.client_ended:
-            return await upstream.receive(self.idle)
-        if await self.io.either(upstream.descriptor, self.idle):
-            self.io.set_deadline(self.idle)
+            return await upstream.receive(self.idle_s)
+        if await self.io.either(upstream.descriptor, self.idle_s):
+            self.io.set_deadline(self.idle_s)
             self.outgoing = memoryview(await self.io.receive())
             if not self.outgoing:
                 self.client_ended = True
                 upstream.end_sending()
                 return None
-            self.outgoing = self.outgoing[upstream.send(self.outgoing) :]
+            try:
+                self.outgoing = self.outgoing[upstream.send(self.outgoing) :]
+            except OSError:
+                pass  # the upstream has ended: first the client gets its last bytes
         return upstream.receive_now()
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TURN_TIMEOUT_S = 5.0  # seconds
+TURN_TIMEOUT_S = 5.0
 
 
 class Turns:

@@ -132,15 +132,17 @@ class Upstream:
     one, and if the upstream speaks HTTP. was_reset: send() has met a reset of the connection.
     """
 
-    __slots__ = ("address", "asked", "descriptor", "poller", "requester", "socket", "was_reset", "written")
+    __slots__ = (
+        "address", "awaits_answer", "descriptor", "poller", "requester", "socket", "was_reset", "written_bytes",
+    )  # fmt: skip
 
     def __init__(self, sock: SocketType, poller: Poller, address: UpstreamAddress) -> None:
         self.address = address
         self.socket = sock
         self.descriptor = sock.fileno()
         self.poller = poller
-        self.asked = False  # bytes were sent, and since then nothing was received or waited for
-        self.written = 0  # bytes that were sent, for all requests together
+        self.awaits_answer = False  # bytes were sent, and since then nothing was received or waited for
+        self.written_bytes = 0  # for all requests together
         self.was_reset = False
         self.requester: Any = None
 
@@ -163,8 +165,8 @@ class Upstream:
         except ConnectionResetError:
             self.was_reset = True
             raise
-        self.asked = True
-        self.written += sent
+        self.awaits_answer = True
+        self.written_bytes += sent
         return sent
 
     def receive_now(self) -> bytes | None:
@@ -173,7 +175,7 @@ class Upstream:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return None
-        self.asked = False
+        self.awaits_answer = False
         if not data:
             self.check_reset()
         return data
@@ -200,7 +202,7 @@ class Upstream:
         waited = False
         while True:
             # Just after a request was sent, its answer has hardly come: wait first, and save a recv(2)
-            if not self.asked:
+            if not self.awaits_answer:
                 try:
                     data = self.socket.recv(RECEIVE_BYTES)
                 except BlockingIOError:
@@ -211,7 +213,7 @@ class Upstream:
                     if not waited:
                         await self.poller.share(len(data))
                     return data
-            self.asked = False
+            self.awaits_answer = False
             left_s = since + seconds - time.monotonic()
             if left_s <= 0 or not await self.poller.readable(self.descriptor, since, left_s):
                 raise Timeout

@@ -29,7 +29,7 @@ from ewe.gateway.scgi import CloseDelimited
 from ewe.http.status import HTTPError
 
 WSGI = 0  # modifier1 of a request; uWSGI passes it to the loaded application, in any language
-MAX_BLOCK_BYTES = 65535  # bytes
+MAX_BLOCK_BYTES = 65535
 
 HEADER = struct.Struct("<BHB")  # modifier1, length of the block, modifier2
 LENGTH = struct.Struct("<H")

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     ErrorTriple = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-MAX_JOINED_BYTES = 64 * 1024  # bytes: a list of blocks up to this size is sent in one piece
+MAX_JOINED_BYTES = 64 * 1024  # a list of blocks up to this size is sent in one piece
 BLOCK_BYTES = 64 * 1024  # bytes that are read from a file at once
 # Fields about one connection, which only the server may set: PEP 3333, "Other HTTP Features".
 HOP_BY_HOP = frozenset({
@@ -288,11 +288,13 @@ class Invocation:
 
     __slots__ = (
         "abandoned", "application", "begun", "blocks", "body", "environ", "errors", "fault", "file", "file_size",
-        "finished", "head", "input", "iterable", "length", "name", "spool", "without_body", "written",
+        "finished", "head", "input", "iterable", "length", "max_memory_bytes", "name", "without_body", "written",
     )  # fmt: skip
 
-    def __init__(self, application: Application, environ: dict[str, Any], name: str, spool: int) -> None:
-        """name: of the request, for the log. spool: how many bytes of write() may stay in memory."""
+    def __init__(
+        self, application: Application, environ: dict[str, Any], name: str, max_memory_bytes: int
+    ) -> None:
+        """name: of the request, for the log. max_memory_bytes: of write(); more goes to a file."""
         self.application = application
         self.environ = environ
         # Keep references: the application may change environ.
@@ -300,7 +302,7 @@ class Invocation:
         self.errors: ErrorStream = environ["wsgi.errors"]
         self.without_body = environ["REQUEST_METHOD"] == "HEAD"
         self.name = name
-        self.spool = spool
+        self.max_memory_bytes = max_memory_bytes
         self.head: ProgramHead | None = None
         self.begun = False  # the body has begun, so the head can no longer be replaced
         self.iterable: Any = None
@@ -308,7 +310,7 @@ class Invocation:
         # The whole body, if the application has given it at once; otherwise `blocks` yields it
         self.body: bytes | tuple[bytes | Region, ...] | None = None
         self.length: int | None = None  # bytes of the body, if known
-        self.written = bytearray()  # bytes of write(); they move to the file once they exceed `spool`
+        self.written = bytearray()  # by write(); above max_memory_bytes the file has them
         self.file = -1
         self.file_size = 0
         self.fault = ""
@@ -338,14 +340,14 @@ class Invocation:
         return self.write
 
     def write(self, data: bytes) -> None:
-        """Collect bytes that precede the blocks: in memory, or in a file once they exceed `spool`."""
+        """Collect bytes that precede the blocks: in memory, or in a file once they exceed `max_memory_bytes`."""
         if self.finished:  # the number of the closed file may belong to another file by now
             raise ValueError("write() was called after the response (PEP 3333)")
         self.check(data)
         self.begun = self.begun or bool(data)
         if self.file < 0:
             self.written += data
-            if len(self.written) <= self.spool:
+            if len(self.written) <= self.max_memory_bytes:
                 return
             self.file = temporary_file()
             data, self.written = bytes(self.written), bytearray()

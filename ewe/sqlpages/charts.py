@@ -14,7 +14,7 @@ from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, 
 # All lengths and positions are in pixels of the picture, which is WIDTH wide
 MAX_BARS = 60
 MAX_POINTS = 2000  # the number of points of one line
-MAX_LABEL_CHARS = 200  # characters of a label; only a few of them fit
+MAX_LABEL_CHARS = 200  # of a label; only a few of them fit
 ROW_HEIGHT, BAR_HEIGHT = 18, 12  # the distance from bar to bar, and the height of a bar
 MAX_LABEL_WIDTH = 150.0  # the width of a bar's label
 MARGIN = 10  # the distance between a text and the plot

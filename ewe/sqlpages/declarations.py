@@ -37,7 +37,7 @@ MAX_ROWS = 5000  # rows that a page may set; a page is made in memory
 STATEMENT_TIMEOUT_S = 5.0  # seconds that a statement may take, if the page does not set a time
 MIN_SECONDS, MAX_SECONDS = 0.01, 3600  # the least and the most seconds that a page may set
 MAX_STATEMENTS = 50  # statements of one page
-MAX_ERROR_CHARS = 1000  # characters of a PageError's text
+MAX_ERROR_CHARS = 1000  # of a PageError's text
 MAX_SORT_COLUMNS = 2000  # SQLite sorts by no more; each request reads them all
 MAX_COMPARED_NAMES, MAX_COMPARED_CHARS = 200, 40  # names, and their characters, for "did you mean"
 # A user writes these files, and a line may have a megabyte. None of these patterns may scan the rest of the text
@@ -140,11 +140,12 @@ class DeclarationParser:
 
     def read(self) -> Declarations:
         """Return the declarations. Raises PageError."""
+        declarations = self.declarations
         for number, line in enumerate(self.lines, 1):
             self.line = number
             if line.rstrip() == "---":
-                self.declarations.template = "\n".join(self.lines[number:])
-                self.declarations.offset = number
+                declarations.template = "\n".join(self.lines[number:])
+                declarations.offset = number
                 break
             if (match := DECLARATION.match(line)) is not None:
                 self.declare(match[1], match[2].rstrip(" \t"))
@@ -152,15 +153,11 @@ class DeclarationParser:
             else:
                 self.add_sql_line(line)
         self.end_statement()
-        if (
-            not self.declarations.queries
-            and not self.declarations.posts
-            and self.declarations.template is None
-        ):
+        if not declarations.queries and not declarations.posts and declarations.template is None:
             raise PageError(
                 1, "the page declares nothing: it needs `-- query: NAME`, or a line --- before its HTML"
             )
-        return self.declarations
+        return declarations
 
     def add_sql_line(self, line: str) -> None:
         """Add a line of SQL. Raises PageError if no statement has begun."""

@@ -25,8 +25,8 @@ from ewe.sqlpages.values import TYPES
 
 PAGE_NUMBER = re.compile("[1-9][0-9]{0,5}")
 PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-MAX_URL_CHARS = 8192  # characters of a link: servers refuse longer ones
-MAX_TABLE_CHARS = 8 << 20  # characters of a table
+MAX_URL_CHARS = 8192  # of a link: servers refuse longer ones
+MAX_TABLE_CHARS = 8 << 20  # of a table
 MAX_CHART_LINES = 10  # lines of a chart: there are as many colours
 
 

@@ -59,16 +59,16 @@ from ewe.sqlpages.declarations import PageError
 # jinja2 loads these at their first use: once root is dropped, Python's directories may not be readable
 codecs.lookup("unicode-escape")
 
-MAX_SOURCE_CHARS = 32_768  # characters of a template: compiled in a third of a second at most
+MAX_SOURCE_CHARS = 32_768  # of a template: compiled in a third of a second at most
 # Characters of the files that pages of one directory extend or include, in memory: 20 MB when compiled
 MAX_LOADED_CHARS = 512 * 1024
 RENDER_TIMEOUT_S = 2.0  # seconds that a template may take
 MAX_PAGE_CHARS = 8 << 20  # characters that a page may have
-MAX_RESULT_CHARS = 1 << 20  # characters of a text that one operation makes or reads
+MAX_RESULT_CHARS = 1 << 20  # of a text that one operation makes or reads
 MAX_ITEMS = 1 << 22  # items of one list, with all items of its parts; a text counts by its length
 MAX_COUNTED = 1 << 24  # items and characters of all lists and long texts that a page makes
-MAX_UNCOUNTED_CHARS = 4096  # characters of a text that is too short to count
-MAX_SEARCH_TEXT_CHARS = 256  # characters of a text that is searched for in another one
+MAX_UNCOUNTED_CHARS = 4096  # of a text that is too short to count
+MAX_SEARCH_TEXT_CHARS = 256  # of a text that is searched for in another one
 MAX_NUMBER_BITS = 4096  # bits of a number
 MAX_SORTED_ITEMS = 1 << 18  # items of a list that one call sorts
 MAX_DIGITS = 400  # digits to which a number is rounded; a float has no more
@@ -434,7 +434,7 @@ def size_of(container: Any) -> int:
 
 def count_towards_page(count: int) -> None:
     """Count the items and characters of a list or text that a page has made. Raises BudgetExceeded."""
-    budget.counted = getattr(budget, "counted", 0) + count
+    budget.counted += count
     if budget.counted > MAX_COUNTED:
         raise BudgetExceeded(
             f"the lists and texts of the page hold more than {MAX_COUNTED} items and characters"
@@ -449,9 +449,9 @@ def parts_of(container: Any) -> Iterable[Any]:
 
 
 def text_to_insert(value: Any) -> Any:
-    """Return the text to insert for a value, "" for NULL. Raises BudgetExceeded if the page gets too long.
+    """Return the text or number to insert for a value, "" for NULL. jinja2 calls this (finalize).
 
-    A namespace is refused: its parts may be namespaces, and their sizes are not counted.
+    Raises BudgetExceeded if the page gets too long; SecurityError for a namespace.
     """
     if value is None:
         return ""
@@ -460,7 +460,7 @@ def text_to_insert(value: Any) -> Any:
         check_clock()
         value = str(value)
     if isinstance(value, str):
-        budget.output_chars = getattr(budget, "output_chars", 0) + len(value)
+        budget.output_chars += len(value)
         if budget.output_chars > MAX_PAGE_CHARS:
             raise BudgetExceeded(f"the page is longer than {MAX_PAGE_CHARS} characters")
     return value
@@ -589,14 +589,23 @@ def check_length(source: str, name: str = "") -> None:
         raise jinja2.TemplateSyntaxError(f"longer than {MAX_SOURCE_CHARS} characters", line, name or None)
 
 
-# The budget of the template that this thread renders now: `deadline`, and `output_chars` and `counted` so far. A
-# template never pauses, so a thread has only one.
-budget = threading.local()
+class RenderBudget(threading.local):
+    """The budget of the template that this thread renders now. A template never pauses, so a thread has only one.
+
+    deadline: on time.monotonic(). output_chars: inserted so far. counted: see MAX_COUNTED, so far.
+    """
+
+    deadline = 0.0
+    output_chars = 0
+    counted = 0
+
+
+budget = RenderBudget()
 
 
 def check_clock() -> None:
     """Raise BudgetExceeded if the template that this thread renders has taken longer than RENDER_TIMEOUT_S."""
-    if time.monotonic() > getattr(budget, "deadline", 0.0):
+    if time.monotonic() > budget.deadline:
         raise BudgetExceeded(f"the template takes longer than {RENDER_TIMEOUT_S:g} s")
 
 
@@ -625,8 +634,7 @@ class PageTemplate:
         """Return the page. Raises PageError for every error in a template."""
         template = self.template
         budget.deadline = time.monotonic() + RENDER_TIMEOUT_S
-        budget.output_chars = 0
-        budget.counted = 0
+        budget.output_chars = budget.counted = 0
         pieces: list[str] = []
         size = 0
         try:
@@ -655,9 +663,9 @@ class PageTemplate:
 
 
 def line_of(traceback: TracebackType | None, page: jinja2.Template) -> tuple[int, str]:
-    """Return the last line of the page's own template in a traceback, or where in another file it failed.
+    """Return the last line of the page's own template in a traceback, and where in another file it failed.
 
-    The second value is "FILE, line N: "; "" if it is the page's own. The line is 0 if the traceback has none.
+    The line is 0 if the traceback has none. The second value is "FILE, line N: "; "" if the page itself failed.
     """
     line, file_and_line = 0, ""
     while traceback is not None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.daemon import Daemon
@@ -23,7 +24,7 @@ from support.proc import peak_memory
 from support.server import ROOT, free_port, wait_until
 
 from ewe.database import gateways, statement_processes
-from ewe.database.acceptors import Acceptor, QueueConnection, SocketConnection
+from ewe.database.acceptors import Acceptor, QueueConnection, SocketConnection, account_name
 from ewe.database.client import Client
 from ewe.database.daemon import Daemon as DaemonOfLines
 from ewe.database.gateways import Gateway, Gateways, LogRateLimit
@@ -333,12 +334,24 @@ def test_a_request_for_the_status_reads_no_request_of_another_gateway(lines: Dae
     asks, own_end = joined(lines, os.geteuid())
     other, other_end = joined(lines, os.geteuid())
     worker = RemoteWorker(None, 0, None, lines.finished_workers.append)  # type: ignore[arg-type]
-    lines.running[worker] = other
+    lines.gateways_by_worker[worker] = other
     lines.finished_workers.append(worker)
     with own_end, other_end:
         status = json.loads(lines.status_response(asks).fragment)
         assert (status["running"], status["served"], len(lines.finished_workers)) == (0, 1, 1)
     lines.finished_workers.clear()
+
+
+def test_a_uid_of_another_account_is_looked_up_again_at_hup(
+    lines: DaemonOfLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With per-user, the name decides as which role of PostgreSQL the gateway's statement runs."""
+    uid, names = 2**31 - 7, iter(("alice", "bob"))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name=next(names)))
+    monkeypatch.setattr(lines, "adjust_processes", lambda: None)
+    assert [account_name(uid), account_name(uid)] == ["alice", "alice"]
+    lines.read_settings()
+    assert account_name(uid) == "bob"
 
 
 def test_a_process_that_must_wait_for_its_start_delays_no_other(

@@ -225,8 +225,33 @@ def test_placeholders_are_found_outside_of_text_only() -> None:
     assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [1])[0] == "a = %s AND b LIKE '%%?'"
     assert postgresql.psycopg_style("a = ? AND b LIKE '%?'", [])[0] == "a = ? AND b LIKE '%?'"
     long = "/* " * 300_000  # a user's page may have it: once through the text, not once for each "/*"
-    assert postgresql.psycopg_style(long, [1])[0] == long
+    assert postgresql.psycopg_style(long, {"a": 1})[0] == long
     assert postgresql.psycopg_style("a = :a AND b[:b] = ':a'", {"a": 1})[0] == "a = %(a)s AND b[:b] = ':a'"
+
+
+def test_copy_is_refused_with_its_reason(server: PostgreSQL) -> None:
+    connection = connect(Database("pg", "postgresql", server.source, False))
+    with pytest.raises(DatabaseError, match="COPY cannot be used"):
+        connection.execute("COPY (SELECT 1) TO STDOUT", ())
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [
+        ("INSERT INTO goods VALUES (?, '%s')", [3, "silk"]),
+        ("INSERT INTO goods VALUES (?, ?)", [3]),
+        ("SELECT 1", [1]),
+    ],
+)
+def test_a_wrong_number_of_parameters_is_an_error(
+    connections: tuple[DatabaseConnection, DatabaseConnection], statement: str, parameters: list[object]
+) -> None:
+    """Otherwise the gateway would get a result without rows, of a statement that has not run."""
+    with pytest.raises(DatabaseError, match="placeholders for") as refused:
+        run(connections[0], statement, parameters)  # type: ignore[arg-type]
+    assert refused.value.kind == "STATEMENT"
+    assert run(connections[0], "SELECT count(*) FROM goods") == [(2,)]
 
 
 @pytest.fixture

@@ -237,6 +237,21 @@ def test_a_stranger_who_writes_to_the_reply_queue_does_not_prolong_a_wait(
         end.recv(1)
 
 
+def test_a_client_that_cannot_connect_again_says_so_each_time(one: Daemons) -> None:
+    """The daemon has ended, and the client has not read its last result to the end."""
+    clients = [Client(one.at[transport], 30) for transport in TRANSPORTS]
+    for client in clients:
+        next(client.ask(ONE))
+        client.in_result = True
+    one.stop()
+    for client in clients:
+        with client:
+            for _ in range(3):
+                with pytest.raises(DatabaseError) as away:
+                    next(client.ask(ONE))
+                assert away.value.kind == "UNAVAILABLE"
+
+
 def test_notes_that_are_none_are_left_out(daemon: Daemons) -> None:
     directory = Path(daemon.at["fifo"][5:])
     (directory / ("a" * 32 + ".request")).write_text("no pipe")

@@ -292,7 +292,7 @@ def test_long_pieces_are_sent_without_a_round_of_the_loop_up_to_a_turn() -> None
 
         def take(item: Any) -> None:
             posted.append("at once")
-            call.count_taken(call.unsent)
+            call.count_taken(call.unsent_bytes)
 
         call.channel.post, call.channel.post_soon = take, lambda item: posted.append("soon")
         await call.send({"type": "http.response.start", "status": 200})
@@ -361,7 +361,7 @@ def test_two_tasks_that_wait_for_room_both_go_on() -> None:
         senders = [asyncio.ensure_future(call.send(piece)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in senders)
-        call.count_taken(call.unsent)
+        call.count_taken(call.unsent_bytes)
         await asyncio.wait_for(asyncio.gather(*senders), 30)
 
     asyncio.run(scenario())

@@ -153,7 +153,7 @@ class Place:
     def check(self) -> None:
         """The memory that is counted is the memory that is held."""
         held = sum(copy.cost for copies in self.cache.copies.values() for copy in copies)
-        assert held == self.cache.used_bytes <= self.cache.room
+        assert held == self.cache.used_bytes <= self.cache.max_bytes
         assert not self.cache.in_flight
 
 

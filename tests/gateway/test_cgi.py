@@ -824,7 +824,8 @@ def test_non_parsed(server: Server) -> None:
         b"HTTP/1.0 200\n\n",
     ):
         assert ask_anew(server, "/cgi-bin/nph-say", body=whole) == whole
-    for bad in (b"", b"Content-Type: a/b\n\nx", b"HTTP/1.1 20 OK\r\n\r\n", b"HTTP/1.1 200 OK"[:9]):
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"  # the server's, and of no program
+    for bad in (b"", b"Content-Type: a/b\n\nx", b"HTTP/1.1 20 OK\r\n\r\n", b"HTTP/1.1 200 OK"[:9], interim):
         answer = ask_anew(server, "/cgi-bin/nph-say", "Connection: close", body=bad)
         assert answer.startswith(b"HTTP/1.1 502"), bad
 

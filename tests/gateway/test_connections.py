@@ -100,7 +100,7 @@ def paths(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def limited(addresses: list[str], limit: int = 1, keeps: bool = False) -> Connections:
-    return Connections(addresses, keeps, retry=1000, limit=limit, queue_timeout=1000)
+    return Connections(addresses, keeps, retry_s=1000, limit=limit, queue_timeout_s=1000)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -380,7 +380,7 @@ def test_a_name_with_an_address_that_drops_packets(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **how: found)
         client = MemoryStream([])
         monkeypatch.setattr(client, "poller", lambda: BlockingPoller(here))
-        connections = Connections(["two.example:80"], keeps=False, connect_timeout=2.0)
+        connections = Connections(["two.example:80"], keeps=False, connect_timeout_s=2.0)
         for least_s, most_s in ((0.9, 1.9), (0.0, 0.9)):
             began = time.monotonic()
             upstream = run(connections.open(client))

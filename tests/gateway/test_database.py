@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from support.daemon import FEATURE, Daemon
 from support.server import MODELS, Start, wait_until
 
 from ewe.config.settings import Config
-from ewe.database.protocol import DatabaseError
+from ewe.database.protocol import DatabaseError, ServerResponse, encode_response
 from ewe.features.databases.asking import Databases, ResultSource
+from ewe.gateway.upstream import Upstream
 from ewe.streams.blocking import run
+from ewe.streams.poller import BlockingPoller
 
 NUMBERS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT %d) SELECT n FROM c"
 
@@ -95,6 +98,31 @@ def test_a_peer_that_is_no_daemon_answers_before_it_has_the_statement() -> None:
     with pytest.raises(DatabaseError, match="a frame of") as refused:
         run(result.begin())
     assert refused.value.kind == "MESSAGE"
+
+
+def test_a_refusal_that_comes_before_the_statement_is_read() -> None:
+    """A daemon refuses an account that may use no database when it connects, and closes the connection."""
+    client, client_end = socket.socketpair()
+    own_end, daemon_end = socket.socketpair()
+    with client, client_end, own_end:
+        own_end.setblocking(False)
+        upstream = Upstream(own_end, BlockingPoller(client), None)  # type: ignore[arg-type]
+        error = DatabaseError("FORBIDDEN", "this account may use no database")
+        daemon_end.sendall(encode_response(ServerResponse(b"", more=False, error=error)))
+        daemon_end.close()
+
+        class ToDaemon:
+            async def open(self, io: object, must_be_new: bool) -> Upstream:
+                return upstream
+
+            def release(self, upstream: Upstream, reusable: bool = False) -> None:
+                """Do nothing: the test closes the connection."""
+
+        result = ResultSource(ToDaemon(), None, b"a statement", 1.0, writes=True)  # type: ignore[arg-type]
+        with pytest.raises(DatabaseError, match="may use no database") as refused:
+            run(result.begin())
+        assert refused.value.kind == "FORBIDDEN"
+        upstream.close()
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,17 @@ from typing import Any
 
 import pytest
 from support.http_upstream import BAD_HEADS, Asked, HTTPUpstream
+from support.memory import MemoryStream
 from support.server import MODELS, Server, Start, wait_until
 from support.wire import read_all, read_response, reset
 
 from ewe.features.proxy import forwards_left
-from ewe.gateway.upstream import UpstreamAddress
+from ewe.gateway.connections import Connections
+from ewe.gateway.tunnel import Tunnel
+from ewe.gateway.upstream import Upstream, UpstreamAddress
 from ewe.http.messages import Request
+from ewe.streams.blocking import run
+from ewe.streams.poller import BlockingPoller
 
 HOLDING = ("pool --poolthreads 1", "asyncio", "asyncio --loop asyncio")  # waiting requests hold no thread
 KEEP = HTTPUpstream.KEEP
@@ -388,6 +393,26 @@ def test_tunnels(start: Start, model: str, upstream: HTTPUpstream) -> None:
         server.ask(data.replace(b"/chat", b"/x"))
         assert upstream.asked[-1].all("upgrade") == []
     assert "Traceback" not in server.log()
+
+
+def test_the_last_bytes_of_an_upstream_that_has_ended_reach_the_client() -> None:
+    """The client has sent bytes, too, and ewe meets them first: they cannot be sent any more."""
+
+    class Ready(MemoryStream):
+        async def either(self, descriptor: int, seconds: float) -> bool:
+            return True
+
+    connections = Connections(["unix:/not-used"], keeps=False)
+    own_end, upstream_end = socket.socketpair()
+    own_end.setblocking(False)
+    io = Ready([b"ping"])
+    with closing(own_end):
+        upstream = Upstream(own_end, BlockingPoller(own_end), connections.addresses[0])
+        upstream_end.sendall(b"bye")
+        upstream_end.close()
+        tunnel = Tunnel(connections, upstream, io, b"", "name", 1.0)
+        assert [run(tunnel.receive()) for _ in range(2)] == [b"bye", b""]
+        run(tunnel.close())
 
 
 @pytest.mark.parametrize("model", HOLDING)

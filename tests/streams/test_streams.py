@@ -1223,7 +1223,7 @@ def expected(stream: Stream, size: int) -> int:
 async def read_bytewise(stream: Stream) -> int:
     """Read what a program wrote long ago, a byte at a time."""
     program: RunningProgram = await start(stream, "head -c 2000 /dev/zero; echo >&2; exec sleep 60")
-    while not select.select([program.error], [], [], 0)[0]:
+    while not select.select([program.stderr], [], [], 0)[0]:
         time.sleep(0.01)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "RECEIVE_BYTES", 1)

@@ -47,7 +47,7 @@ class CGI:
         self.directory = os.path.realpath(config[CGI_PATH])
         self.follows_links = config.symlinks == "follow"
         self.timeout_s = config.program_timeout
-        self.spool = config.spool
+        self.spool_memory_bytes = config.spool
         self.document_root = static.root
         self.limits = limits
         self.switch = switch
@@ -75,7 +75,7 @@ class CGI:
         Raises HTTPError: 502 if the program fails or its head is malformed, 504 if it is silent, 403 if it would
         run as root for clients of a network.
         """
-        body = await spooled(request.body, self.spool)
+        body = await spooled(request.body, self.spool_memory_bytes)
         try:
             if self.switch is not None:
                 found = await self.switch.answer(request, io, script, body, self.document_root)

@@ -35,7 +35,7 @@ def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     for _, driver, source in map(parse_database, plan.config[DATABASE]):
         if driver == "sqlite" and source:
             for end in ("", "-journal", "-wal", "-shm"):
-                yield ProtectedSource(directory=os.path.abspath(source) + end)
+                yield ProtectedSource(directory=os.path.abspath(source) + end)  # the path of one file
 
 
 def needs(config: Config) -> Iterator[str]:

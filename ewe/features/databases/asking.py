@@ -88,7 +88,7 @@ class Databases:
         daemon = config[DBD]
         if daemon is not None:
             try:
-                self.connections = Connections([daemon], keeps=True, retry=RETRY_ADDRESS_S)
+                self.connections = Connections([daemon], keeps=True, retry_s=RETRY_ADDRESS_S)
             except ValueError as reason:
                 raise ValueError(f"{reason} (dbd)") from None
         for name, _, source in databases:
@@ -186,13 +186,16 @@ class ResultSource(Source):
             upstream = self.upstream = await self.connections.open(self.io, must_be_new=new)
         except HTTPError as error:
             raise DatabaseError("UNAVAILABLE", error.cause) from None
-        outgoing = memoryview(self.frame)
         try:
-            outgoing = outgoing[upstream.send(outgoing) :]
-            while outgoing:
+            sent = upstream.send(self.frame)
+        except OSError:
+            sent = 0  # fetch() reads the reason that the daemon may have sent before
+        outgoing = memoryview(self.frame)[sent:]
+        data: bytes | None = None
+        try:
+            while outgoing and data != b"":
                 outgoing, data = await upstream.exchange(outgoing, self.silence_timeout_s)
-                if data is not None:
-                    self.feed(data)
+                self.decoder.feed(data or b"")
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
         except Timeout:
@@ -231,7 +234,9 @@ class ResultSource(Source):
         assert upstream is not None
         try:
             while (fields := self.decoder.next_frame()) is None:
-                self.feed(await upstream.receive(self.silence_timeout_s))
+                if not (data := await upstream.receive(self.silence_timeout_s)):
+                    raise ConnectionError("the connection has ended")
+                self.decoder.feed(data)
             response = decode_response(fields)
         except ProtocolError as error:
             raise DatabaseError("MESSAGE", str(error)) from None
@@ -247,12 +252,6 @@ class ResultSource(Source):
         if response.error is not None:
             raise response.error
         return response.fragment
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes from the daemon. Raises ConnectionError at the end of the connection, ProtocolError."""
-        if not data:
-            raise ConnectionError("the connection has ended")
-        self.decoder.feed(data)
 
     def close_connection(self) -> None:
         """Close the connection if the result is incomplete. The daemon then cancels the statement."""
@@ -277,7 +276,7 @@ class DatabaseNumbers:
 
     async def numbers(self, request: Request, io: Stream, seconds: float) -> dict[str, Any]:
         """Ask the daemon for its status. Raises MeasureError."""
-        self.connections.connect_timeout = seconds
+        self.connections.connect_timeout_s = seconds
         result = ResultSource(self.connections, io, encode_request(STATUS_REQUEST), seconds, writes=False)
         data = b""
         try:

@@ -62,7 +62,7 @@ class LibCGI:
         self.directory = directory or os.path.realpath(config[settings.LIBCGI_PATH])
         self.prefix = prefix.rstrip("/")
         self.document_root = document_root
-        self.spool = config.spool
+        self.spool_memory_bytes = config.spool
         self.timeout_s = config[settings.LIBCGI_TIMEOUT]
         self.max_output_bytes = config[settings.LIBCGI_MAX_OUTPUT]
         self.follows_links = config.symlinks == "follow"
@@ -102,13 +102,8 @@ class LibCGI:
 
         Raises HTTPError: 500 for a fault or a malformed head, 503 or 403 if the library cannot be loaded.
 
-        There are three cases:
-
-        - The request is not cached, or it was cached for another server, scheme or set of variables: find the
-          library, make a PreparedCall, and call the library.
-        - The request is cached and its call is plain: call the library. A short output that it has printed before
-          may have a cached response.
-        - The request is cached and its call is not plain (HEAD, nph-): call the library. No response is cached.
+        The PreparedCall of a request without a body is cached, and made again for another server, scheme or set of
+        variables. A short output that the library has printed before may have a cached response (may_cache).
 
         The variables of a call are two blocks: `request_block` depends on the request, variables_of() on the
         connection.
@@ -143,7 +138,7 @@ class LibCGI:
         if request.body is NO_BODY:
             output = await io.call(prepared.call, script.file, prepared.request_block, variables_of(io))
         else:
-            body = await spooled(request.body, self.spool)
+            body = await spooled(request.body, self.spool_memory_bytes)
             request_block = block(request_variables(request, io, script, body.length, self.document_root))
             call = self.loaded[0].libraries.call_with
             # The call closes the body. If it were closed here when the client leaves, an executor thread could map

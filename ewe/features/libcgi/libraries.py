@@ -35,15 +35,12 @@ import os
 from _thread import allocate_lock
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from ewe.features.libcgi.output import MAX_CACHED_BYTES, AnyOutput, CallOutput
 from ewe.features.libcgi.shim import BUSY, DONE, GONE, Info, LibcgiCall, NotBuilt, Shim, Slot
 from ewe.features.static import file_version
+from ewe.gateway.spool import Spooled, write
 from ewe.http.status import HTTPError
-
-if TYPE_CHECKING:
-    from ewe.gateway.spool import Spooled
 
 FILE_CHECK_S = 1.0  # seconds until a library's file is checked again
 # A library with MAX_FAULTS faults within FAULT_WINDOW_S is not loaded for KEPT_OUT_S.
@@ -92,14 +89,6 @@ def take_output_file(call: LibcgiCall) -> int:
     descriptor = (call.context or 0) - 1
     call.context = None
     return descriptor
-
-
-def append(descriptor: int, data: bytes) -> None:
-    """Write all bytes to the end of a file. Raises OSError."""
-    os.lseek(descriptor, 0, os.SEEK_END)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 class LibraryState:
@@ -257,7 +246,8 @@ class Libraries:
                 buffered = slot.buffer[: call.used]
                 if file_descriptor < 0:
                     return CallOutput(buffered)
-                append(file_descriptor, buffered)
+                os.lseek(file_descriptor, 0, os.SEEK_END)
+                write(file_descriptor, buffered)
                 output, file_descriptor = CallOutput(b"", file_descriptor), -1
                 return output
         except OSError as reason:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ewe.gateway.scripts import Script
     from ewe.http.limits import RequestLimits
 
-PIECE_BYTES = 256 * 1024  # bytes of a temporary file that are read at once
-MAX_CACHED_BYTES = 2048  # bytes; for longer output only the head is cached
+PIECE_BYTES = 256 * 1024  # read from a temporary file at once
+MAX_CACHED_BYTES = 2048  # for longer output only the head is cached
 MAX_RESPONSES = 512  # cached responses, and as many cached heads
 
 

@@ -15,7 +15,7 @@ from ewe import logger
 from ewe.config.linux import needs_linux
 from ewe.libcgi import build
 
-BUFFER_BYTES = 256 * 1024  # bytes of output that stay in memory
+BUFFER_BYTES = 256 * 1024  # of output in memory
 DONE, FAULT, TIMEOUT, EXIT, GONE, BUSY, OUTPUT = range(7)  # enum libcgi_outcome
 LINE_BYTES = 256  # of the text that explains the end of a call
 NOT_BUILT_MESSAGE = (
