@@ -150,8 +150,7 @@ class Socket(Primitive):
         step after it. receives: a receive without a timeout of Python's ends after the socket option SO_RCVTIMEO
         (receive_timeout_s), and then with EAGAIN, as in the kernel.
         """
-        if self.closed:
-            raise OSError(errno.EBADF, "Bad file descriptor")
+        self.check_open()
         if run is None or ready():
             return
         if dont_wait or self.timeout == 0.0:
@@ -163,10 +162,16 @@ class Socket(Primitive):
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             raise TimeoutError("timed out")
 
+    def check_open(self) -> None:
+        """Raise OSError (EBADF) if the socket is closed. It belongs after a point, at which a lane may close it."""
+        if self.closed:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
     # Servers
 
     def bind(self, address: Address) -> None:
         """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
+        self.check_open()
         host, port = address[0], address[1]
         if port == 0:
             network().last_port += 1
@@ -176,8 +181,17 @@ class Socket(Primitive):
         self.local_address = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
-        """Listen at the port of bind(). A second call changes the backlog; after shutdown() it listens again."""
+        """Listen at the port of bind(), or at a free one without a bind(). Raises OSError.
+
+        A second call changes the backlog; after shutdown() it listens again. Two sockets may have bound one port
+        (SO_REUSEADDR), but only one of them listens.
+        """
         self.point("listens on")
+        self.check_open()
+        if not self.local_address[1]:
+            self.bind(self.local_address)
+        if network().listening.get(self.local_address[1], self) is not self:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
         if self.backlog is None:
             self.backlog = deque()
         self.is_shut = False
@@ -203,8 +217,14 @@ class Socket(Primitive):
         return self.closed or self.is_shut
 
     def connect(self, address: Address) -> None:
-        """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
+        """Connect to a listening socket: the other end goes into its backlog.
+
+        Raises ConnectionRefusedError; OSError if this socket is closed (EBADF), or has a connection (EISCONN).
+        """
         run = self.point("connects")
+        self.check_open()
+        if self.incoming is not None:
+            raise OSError(errno.EISCONN, "Transport endpoint is already connected")
         server = network().listening.get(address[1])
         if server is None or server.backlog is None or server.has_stopped_listening():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
@@ -283,11 +303,13 @@ class Socket(Primitive):
     def shutdown(self, how: int) -> None:
         """End one direction or both: a recv() or an accept() that waits in another lane then returns.
 
-        A listening socket can only be shut for reading, and then refuses connections (shutdown(2) of Linux).
+        A listening socket can only be shut for reading, and then refuses connections (shutdown(2) of Linux). Raises
+        OSError if the socket is closed (EBADF), or has no connection (ENOTCONN).
         """
         if self.run_is_over():
             return
         self.point("shuts down")
+        self.check_open()
         if self.backlog is not None:
             if how != socket.SHUT_WR:
                 self.is_shut = True
@@ -481,20 +503,21 @@ class Poll(Selection):
         self.closed = False
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
-        """Watch a socket. Only epoll refuses one that is watched already; poll changes its events."""
+        """Watch a socket. Only epoll refuses a watched one (FileExistsError); poll changes its events."""
         number = socket_of(item).number
+        # Before the test: also a call that fails uses this object, and the search must know that
+        self.point("watches a socket with")
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
-        self.point("watches a socket with")
         self.watched[number] = events
         self.recompute_runnable_lanes()
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
         number = descriptor_of(item)
+        self.point("watches a socket with")
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        self.point("watches a socket with")
         self.watched[number] = events
         self.recompute_runnable_lanes()
 

@@ -161,6 +161,12 @@ MOMENTS = {
         "def look():\n    first = one.fileno()\n    assert first == one.fileno()\n"
         "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
     ),
+    "a descriptor that another thread registers": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    poll = select.epoll()\n"
+        "    threading.Thread(target=poll.register, args=(one,)).start()\n"
+        "    try: poll.modify(one, select.EPOLLIN)\n    except FileNotFoundError: return\n    assert False\n"
+    ),
     "a daemon": "def scenario(): threading.Thread(target=lambda: 1 / 0, daemon=True).start()\n",
     "a daemon that waits": (
         "items = queue.Queue()\ndef work():\n    items.get()\n    1 / 0\n"

@@ -134,6 +134,12 @@ SAME = {
         car.join()
         yield car.lane, car.label, car.created_at, car.step, car.wait, car.look
         """,
+    "thread without an object": """
+        done = threading.Event()
+        _thread.start_new_thread(done.wait, ())
+        yield threading.active_count(), len(threading.enumerate())
+        done.set()
+        """,
     "timer": """
         out = []
         timer = threading.Timer(0.01, out.append, ["late"])
@@ -202,6 +208,29 @@ SAME = {
         with socket.socket() as server:
             yield caught(server.accept)
         """,
+    "socket that is closed": """
+        one, other = socket.socketpair()
+        one.close()
+        yield error_of(one.shutdown, socket.SHUT_RDWR), error_of(one.listen)
+        other.close()
+        """,
+    "socket that is connected": """
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            with socket.create_connection(server.getsockname()) as connection:
+                yield connection.connect_ex(server.getsockname())
+        """,
+    "two sockets of one port": """
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0))
+            other.bind(one.getsockname())
+            yield one.listen(), error_of(other.listen)
+            one.close()
+            yield other.listen()
+        with socket.socket() as one, socket.socket() as other:
+            yield one.listen(), other.listen(), one.getsockname() != other.getsockname()
+        """,
     "server": """
         server = socket.create_server(("127.0.0.1", 0))
         address = server.getsockname()
@@ -258,7 +287,7 @@ SAME = {
         """,
 }
 HEAD = """
-import queue, select, selectors, socket, threading, time
+import _thread, queue, select, selectors, socket, threading, time
 from concurrent.futures import ThreadPoolExecutor
 
 def caught(function, *args):
@@ -266,6 +295,12 @@ def caught(function, *args):
         return function(*args)
     except (Exception, TimeoutError) as reason:
         return type(reason).__name__
+
+def error_of(function, *args):
+    try:
+        return function(*args)
+    except OSError as reason:
+        return reason.errno
 
 def in_thread(function):
     found = []
