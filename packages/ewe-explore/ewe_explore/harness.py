@@ -97,7 +97,7 @@ class Arrivals(Primitive):
         Wait for them, for a wake-up or an interruption, at most `seconds`; negative `seconds`: without a limit.
         """
         self.accepting = max_accepts > 0 and not self.closed
-        run = self.point("looks at")
+        run = self.point("looks at", uses=network.uses_of(list(self.epoll.watched)) if active_run() else ())
 
         def ready() -> bool:
             return self.woken or (self.accepting and bool(self.waiting)) or bool(self.epoll.ready())

@@ -1,7 +1,8 @@
 """Sockets in memory: a program's connections, without the kernel.
 
 A connection is two pipes, one in each direction. A call that would wait in the kernel blocks its lane instead. A
-send, a receive, an accept and a close are steps. The module also has select(), poll() and epoll, so that
+send, a receive, an accept and a close are steps. Each step also names the pipes or the port that it uses: a send()
+on one socket conflicts with a recv() on another one. The module also has select(), poll() and epoll, so that
 `selectors` works. File descriptors are numbers above FIRST_DESCRIPTOR, counted for each run.
 
 The behaviour is that of Linux: send() to a closed peer raises BrokenPipeError, connect() to a port without a
@@ -23,8 +24,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from ewe_explore.primitives import Primitive, Unexplored
-from ewe_explore.scheduler import Abandoned, Run, active_run, this_run
+from ewe_explore.primitives import Primitive, Unexplored, inside_invariant
+from ewe_explore.scheduler import Abandoned, PartUse, Run, active_run, line_of_program, this_run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
 FIRST_PORT = 50_000  # the ports that the explorer chooses are larger numbers
@@ -70,6 +71,16 @@ class Pipe:
 
     def writable(self) -> bool:
         return len(self.data) < BUFFER_BYTES or self.reader_closed
+
+
+def use_of_pipe(pipe: Pipe | None, writes: bool = True) -> tuple[PartUse, ...]:
+    """Return the use of a pipe by a step; none without a connection."""
+    return () if pipe is None else (PartUse(pipe, None, writes),)
+
+
+def use_of_port(port: int, writes: bool = True) -> tuple[PartUse, ...]:
+    """Return the use of a port by a step: its listening socket, and the connections in the backlog of that."""
+    return (PartUse(network(), f"port {port}", writes),) if active_run() else ()
 
 
 class Socket(Primitive):
@@ -176,7 +187,10 @@ class Socket(Primitive):
         if port == 0:
             network().last_port += 1
             port = network().last_port
-        elif port in network().listening:
+            self.local_address = (host or "0.0.0.0", port)
+            return
+        this_run().note_unseen(f"whether port {port} is free here", *line_of_program())
+        if port in network().listening:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         self.local_address = (host or "0.0.0.0", port)
 
@@ -186,7 +200,7 @@ class Socket(Primitive):
         A second call changes the backlog; after shutdown() it listens again. Two sockets may have bound one port
         (SO_REUSEADDR), but only one of them listens.
         """
-        self.point("listens on")
+        self.point("listens on", uses=use_of_port(self.local_address[1]))
         self.check_open()
         if not self.local_address[1]:
             self.bind(self.local_address)
@@ -201,7 +215,7 @@ class Socket(Primitive):
 
     def accept(self) -> tuple[Socket, Address]:
         """Return the connection that has waited longest in the backlog, and its client's address."""
-        run = self.point("accepts from")
+        run = self.point("accepts from", uses=use_of_port(self.local_address[1]))
         if self.backlog is None and not self.closed:
             raise OSError(errno.EINVAL, "Invalid argument")
         self.wait_until(run, "waits for a connection of", "accepts from", self.readable)
@@ -221,7 +235,7 @@ class Socket(Primitive):
 
         Raises ConnectionRefusedError; OSError if this socket is closed (EBADF), or has a connection (EISCONN).
         """
-        run = self.point("connects")
+        run = self.point("connects", uses=use_of_port(address[1]))
         self.check_open()
         if self.incoming is not None:
             raise OSError(errno.EISCONN, "Transport endpoint is already connected")
@@ -257,7 +271,7 @@ class Socket(Primitive):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return at most `size` bytes, b"" at the end. flags: MSG_DONTWAIT, and MSG_PEEK, which keeps the bytes."""
-        run = self.point("receives from")
+        run = self.point("receives from", uses=use_of_pipe(self.incoming))
         pipe = self.incoming
         if pipe is None and not self.closed:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
@@ -279,7 +293,7 @@ class Socket(Primitive):
 
     def send(self, data: Any, flags: int = 0) -> int:
         """Send the bytes for which the pipe has room; return their number. Raises BrokenPipeError."""
-        run = self.point("sends to")
+        run = self.point("sends to", uses=use_of_pipe(self.outgoing))
         pipe = self.outgoing
         if pipe is None and not self.closed:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -308,7 +322,7 @@ class Socket(Primitive):
         """
         if self.run_is_over():
             return
-        self.point("shuts down")
+        self.point("shuts down", uses=self.uses())
         self.check_open()
         if self.backlog is not None:
             if how != socket.SHUT_WR:
@@ -332,7 +346,7 @@ class Socket(Primitive):
         if self.closed or self._io_refs > 0:
             return
         if not self.run_is_over():
-            self.point("closes")
+            self.point("closes", uses=self.uses())
         self.closed = True
         if active_run():  # else the network has ended with its run
             network().sockets.pop(self.number, None)
@@ -356,6 +370,12 @@ class Socket(Primitive):
 
     def detach(self) -> int:
         return self.number
+
+    def uses(self, writes: bool = True) -> tuple[PartUse, ...]:
+        """Return the use of all that this socket shares with others: its port if it listens, else its two pipes."""
+        if self.backlog is not None:
+            return use_of_port(self.local_address[1], writes)
+        return use_of_pipe(self.incoming, writes) + use_of_pipe(self.outgoing, writes)
 
     def readable(self) -> bool:
         """Return whether accept() (if the socket listens) or recv() would return at once."""
@@ -446,14 +466,28 @@ def socket_of(item: Any) -> Socket:
     return found
 
 
+def uses_of(items: Iterable[Any]) -> tuple[PartUse, ...]:
+    """Return what the sockets of descriptors share with others (Socket.uses()). A closed socket has none."""
+    sockets = (network().sockets.get(descriptor_of(item)) for item in items)
+    return tuple(use for each in sockets if each is not None for use in each.uses(writes=False))
+
+
 class Selection(Primitive):
     """A call that waits for several sockets."""
 
+    def begin(self, find_items: Callable[[], Iterable[Any]]) -> Run | None:
+        """Record the step of the call; return the run. find_items: returns the descriptors of the sockets now."""
+        if inside_invariant() or not active_run():
+            return None
+        run = self.point("looks at the sockets of", uses=uses_of(find_items()))
+        if run is not None and (step := run.current.last_step) is not None:
+            step.other_uses = (*step.other_uses, *uses_of(find_items()))  # other lanes may have added sockets
+        return run
+
     def wait_for_any(
-        self, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
+        self, run: Run | None, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
     ) -> list[tuple[int, int]]:
         """Wait until find_ready() finds one, for at most `seconds` (None: no limit); return what it finds then."""
-        run = self.point("looks at the sockets of")
         if run is None:
             return []
         if not find_ready() and seconds != 0:
@@ -470,8 +504,14 @@ class Selection(Primitive):
 def select_call(
     readers: Iterable[Any], writers: Iterable[Any], _errors: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty."""
+    """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty.
+
+    Raises ValueError for a socket that is closed.
+    """
     readers, writers = list(readers), list(writers)
+    selection = Selection()
+    selection.fixed_name = "select()"
+    run = selection.begin(lambda: (*readers, *writers))
     # The sockets of now: the scheduler calls find_ready(), and another lane may have closed one of them by then
     read_sockets, write_sockets = [socket_of(each) for each in readers], [socket_of(each) for each in writers]
     reading, writing = 0, 1  # which of the two lists an index belongs to
@@ -480,9 +520,7 @@ def select_call(
         found = [(reading, index) for index, each in enumerate(read_sockets) if each.readable()]
         return found + [(writing, index) for index, each in enumerate(write_sockets) if each.writable()]
 
-    selection = Selection()
-    selection.fixed_name = "select()"
-    ready = selection.wait_for_any(find_ready, timeout)
+    ready = selection.wait_for_any(run, find_ready, timeout)
     return (
         [readers[index] for which, index in ready if which == reading],
         [writers[index] for which, index in ready if which == writing],
@@ -504,9 +542,9 @@ class Poll(Selection):
 
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
         """Watch a socket. Only epoll refuses a watched one (FileExistsError); poll changes its events."""
+        # Before the tests: also a call that fails uses these objects, and the search must know that
+        self.point("watches a socket with", uses=uses_of([item]))
         number = socket_of(item).number
-        # Before the test: also a call that fails uses this object, and the search must know that
-        self.point("watches a socket with")
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
         self.watched[number] = events
@@ -514,8 +552,8 @@ class Poll(Selection):
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
+        self.point("watches a socket with", uses=uses_of([item]))
         number = descriptor_of(item)
-        self.point("watches a socket with")
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self.watched[number] = events
@@ -523,8 +561,8 @@ class Poll(Selection):
 
     def unregister(self, item: Any) -> None:
         """Stop watching a socket. Raises KeyError if it is not watched."""
+        self.point("forgets a socket of", uses=uses_of([item]))
         number = descriptor_of(item)
-        self.point("forgets a socket of")
         del self.watched[number]
 
     def ready(self) -> list[tuple[int, int]]:
@@ -543,7 +581,7 @@ class Poll(Selection):
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
         seconds = None if timeout is None or timeout < 0 else timeout * self.timeout_unit_s
-        found = self.wait_for_any(self.ready, seconds)
+        found = self.wait_for_any(self.begin(lambda: list(self.watched)), self.ready, seconds)
         for number, _ in found:
             if self.watched[number] & self.once:
                 self.watched[number] = self.once

@@ -161,6 +161,26 @@ MOMENTS = {
         "def look():\n    first = one.fileno()\n    assert first == one.fileno()\n"
         "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
     ),
+    "a connect before the listen": (
+        "import socket\ndef scenario():\n    server = socket.socket()\n    server.bind(('127.0.0.1', 0))\n"
+        "    connect = threading.Thread(target=socket.create_connection, args=(server.getsockname(),))\n"
+        "    connect.start()\n    server.listen()\n"
+    ),
+    "the bytes of the other end": (
+        "import socket\none, other = socket.socketpair()\none.setblocking(False)\n"
+        "def scenario():\n    threading.Thread(target=other.send, args=(b'x',)).start()\n"
+        "    try: one.recv(1)\n    except BlockingIOError: return\n    assert False\n"
+    ),
+    "bytes before a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    threading.Thread(target=other.send, args=(b'x',)).start()\n"
+        "    assert not select.select([one], [], [], 0)[0]\n"
+    ),
+    "a close before a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    threading.Thread(target=one.close).start()\n"
+        "    select.select([one], [], [], 0)\n"
+    ),
     "a descriptor that another thread registers": (
         "import select, socket\none, other = socket.socketpair()\n"
         "def scenario():\n    poll = select.epoll()\n"
@@ -250,6 +270,11 @@ UNSEEN = {
     "a function of the library": ("copy.copy(box); box.n = 2", "the steps within copy.copy()"),
     "a method that is replaced": ("box.get = lambda: 1; box.get()", "the use of box.get by other threads"),
     "a release of another thread": ("lock.release(); lock.acquire()", "the moment of the release of lock"),
+    "the lock of a condition": (
+        "try: changed.notify()\n    except RuntimeError: pass\n    with changed: pass",
+        "whether changed 1 is locked here",
+    ),
+    "a port": ("import socket; socket.socket().bind(('127.0.0.1', 7000))", "whether port 7000 is free here"),
     "join": ("if threading.current_thread() is not last: last.join()", "a call of join() before the start"),
     "the name of except": ("try: 1 / 0\n    except ZeroDivisionError as number: pass", "the accesses to number"),
 }  # fmt: skip
@@ -267,6 +292,7 @@ def cached(): return box.n
 box, lazy, items, number, waiting, lock, equal = Box(), Lazy(), [0], 0, queue.Queue(), threading.Lock(), Equal()
 box.n = 0
 names = vars(box)
+changed = threading.Condition(threading.Lock())
 lock.acquire()
 def work():
     global number
