@@ -149,7 +149,9 @@ def run(options: argparse.Namespace) -> int:
         result = search(program, options)
         failed = failed or result.failure is not None
         width = min(shutil.get_terminal_size((100, 24)).columns, 160)
-        print(result.text(width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        text = result.text(width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        # An exception of the program, or the name of its file, may have a surrogate, which has no bytes in UTF-8
+        print(text.encode("utf-8", "backslashreplace").decode())
         if result.failure is not None and options.html:
             write(Path(options.html), result.html())
             print(f"timeline: {options.html}")
@@ -236,6 +238,6 @@ def samples() -> str:
 def write(path: Path, text: str) -> None:
     """Write a page to a file. Raises ProgramError."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as reason:
         raise ProgramError(f"cannot write {path}: {reason.strerror}") from None

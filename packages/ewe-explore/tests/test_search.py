@@ -832,6 +832,15 @@ def test_the_command_that_does_it_again_has_the_name_of_any_file(
     assert arguments[0] == str(file) and main(arguments) == 1
 
 
+def test_a_text_that_has_no_bytes_in_utf_8_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, page = tmp_path / "surrogate.py", tmp_path / "surrogate.html"
+    file.write_text("def scenario(): raise ValueError(chr(0xD800))\n")
+    assert main([str(file), "--runs", "1", "--html", str(page)]) == 1
+    assert "ValueError: \\ud800" in capsys.readouterr().out and "\\ud800" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
