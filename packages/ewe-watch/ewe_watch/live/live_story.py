@@ -127,15 +127,17 @@ class LiveStory(TraceStory):
         if event.kind == "answered":
             self.counts[f"status {event.text[:1]}xx"] += 1
         super().feed(event)
-        if event.kind == "request" and event.text.startswith(BLOCKING):
-            self.connections[event.connection].want = PAGE
-        elif event.kind == "accepted":
-            self.note_accepted(self.connections[event.connection])
-        elif event.kind == "closed":
+        if event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
             self.forget(event.connection)
         elif event.kind in ("model", "begins", "ends", "stops"):
             self.note_life(event)
+        # The model of a student may write such an event without a connection
+        elif (connection := self.connections.get(event.connection)) is not None:
+            if event.kind == "accepted":
+                self.note_accepted(connection)
+            elif event.kind == "request" and event.text.startswith(BLOCKING):
+                connection.want = PAGE
 
     def note_life(self, event: TraceEvent) -> None:
         """Note the begin or the end of a worker. One that begins has a row, if one is free.
