@@ -208,6 +208,11 @@ def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> 
     assert text in str(raised.value)
 
 
+def test_a_setting_with_a_value_cannot_be_negated() -> None:
+    with pytest.raises(UsageError, match="--no-parking is not an option: parking has a value"):
+        parse_choice("-p --no-parking always")
+
+
 @pytest.mark.parametrize(
     ("model", "limit"),
     [

@@ -157,6 +157,8 @@ def options(text: str, words: list[str]) -> dict[str, str]:
         key, equals, value = word[2:].partition("=")
         negated = key.startswith("no-")
         setting = setting_of(key.removeprefix("no-"))
+        if negated and setting.kind is not BOOL:
+            raise UsageError(f"the model {text!r}: {word} is not an option: {setting.key} has a value")
         if setting.kind is BOOL:
             value = "false" if negated else value or "true"
         elif not equals:
