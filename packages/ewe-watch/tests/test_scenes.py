@@ -339,6 +339,7 @@ def test_a_file_that_is_no_scene(tmp_path: Path) -> None:
         (f"{head}models = [5]\nstep = []", "5 does not begin with a model"),
         (f"{head}models = ['-p']\nstep = ['say']", "'say' is no table: write "),
         (f"{head}models = ['-p']\n[[step]]\nsay = 'z'\ncount = inf", "own.toml: cannot convert"),
+        (f"models = {'[' * 2000}", "own.toml: "),
         (None, "cannot read"),
     ]:
         path = tmp_path / "own.toml"

@@ -122,8 +122,10 @@ def find_scene(name: str) -> WatchScene:
         raise SceneError(f"cannot read the scene {path}: {getattr(reason, 'strerror', reason)}") from None
     try:
         return scene_of(path.stem, tomllib.loads(text))
-    # OverflowError: a number of clients that is infinite
-    except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError) as reason:
+    # OverflowError: a number of clients that is infinite. RecursionError: lists within lists
+    except (
+        tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError, RecursionError
+    ) as reason:  # fmt: skip
         raise SceneError(f"{path}: {reason}") from None
 
 
