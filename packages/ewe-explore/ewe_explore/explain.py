@@ -175,7 +175,7 @@ def switches(run: Run) -> dict[int, int]:
     return {
         branch.step: branch.chosen
         for branch in run.branches
-        if branch.current >= 0 and branch.chosen != branch.current
+        if branch.default_goes_on and branch.chosen != branch.default
     }
 
 

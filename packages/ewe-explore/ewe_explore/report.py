@@ -24,7 +24,7 @@ from typing import Any
 from ewe_explore.explain import Story, story_of
 from ewe_explore.page import page
 from ewe_explore.program import ExploredProgram, of_function
-from ewe_explore.scheduler import Options, ProgramError, Run, Schedule, active_run
+from ewe_explore.scheduler import Deviation, Options, ProgramError, Run, Schedule, active_run
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
@@ -168,22 +168,22 @@ def smallest(failure: FailingSchedule) -> str:
 
 def schedule_text(schedule: Schedule) -> str:
     """Return a schedule in the form of the command line: `17:2,31:0`, or `none` for the empty schedule."""
-    return ",".join(f"{index}:{lane}" for index, lane in schedule) or "none"
+    return ",".join(f"{decision}:{lane}" for decision, lane in schedule) or "none"
 
 
 def read_schedule(text: str) -> Schedule:
-    """Parse a schedule. `17:2,31:0` becomes ((17, 2), (31, 0)): at decision 17, lane 2 runs next.
+    """Parse a schedule. `17:2,31:0` has two deviations: lane 2 runs next at decision 17, and lane 0 at 31.
 
     Raises ValueError with one line.
     """
     if text.strip() in ("", "none"):
         return ()
-    found: list[tuple[int, int]] = []
+    found: list[Deviation] = []
     for part in text.split(","):
         index, colon, lane = part.strip().partition(":")
         if not (colon and index.isascii() and index.isdigit() and lane.isascii() and lane.isdigit()):
             raise ValueError(f"{part.strip()!r} is not a part of a schedule; write a schedule as 17:2,31:0")
-        found.append((int(index), int(lane)))
+        found.append(Deviation(int(index), int(lane)))
     return tuple(sorted(found))
 
 

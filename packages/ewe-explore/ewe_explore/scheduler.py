@@ -67,7 +67,6 @@ MAX_HEADLINE_NAMES = 3  # the most threads that a headline names, if there are m
 MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
-Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
 PartKey = tuple[int, str | None]  # a part of an object: its id(), and the part as in PartUse.attribute
 
 
@@ -83,6 +82,21 @@ class ProgramError(Failure):
     """A program cannot be explored. The message is one line."""
 
     exit_status = 2
+
+
+class Deviation(NamedTuple):
+    """A decision that is not the default one. decision: its number in the run. lane: the lane that runs next."""
+
+    decision: int
+    lane: int
+
+
+Schedule = tuple[Deviation, ...]  # in the order of the decisions
+
+
+def last_decision(schedule: Schedule) -> int:
+    """Return the number of the last decision that a schedule changes; -1 for the empty schedule."""
+    return schedule[-1].decision if schedule else -1
 
 
 class Named(Protocol):
@@ -145,12 +159,16 @@ class Step:
 
 @dataclass(slots=True)
 class Branch:
-    """A decision: the runnable lanes, the default lane and the chosen lane. current: -1 if it could not go on."""
+    """A decision: the numbers of the runnable lanes, of the default lane and of the chosen lane.
+
+    default_goes_on: the default is the current lane, which could go on, so each other choice is a preemption. step:
+    the index of the step at which the decision was taken.
+    """
 
     lanes: tuple[int, ...]
     default: int
     chosen: int
-    current: int
+    default_goes_on: bool
     step: int
 
 
@@ -313,7 +331,7 @@ class Run:
         self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
         self.unfinished_write: Step | None = None  # a write with a still unknown new value
         self.branches: list[Branch] = []
-        self.deviations: list[tuple[int, int]] = []  # (decision, lane) where the choice was not the default
+        self.deviations: list[Deviation] = []
         self.preemptions = 0
         self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
         # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
@@ -756,13 +774,12 @@ class Run:
         index = len(self.branches)
         chosen = self.strategy.choose(self, lanes, default, index)
         if chosen is not default:
-            self.deviations.append((index, chosen.number))
+            self.deviations.append(Deviation(index, chosen.number))
             if current is default:  # the strategy stops a lane that could go on
                 self.preemptions += 1
         numbers = tuple(lane.number for lane in lanes)
-        could_go_on = current.number if current is not None and current is default else -1
         self.branches.append(
-            Branch(numbers, default.number, chosen.number, current=could_go_on, step=len(self.steps) - 1)
+            Branch(numbers, default.number, chosen.number, current is default, step=len(self.steps) - 1)
         )
         return chosen
 

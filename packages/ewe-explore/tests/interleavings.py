@@ -32,7 +32,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import Run, Schedule
+from ewe_explore.scheduler import Deviation, Run, Schedule, last_decision
 from ewe_explore.search import Replay, Search
 
 # Instructions that use only local variables and constants, by the begin of their names
@@ -334,7 +334,7 @@ def explored_outcomes(path: Path, text: str, most_runs: int) -> tuple[set[str], 
     program = program_at(path, text)
     search = Search(program.start, program.options, seed=1)
     found: set[str] = set()
-    while search.runs < most_runs and (schedule := search.take()) is not None:
+    while search.runs < most_runs and (schedule := search.next_schedule()) is not None:
         found.add(outcome_of(search.run_level(schedule)))
     return found, search
 
@@ -357,13 +357,15 @@ def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int
         program.start(run)
         found.add(outcome_of(run))
         count += 1
-        for index in range(schedule[-1][0] + 1 if schedule else 0, len(run.branches)):
+        for index in range(last_decision(schedule) + 1, len(run.branches)):
             branch = run.branches[index]
             step = run.steps[branch.step]
             is_seen = step.line <= last_line or step.kind == "life" or step.verb == "is about to start"
-            if branch.current >= 0 and not is_seen:
+            if branch.default_goes_on and not is_seen:
                 continue
-            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+            waiting += [
+                (*schedule, Deviation(index, lane)) for lane in branch.lanes if lane != branch.default
+            ]
         if count + len(waiting) > limit:
             raise TooMany
     return found, count

@@ -13,7 +13,7 @@ from ewe_explore.harness import Model
 from ewe_explore.page import capital
 from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import Exploration, explore
-from ewe_explore.scheduler import SAMPLES_DIRECTORY, Run, Schedule
+from ewe_explore.scheduler import SAMPLES_DIRECTORY, Run, Schedule, last_decision
 from ewe_explore.search import Search
 
 IMPORTS = """
@@ -238,14 +238,14 @@ def test_an_object_that_is_shared_late_is_explored_from_the_begin(tmp_path: Path
     program = ExploredProgram(path, "scenario")
     search = Search(program.start, program.options, seed=1)
     tried: dict[Schedule, Run] = {}
-    while (schedule := search.take()) is not None:
+    while (schedule := search.next_schedule()) is not None:
         assert schedule not in tried
         tried[schedule] = search.run_level(schedule)
     problems = [run.problem.headline for run in tried.values() if run.problem is not None]
     assert search.exhausted() and any("seen != 5" in each for each in problems)
     for schedule, run in tried.items():
         if run.problem is None:  # each deviation at a line that any run has shown was tried
-            after = schedule[-1][0] if schedule else -1
+            after = last_decision(schedule)
             assert {(*schedule, each) for each in search.deviations(run, after)} <= tried.keys()
 
 

@@ -20,7 +20,15 @@ from ewe_explore.points import MODULE_NAMES, SOURCE_POINTS
 from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
-from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
+from ewe_explore.scheduler import (
+    SAMPLES_DIRECTORY,
+    Deviation,
+    Options,
+    ProgramError,
+    Run,
+    Schedule,
+    last_decision,
+)
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
@@ -90,7 +98,7 @@ def test_no_smaller_schedule_fails(name: str) -> None:
     explored = ExploredProgram(Path(SAMPLES_DIRECTORY, f"{name}.py"), "scenario")
     result = explore(explored, seed=9, runs=400)
     assert result.failure is not None and result.failure.complete
-    waiting: list[tuple[tuple[int, int], ...]] = [()]
+    waiting: list[Schedule] = [()]
     tried = 0
     while waiting:
         schedule = waiting.pop()
@@ -100,10 +108,11 @@ def test_no_smaller_schedule_fails(name: str) -> None:
         explored.start(run)
         tried += 1
         assert run.problem is None, schedule
-        last = schedule[-1][0] if schedule else -1
-        for index in range(last + 1, len(run.branches)):
+        for index in range(last_decision(schedule) + 1, len(run.branches)):
             branch = run.branches[index]
-            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+            waiting += [
+                (*schedule, Deviation(index, lane)) for lane in branch.lanes if lane != branch.default
+            ]
     assert tried >= 1
     for location in range(len(result.failure.schedule)):
         shorter = result.failure.schedule[:location] + result.failure.schedule[location + 1 :]
@@ -397,7 +406,7 @@ def test_a_condition_outside_of_an_exploration_waits_for_nothing() -> None:
 
 
 def test_schedules_are_written_and_read() -> None:
-    for schedule in ((), ((17, 2),), ((3, 1), (31, 0))):
+    for schedule in ((), (Deviation(17, 2),), (Deviation(3, 1), Deviation(31, 0))):
         assert read_schedule(schedule_text(schedule)) == schedule
     for wrong in ("3", "3:", "a:1", "3:1;4:1", "-3:1", "٣:1"):
         with pytest.raises(ValueError, match="is not a part of a schedule"):
