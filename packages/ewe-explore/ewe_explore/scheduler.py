@@ -174,19 +174,24 @@ class Branch:
 
 @dataclass
 class Problem:
-    """The failure of a run. kind: exception, assertion, invariant, deadlock, steps, stuck, unusable."""
+    """The failure of a run.
+
+    kind: exception, assertion, invariant, deadlock, steps (too many), stuck (no step for stall_s), unusable (the
+    program cannot be explored). headline: one sentence. lane, file, line: of the failure. exception: the name of
+    the class, "" for other kinds. waits: the blocked lanes of a deadlock, or of a run with too many steps.
+    """
 
     kind: str
     headline: str
     lane: int = 0
     file: str = ""
     line: int = 0
-    type: str = ""
+    exception: str = ""
     waits: list[BlockedLane] = field(default_factory=list)
 
     def is_same_failure(self, other: Problem | None) -> bool:
-        """Whether another run failed in the same way."""
-        if other is None or self.kind != other.kind or self.type != other.type:
+        """Return whether another run failed in the same way. other: None if it passed."""
+        if other is None or self.kind != other.kind or self.exception != other.exception:
             return False
         return self.kind in ("deadlock", "steps") or (self.file, self.line) == (
             other.file,
@@ -241,7 +246,7 @@ class Lane:
         self.thread: Any = None  # its threads.Thread
 
         # The real thread
-        self.ident = 0
+        self.ident = 0  # of the real thread; 0: it has not been started
         self.baton = new_signal()  # the lane that runs has the baton; a release passes it to this lane
         self.end_signal = new_signal()
         self.has_ended = False
@@ -400,7 +405,7 @@ class Run:
         innermost = innermost_frame(lane.ident)
         # In a function of another file, such as one of the standard library, it probably waits for the kernel
         blocks = innermost is not None and file != innermost.f_code.co_filename
-        within = f" (in {called(innermost)}())" if blocks and innermost is not None else ""
+        within = f" (in {function_name(innermost)}())" if blocks and innermost is not None else ""
         where = f"{base_name(file)}:{line}{within}, and has made no step for {self.options.stall_s:g} s"
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
@@ -786,7 +791,10 @@ class Run:
     # Failures
 
     def check_invariants(self, lane: Lane) -> None:
-        """Call the student's invariants; end the run if one is broken. Their accesses are no steps."""
+        """Call the student's invariants; end the run if one is broken. Their accesses are no steps.
+
+        lane: the one that has the baton, between two of its steps. Raises Abandoned if an invariant is broken.
+        """
         for invariant in self.invariants:
             self.check_invariant(invariant, lane)
 
@@ -812,7 +820,7 @@ class Run:
             self.inside_invariant = False
 
     def name_of_last_lane(self, lane: Lane) -> str:
-        """Return the name of the lane that made the last step."""
+        """Return the name of the lane that made the last step; of `lane` before the first step."""
         return self.lanes[self.steps[-1].lane].name if self.steps else lane.name
 
     def blocked_lanes(self) -> list[BlockedLane]:
@@ -888,7 +896,7 @@ def name_of_object(step: Step) -> str:
     return step.name
 
 
-def called(frame: FrameType) -> str:
+def function_name(frame: FrameType) -> str:
     """Return the name of the function of a frame; the called one if the frame is that of a step around a call."""
     name = frame.f_code.co_qualname
     return str(frame.f_locals["self"].point.name) if name == "CallWithStep.__call__" else name
@@ -918,7 +926,10 @@ def base_name(file: str) -> str:
 
 
 def location_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
-    """Return the innermost line of a traceback in the student's files, or else the innermost line."""
+    """Return the file and the innermost line of a traceback in the student's files, or else the innermost line.
+
+    user: the directories with the student's files.
+    """
     found = ("", 0)
     last = ("", 0)
     trace = reason.__traceback__

@@ -99,7 +99,8 @@ def step_of_circle(run: Run, wait: BlockedLane) -> str:
     if is_join(wait):
         return f"{name} {held}waits for the end of {wait.name}{at_line(wait.line)}."
     lock = f"the lock of {wait.name}" if isinstance(wait.target, Condition) else wait.name
-    holder = "it holds itself" if wait.holder == wait.lane else f"{run.lanes[wait.holder or 0].name} holds"
+    assert wait.holder is not None  # a lane of a circle waits for another lane: awaited()
+    holder = "it holds itself" if wait.holder == wait.lane else f"{run.lanes[wait.holder].name} holds"
     return f"{name} {held}waits for {lock}{at_line(wait.line)}, which {holder}."
 
 
@@ -144,7 +145,7 @@ def has_ended(run: Run, lane: int) -> bool:
     return any(step.lane == lane and step.kind == "life" and step.verb == "ends" for step in run.steps)
 
 
-def state(run: Run, lane: int, ended: str = "has ended") -> str:
+def state_in_words(run: Run, lane: int, ended: str = "has ended") -> str:
     """Return the state of a lane at the failure, as a predicate. ended: the predicate of a lane that has ended."""
     if has_ended(run, lane):
         return ended
@@ -157,7 +158,7 @@ def state(run: Run, lane: int, ended: str = "has ended") -> str:
 def others_of(run: Run, wait: BlockedLane) -> str:
     """Describe the states of the other threads that the program has started; "" if there are none."""
     others = [lane.number for lane in run.lanes[1:] if lane.number != wait.lane]
-    texts = [f"{run.lanes[lane].name} {state(run, lane)}" for lane in others[:MAX_NAMES]]
+    texts = [f"{run.lanes[lane].name} {state_in_words(run, lane)}" for lane in others[:MAX_NAMES]]
     return f"{'; '.join(texts)}." if texts and len(others) <= MAX_NAMES else ""
 
 
@@ -191,7 +192,7 @@ def wait_clause(run: Run, wait: BlockedLane) -> str:
     return f"{run.lanes[wait.lane].name} {wait.verb} {wait.name}{at_line(wait.line)}"
 
 
-def who(run: Run, step: Step, wait: BlockedLane) -> str:
+def name_or_it(run: Run, step: Step, wait: BlockedLane) -> str:
     """Return the name of the lane of a step; "it" for the lane that waits."""
     return "it" if step.lane == wait.lane else run.lanes[step.lane].name
 
@@ -222,8 +223,8 @@ def kept_lock(run: Run, wait: BlockedLane, holder: int) -> str:
     if has_ended(run, holder):
         return f"{text}has ended without a release. Release it on every path, as `with` does."
     return (
-        f"{text}holds it while it {state(run, holder)}. A thread that waits for other threads must hold no lock "
-        "that they need."
+        f"{text}holds it while it {state_in_words(run, holder)}. A thread that waits for other threads must hold "
+        "no lock that they need."
     )
 
 
@@ -236,8 +237,10 @@ def empty_semaphore(run: Run, wait: BlockedLane) -> str:
     if last is not None and any(len(each) > len(taken.get(lane, [])) for lane, each in released.items()):
         # A signal: one lane releases it, and another one acquires it
         user = latest(taken)
-        used = f", and {who(run, user, wait)} acquired it{at_line(user.line)}" if user is not None else ""
-        text += f" {capital(who(run, last, wait))} released it last{at_line(last.line)}{used}."
+        used = (
+            f", and {name_or_it(run, user, wait)} acquired it{at_line(user.line)}" if user is not None else ""
+        )
+        text += f" {capital(name_or_it(run, last, wait))} released it last{at_line(last.line)}{used}."
         return f"{text} Each acquire needs a release."
     holders = [lane for lane, each in taken.items() if len(each) > len(released.get(lane, []))]
     for lane in holders[:MAX_NAMES]:
@@ -245,7 +248,7 @@ def empty_semaphore(run: Run, wait: BlockedLane) -> str:
         if lane == wait.lane:
             text += f" It has acquired it before{line}, without a release."
             continue
-        does = state(run, lane, ended="has ended without a release")
+        does = state_in_words(run, lane, ended="has ended without a release")
         text += f" {run.lanes[lane].name} acquired it{line}, and {does}."
     return text if holders else f"{text} Its counter is 0 from the start."
 
@@ -268,7 +271,7 @@ def unserved_queue(run: Run, wait: BlockedLane) -> str:
     text = f"{wait_clause(run, wait)}, and no other thread puts an item into it any more. "
     text += last_use(run, last_put, wait, "put an item into it")
     if last_get is not None:
-        text += f" {capital(who(run, last_get, wait))} got the last one{at_line(last_get.line)}."
+        text += f" {capital(name_or_it(run, last_get, wait))} got the last one{at_line(last_get.line)}."
     if len({*gets, wait.lane}) > 1:
         text += (
             " Each thread that gets needs an item: to end several threads, put an end mark for each of them."
@@ -280,7 +283,9 @@ def last_use(run: Run, step: Step, wait: BlockedLane, verb: str) -> str:
     """Return a sentence about the last use of an object, and the state of its lane. verb: of the use."""
     if step.lane == wait.lane:
         return f"It {verb} itself{at_line(step.line)}, the last time."
-    return f"{run.lanes[step.lane].name} {verb} last{at_line(step.line)}, and {state(run, step.lane)}."
+    return (
+        f"{run.lanes[step.lane].name} {verb} last{at_line(step.line)}, and {state_in_words(run, step.lane)}."
+    )
 
 
 def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> str:
@@ -296,7 +301,7 @@ def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> st
     for lane in guilty[:MAX_NAMES]:
         ended = "has ended without task_done()"
         name = "It" if lane == wait.lane else run.lanes[lane].name
-        does = "waits without task_done()" if lane == wait.lane else state(run, lane, ended)
+        does = "waits without task_done()" if lane == wait.lane else state_in_words(run, lane, ended)
         text += f" {name} got an item{at_line(gets[lane][-1].line)}, and {does}."
     last = latest(gets)
     if not guilty and last is not None:
@@ -319,7 +324,7 @@ def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     away = [lane.number for lane in run.lanes[1:] if lane.number not in here]
     have = "has" if came == 1 else "have"
     text = f"{wait_clause(run, wait)}, which needs {barrier.parties} threads: only {came} {have} come."
-    states = [f"{run.lanes[lane].name} {state(run, lane)}" for lane in away[:MAX_NAMES]]
+    states = [f"{run.lanes[lane].name} {state_in_words(run, lane)}" for lane in away[:MAX_NAMES]]
     return f"{text} {'; '.join(states)}." if states else text
 
 
@@ -407,7 +412,7 @@ def reasons_of_loop(run: Run, waits: list[BlockedLane]) -> list[str]:
 def unchanged_test(run: Run, lane: int, test: Step, looping: set[int]) -> str:
     """Describe the test that a loop repeats, and the lanes that do not change its result."""
     others: Iterable[int] = (each.number for each in run.lanes[1:] if each.number not in {lane, *looping})
-    states = [f"{run.lanes[other].name} {state(run, other)}" for other in others]
+    states = [f"{run.lanes[other].name} {state_in_words(run, other)}" for other in others]
     tests = f"{run.lanes[lane].name} tests {name_of_object(test)}{at_line(test.line)} in its loop"
     text = f"{tests}, and no thread changes it"
     if not states or len(states) > MAX_NAMES:

@@ -353,7 +353,7 @@ def test_early_timeouts_are_an_option(tmp_path: Path) -> None:
     path = tmp_path / "early.py"
     assert explore(program(path, text), runs=50).failure is None
     result = explore(program(path, text, Options(early_timeouts=True)), runs=50)
-    assert result.failure is not None and result.failure.problem.type == "Empty"
+    assert result.failure is not None and result.failure.problem.exception == "Empty"
 
 
 def test_check_gets_the_result_after_the_last_thread(tmp_path: Path) -> None:
