@@ -46,6 +46,7 @@ from ewe_explore.reach import (
 )
 from ewe_explore.scheduler import Lane, PartUse, PendingAccess, Run, Step, active_run, base_name
 
+# The names of hold(), stepped() and items() in the changed source
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
 ITEMS_NAME = "_ewe_items"
