@@ -8,8 +8,8 @@ When no thread can go on, each thread has ended or waits. For each thread that w
 Both come from the run at its failure. After the failure the scheduler ends every thread, so Lane.has_ended says
 nothing about the end of a thread before the failure. The step "ends" of a thread does.
 
-    waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
-      └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
+    waits ── a circle? ──▶ find_circle(): each thread holds what the next one needs, or joins it
+      └────── else ──────▶ reason_of_one():   one sentence for each waiting thread, by the kind of the object
 
 Read next: notifies.py, which explains waits on conditions and for events.
 """
@@ -31,12 +31,12 @@ MAX_NAMES = 3  # the most threads that one sentence names
 
 def reasons_of_deadlock(run: Run, waits: list[BlockedLane]) -> list[str]:
     """Return why the lanes of a deadlock wait without end: a circle, or a sentence for each lane."""
-    lanes, found = circle(run, waits)
-    others = [wait for wait in waits if wait.lane not in lanes and awaited(wait) is None]
-    if len(lanes) > 1:
-        return found
-    if lanes:  # a lane waits for its own lock: another lane may have to release it
-        return found + shared_reasons(run, others)
+    circle = find_circle(waits)
+    if len(circle) > 1:
+        return circle_in_words(run, circle)
+    if circle:  # a lane waits for its own lock: another lane may have to release it
+        others = [wait for wait in waits if wait is not circle[0] and awaited(wait) is None]
+        return circle_in_words(run, circle) + shared_reasons(run, others)
     # A daemon may wait without end, unless the end of the program depends on it
     needed = {awaited(wait) for wait in waits}
     reported = [wait for wait in waits if not run.lanes[wait.lane].daemon or wait.lane in needed] or waits
@@ -73,23 +73,26 @@ def is_join(wait: BlockedLane) -> bool:
     return hasattr(wait.target, "explored_lane")
 
 
-def circle(run: Run, waits: list[BlockedLane]) -> tuple[list[int], list[str]]:
-    """Find a circle of lanes, in which each lane waits for the next one. Return its lanes and its description.
+def find_circle(waits: list[BlockedLane]) -> list[BlockedLane]:
+    """Find a circle of waits (a circular wait), in which each lane waits for the next one; [] without a circle.
 
-    Return two empty lists without a circle. From each waiting lane a path goes to the lane that it waits for, then
-    to the lane that this one waits for, and so on. If the path comes back to one of its lanes, the part from this
-    lane on is the circle. If it ends, the next lane is tried.
+    From each waiting lane a path goes to the lane that it waits for, then to the lane that this one waits for, and
+    so on. If the path comes back to one of its lanes, the part from this lane on is the circle. If it ends, the
+    next lane is tried.
     """
     waiting = {wait.lane: wait for wait in waits}
     for first in waiting:
         path = [first]
         while (wait := waiting.get(path[-1])) is not None and (following := awaited(wait)) is not None:
             if following in path:
-                round_trip = path[path.index(following) :]
-                steps = [step_of_circle(run, waiting[lane]) for lane in round_trip]
-                return round_trip, [*steps, advice_for_circle([waiting[lane] for lane in round_trip])]
+                return [waiting[lane] for lane in path[path.index(following) :]]
             path.append(following)
-    return [], []
+    return []
+
+
+def circle_in_words(run: Run, circle: list[BlockedLane]) -> list[str]:
+    """Return a sentence for each lane of a circle, and one that says how to avoid it."""
+    return [*(step_of_circle(run, wait) for wait in circle), advice_for_circle(circle)]
 
 
 def step_of_circle(run: Run, wait: BlockedLane) -> str:
