@@ -185,7 +185,12 @@ def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
         raise OSError(errno.EMFILE, "Too many open files")
 
     server: Any = object.__new__(ForeignProcess)
-    server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
+    server.port, server.names, server.held, server.pending = (
+        80,
+        {7: "1.1"},
+        {"1/1": foreign.HeldConnection("1.1", False)},
+        [],
+    )
     monkeypatch.setattr(foreign, "tcp_sockets", no_descriptor)
     assert server.read() == (b"", [])
     assert server.names == {7: "1.1"} and server.held
