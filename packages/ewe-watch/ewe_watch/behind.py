@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.events import NOBODY, TraceEvent, process_in_name, process_of
+from ewe_watch.events import ABSENT, TraceEvent, process_in_name, process_of
 
 ENGINE, DATABASE = "engine", "database"
 KINDS = (ENGINE, DATABASE)
@@ -263,7 +263,7 @@ class BehindStory:
 
     def add_request(self, event: TraceEvent, request: BehindRequest, server: str) -> None:
         """Add a request. server: the connection that waits for it, or "-"."""
-        if server != NOBODY:
+        if server != ABSENT:
             request.server, request.request = server, self.request_of(server)
             request.worker = self.worker_of(request.request)
         self.requests.append(request)
@@ -391,7 +391,7 @@ def shared_rows(times: Sequence[tuple[float, float]]) -> list[int]:
 def split_words(text: str, count: int) -> list[str]:
     """Return the words of a text; the last one has the rest, and those that are missing are "-"."""
     found = text.split(" ", count - 1)
-    return [*found, *[NOBODY] * (count - len(found))]
+    return [*found, *[ABSENT] * (count - len(found))]
 
 
 def connection_text(driver: str, worker: str) -> str:

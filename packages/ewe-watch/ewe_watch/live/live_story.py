@@ -101,7 +101,7 @@ class LiveStory(TraceStory):
         self.hidden = 0  # spans that were too many to show
         self.labels: dict[str, str] = {}
         self.from_backlog = 0  # connections that have waited in the kernel's backlog
-        self.longest_in_backlog = 0.0  # seconds
+        self.longest_in_backlog_s = 0.0
         self.zombies: frozenset[int] = frozenset()  # processes, by the last measurement
         self.shown_zombies: dict[str, float] = {}  # worker -> since when
         self.ended_at: dict[str, float] = {}  # worker -> its last event
@@ -157,9 +157,9 @@ class LiveStory(TraceStory):
     def note_accepted(self, connection: TracedConnection) -> None:
         """Note the client of a new connection, and its time in the kernel's backlog, if it waited there."""
         self.labels[connection.name] = self.label_of(connection.address)
-        if connection.backlog is not None and connection.backlog >= TICK_S:
+        if connection.backlog_s is not None and connection.backlog_s >= TICK_S:
             self.from_backlog += 1
-            self.longest_in_backlog = max(self.longest_in_backlog, connection.backlog)
+            self.longest_in_backlog_s = max(self.longest_in_backlog_s, connection.backlog_s)
 
     def enter_state(
         self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
@@ -256,7 +256,7 @@ class LiveStory(TraceStory):
             "queued_names": self.queued_names(),
             "parked": self.parked,
             "accepted": self.counts["accepted"],
-            "from_backlog": [self.from_backlog, round(self.longest_in_backlog * 1000)],
+            "from_backlog": [self.from_backlog, round(self.longest_in_backlog_s * 1000)],
             "requests": self.counts["request"],
             "answered": self.counts["answered"],
             "failed": self.counts["status 4xx"] + self.counts["status 5xx"],
