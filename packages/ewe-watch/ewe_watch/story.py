@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.behind import ENGINE, BehindStory, is_behind, shared_rows
+from ewe_watch.behind import ENGINE, NO_REQUEST, BehindStory, is_behind, shared_rows
 from ewe_watch.events import TraceEvent, accepted_client, is_main_thread, process_in_name, process_of
 
 BACKLOG, QUEUED, BUSY, SENDS, WAITS, PARKED = "backlog", "queued", "busy", "sends", "waits", "parked"
@@ -44,7 +44,6 @@ TICK_S = 0.01  # of the kernel's clock, at most: a shorter time in the backlog m
 OCCUPYING = frozenset((BUSY, SENDS, WAITS))  # the states in which a connection has a worker
 # What a conversation waits for if it waits for its client: ewe.trace and the Want of ewe.streams.base
 OF_CLIENT = frozenset(("request", "bytes", "close", "room"))
-NO_REQUEST = -1
 MOST_ROWS = 32  # with more workers, those that live one after the other share a row of the picture
 
 

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
+from ewe_watch.behind import NO_REQUEST
 from ewe_watch.events import TraceEvent, is_main_thread, process_in_name, process_of
 from ewe_watch.live.behind_rows import BehindRows
 from ewe_watch.live.worker_lives import WorkerLives
-from ewe_watch.story import NO_REQUEST, OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory
+from ewe_watch.story import OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
@@ -205,6 +206,7 @@ class LiveStory(TraceStory):
         calls: PID/TID -> text, such as "in futex". {}: the trace says what the workers do.
         """
         self.calls = calls
+        # Rows without a worker yet, and those of workers that have ended
         free = MOST_ROWS - len(self.row_workers) + sum(map(self.is_gone, self.row_workers))
         for worker in [each for each in calls if each not in self.rows][:free]:
             self.give_row(worker)
