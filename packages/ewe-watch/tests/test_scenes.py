@@ -33,8 +33,8 @@ from ewe_watch.live.scenes import (
     SceneFailure,
     Stage,
     find_scene,
-    lacks_users,
     longest_wait_s,
+    missing_users_text,
     scene_files,
     scene_of,
 )
@@ -178,7 +178,7 @@ def test_without_accounts_a_scene_says_what_it_needs(tmp_path: Path) -> None:
             "xswitch-engines": lacks
         }
         assert "needs root and 2 accounts (--users NAME,NAME); without them it shows one" in lacks
-        assert not lacks_users(find_scene("parking"), director)
+        assert not missing_users_text(find_scene("parking"), director)
 
 
 @pytest.mark.starts_processes

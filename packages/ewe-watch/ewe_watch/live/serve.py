@@ -120,7 +120,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
 
 
 def page_config(directory: Path) -> Config:
-    """Return the settings of the page's server. directory: of the director.
+    """Return the settings of the page's server. directory: the private one of the director.
 
     The server runs no programs and no libraries: the directory `none` does not exist.
     """
