@@ -27,7 +27,6 @@ KINDS = (ENGINE, DATABASE)
 QUEUED, RUNS, LEFT = "queued", "runs", "left"  # the states of a request; left: its client has left
 MOST_ROWS = 24  # of one kind in the picture; with more lanes, those that live one after the other share a row
 MOST_OPEN = 6000  # requests that have not ended, of a story that never ends
-OK = ("ok", "left")  # outcomes that are no failure
 UNKNOWN_OUTCOME = "ok"  # of a request whose end the trace has lost: it may not be shown as a failure
 
 
@@ -320,7 +319,7 @@ class BehindStory:
         """End a request and free its lane. Only the first end counts."""
         if (request := self.open_requests.pop(name, None)) is not None:
             self.end_state(request, seconds)
-            request.ended, request.outcome = seconds, outcome or "ok"
+            request.ended, request.outcome = seconds, outcome or UNKNOWN_OUTCOME
             if request.lane is not None and request.lane.busy is request:
                 request.lane.busy, request.lane.outcome = None, request.outcome
 
@@ -360,7 +359,12 @@ class BehindStory:
         """Return all spans by their begin. Those that go on are cut at the last event."""
         open_spans = [
             BehindSpan(
-                each.since, self.ended, each.state, each, None if each.state == QUEUED else each.lane, True
+                each.since,
+                self.ended,
+                each.state,
+                each,
+                lane=None if each.state == QUEUED else each.lane,
+                goes_on=True,
             )
             for each in self.open_requests.values()
             if each.state and self.ended > each.since

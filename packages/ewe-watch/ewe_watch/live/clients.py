@@ -72,8 +72,8 @@ class ClientKind:
     title: str
     usual: int
     most: int
-    holds: bool
     talk: Callable[[LiveClient], Awaitable[ClientEnd]]
+    holds: bool = False
     button: bool = True
 
 
@@ -319,21 +319,21 @@ async def flood(client: LiveClient) -> ClientEnd:
 KINDS = {
     kind.name: kind
     for kind in (
-        ClientKind("visitor", "one visitor", 1, 200, False, visit),
-        ClientKind("silent", "five silent clients", 5, 200, True, be_silent),
-        ClientKind("slow sender", "three slow senders", 3, 100, True, send_slowly),
-        ClientKind("slow reader", "three slow readers", 3, 100, True, read_slowly),
-        ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
-        ClientKind("large file", "a large file", 1, 50, False, download),
-        ClientKind("program", "a slow program", 1, 50, False, run_program),
-        ClientKind("endless program", "an endless program", 1, 50, False, run_held_program, button=False),
-        ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
-        ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
-        ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
-        ClientKind("report", "a page of a busy database", 1, 20, False, report, button=False),
-        ClientKind("blocking", "a page that blocks 2 s", 1, 20, False, block),
-        ClientKind("endless page", "a page that blocks until let go", 1, 20, True, hold),
-        ClientKind("flood", "a flood", 1, 1, False, flood),
+        ClientKind("visitor", "one visitor", 1, 200, visit),
+        ClientKind("silent", "five silent clients", 5, 200, be_silent, holds=True),
+        ClientKind("slow sender", "three slow senders", 3, 100, send_slowly, holds=True),
+        ClientKind("slow reader", "three slow readers", 3, 100, read_slowly, holds=True),
+        ClientKind("keep-alive", "five keep-alive clients", 5, 200, keep, holds=True),
+        ClientKind("large file", "a large file", 1, 50, download),
+        ClientKind("program", "a slow program", 1, 50, run_program),
+        ClientKind("endless program", "an endless program", 1, 50, run_held_program, button=False),
+        ClientKind("script", "a short script", 1, 50, run_script, button=False),
+        ClientKind("first user", "a script of the first user", 1, 50, ask_first, button=False),
+        ClientKind("second user", "a script of the second user", 1, 50, ask_second, button=False),
+        ClientKind("report", "a page of a busy database", 1, 20, report, button=False),
+        ClientKind("blocking", "a page that blocks 2 s", 1, 20, block),
+        ClientKind("endless page", "a page that blocks until let go", 1, 20, hold, holds=True),
+        ClientKind("flood", "a flood", 1, 1, flood),
     )
 }
 
