@@ -333,7 +333,7 @@ def attribute_call(
         return None
     if not rest or not isinstance(rest[0], str):
         return None
-    return attribute_access(run, point, target, rest[0], writes)
+    return attribute_access(run, point, target, rest[0], writes=writes)
 
 
 def note_items(run: Run, method: Any, arguments: list[Any]) -> None:

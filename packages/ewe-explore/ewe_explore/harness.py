@@ -238,6 +238,7 @@ class Model(ExploredProgram):
     def config(self) -> Config:
         """Return a configuration with the model's settings."""
         config = Config()
+        # Clients that keep their connections need a worker each; otherwise two workers are enough for a race
         workers = max(2, self.clients) if self.together else 2
         for key, value in {"poolthreads": workers, **self.settings}.items():
             setattr(config, key, value)

@@ -273,7 +273,7 @@ class Points(ast.NodeTransformer):
         self.in_comparison = False  # within one of IMPLICIT_METHODS
 
     def add_point(
-        self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
+        self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, *, writes: bool, **more: Any
     ) -> int:
         """Add a point to SOURCE_POINTS; return its number.
 
@@ -305,7 +305,7 @@ class Points(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
         writes = not isinstance(node.ctx, ast.Load)
-        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes)
+        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes=writes)
         value = self.visit(node.value)
         node.value = self.wrap(AT_NAME, number, value, node)
         return node
@@ -321,9 +321,9 @@ class Points(ast.NodeTransformer):
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
         records_after_index = self.is_index_with_steps(node.slice)
-        number = self.add_point(node, "item", "[]", verb, writes)
+        number = self.add_point(node, "item", "[]", verb, writes=writes)
         if records_after_index:
-            self.add_point(node, "item", "[]", verb, writes, is_second=True)
+            self.add_point(node, "item", "[]", verb, writes=writes, is_second=True)
         function = HOLD_NAME if records_after_index else AT_NAME
         node.value = self.wrap(function, number, self.visit(node.value), node)
         node.slice = self.visit(node.slice)
@@ -360,7 +360,9 @@ class Points(ast.NodeTransformer):
         """Turn the read of a shared variable `n` into `_ewe_at(1) or n`."""
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
-        number = self.add_point(node, "name", node.id, "reads", False, variable=self.variables[node.id])
+        number = self.add_point(
+            node, "name", node.id, "reads", writes=False, variable=self.variables[node.id]
+        )
         return self.after_point(number, node)
 
     def after_point(self, number: int, value: ast.expr) -> ast.expr:
@@ -386,7 +388,7 @@ class Points(ast.NodeTransformer):
     def with_call_point(self, node: ast.Call, text: str, kind: str = "function") -> ast.expr:
         """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`. kind: "method" for `a.f`."""
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-        number = self.add_point(node, kind, text, "calls", True, text=f"{text}(…)")
+        number = self.add_point(node, kind, text, "calls", writes=True, text=f"{text}(…)")
         node.func = self.wrap(CALL_NAME, number, node.func, node.func)
         return node
 
@@ -422,8 +424,8 @@ class Points(ast.NodeTransformer):
                 continue
             kind = "display" if is_display(each) else "content"
             unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
-            number = self.add_point(each, kind, "[]", "calls", writes, text=text)
-            self.add_point(each, kind, "[]", "calls", writes, text=text, is_second=True, unseen=unseen)
+            number = self.add_point(each, kind, "[]", "calls", writes=writes, text=text)
+            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True, unseen=unseen)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments
@@ -461,7 +463,9 @@ class Points(ast.NodeTransformer):
         # The second point needs the number after that of the first: by it, at() finds the stored container
         if others or node.keywords:
             unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
-            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True, unseen=unseen)
+            self.add_point(
+                node, "content", "[]", "calls", writes=True, text=text, is_second=True, unseen=unseen
+            )
         node.func = self.visit(node.func)
         function = HOLD_NAME if others or node.keywords else AT_NAME
         node.args = [self.wrap(function, number, self.visit(container), container)]
@@ -488,11 +492,11 @@ class Points(ast.NodeTransformer):
         )
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = not has_simple_arguments
-        number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
+        number = self.add_point(node, "call", function.attr, "calls", writes=writes, text=text)
         unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
         if records_after_arguments:
             self.add_point(
-                node, "call", function.attr, "calls", writes, text=text, is_second=True, unseen=unseen
+                node, "call", function.attr, "calls", writes=writes, text=text, is_second=True, unseen=unseen
             )
         name = ast.unparse(function)
         value = self.visit(function.value)
@@ -530,7 +534,7 @@ class Points(ast.NodeTransformer):
             visited: ast.expr = self.visit(node)
             return visited
         kind = "display" if shows_values else "content"
-        number = self.add_point(node, kind, "[]", verb, writes, text=text, unseen=unseen, is_deep=deep)
+        number = self.add_point(node, kind, "[]", verb, writes=writes, text=text, unseen=unseen, is_deep=deep)
         return self.wrap(AT_NAME, number, self.visit(node), node)
 
     def with_item_points(self, node: ast.expr, target: ast.expr) -> ast.expr:
@@ -544,7 +548,14 @@ class Points(ast.NodeTransformer):
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.ListComp):
             return first  # a new object, which no other lane knows
         number = self.add_point(
-            node, "content", "[]", "goes through", False, text=text, is_deep=is_deep, is_lazy=self.is_lazy
+            node,
+            "content",
+            "[]",
+            "goes through",
+            writes=False,
+            text=text,
+            is_deep=is_deep,
+            is_lazy=self.is_lazy,
         )
         return self.wrap(ITEMS_NAME, number, first, node)
 
@@ -573,8 +584,8 @@ class Points(ast.NodeTransformer):
         a + b.c            _ewe_hold(1, a) + _ewe_at(2, b.c)            _ewe_at(2) gets `a` from Lane.pending
         """
         kind = "display" if is_display(left) else "content"
-        number = self.add_point(left, kind, "[]", verb, False)
-        self.add_point(left, kind, "[]", verb, False, is_second=True)
+        number = self.add_point(left, kind, "[]", verb, writes=False)
+        self.add_point(left, kind, "[]", verb, writes=False, is_second=True)
         held = self.wrap(HOLD_NAME, number, self.visit(left), left)
         return held, self.wrap(AT_NAME, number + 1, right, right)
 
@@ -637,7 +648,7 @@ class Points(ast.NodeTransformer):
         if all(is_simple_pattern(each.pattern) for each in node.cases):
             node.subject = self.with_content_point(node.subject)
         else:
-            number = self.add_point(node.subject, "match", "[]", "tests", False)
+            number = self.add_point(node.subject, "match", "[]", "tests", writes=False)
             node.subject = self.wrap(AT_NAME, number, self.visit(node.subject), node.subject)
         node.subject = self.with_points_of_patterns(node)
         node.cases = [self.visit(each) for each in node.cases]
@@ -657,7 +668,7 @@ class Points(ast.NodeTransformer):
         reads: list[ast.expr] = [
             self.wrap(
                 AT_NAME,
-                self.add_point(each, "attribute", each.attr, "reads", False),
+                self.add_point(each, "attribute", each.attr, "reads", writes=False),
                 self.visit(copy.deepcopy(each.value)),
                 each,
             )
@@ -748,7 +759,7 @@ class Points(ast.NodeTransformer):
     def add_points_of_target(self, target: ast.expr) -> list[int]:
         """Add a point for each shared variable that a `for` or a `with` assigns; return the points' numbers."""
         return [
-            self.add_point(name, "name", name.id, "writes", True, variable=self.variables[name.id])
+            self.add_point(name, "name", name.id, "writes", writes=True, variable=self.variables[name.id])
             for name in ast.walk(target)
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names
         ]
@@ -791,11 +802,11 @@ class Points(ast.NodeTransformer):
                 if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Store):
                     continue
                 if name.id in self.captured:
-                    number = self.add_point(name, "late", name.id, "writes", True)
+                    number = self.add_point(name, "late", name.id, "writes", writes=True)
                     value = self.wrap(AT_NAME, number, value, value)
                 if name.id in self.names:
                     variable = self.variables[name.id]
-                    number = self.add_point(name, "name", name.id, "writes", True, variable=variable)
+                    number = self.add_point(name, "name", name.id, "writes", writes=True, variable=variable)
                     value = self.wrap(AT_NAME, number, value, value)
         return value
 
@@ -814,7 +825,7 @@ class Points(ast.NodeTransformer):
             if target.id not in self.names:
                 return self.changed_container(node, target)
             number = self.add_point(
-                target, "name", target.id, "reads", False, variable=self.variables[target.id]
+                target, "name", target.id, "reads", writes=False, variable=self.variables[target.id]
             )
             # A name cannot hold a call, as `a` in `a.b` can: the point of the read is a statement before
             point_of_read = ast.Expr(self.wrap(AT_NAME, number, None, node))
@@ -827,11 +838,11 @@ class Points(ast.NodeTransformer):
         # Each point that finds a stored object needs the number after that of the point which has stored it
         first = len(SOURCE_POINTS)
         if reads_after_index:
-            self.add_point(target, kind, name, "reads", False)
+            self.add_point(target, kind, name, "reads", writes=False)
         read = self.add_point(
-            target, kind, name, "reads", False, is_second=reads_after_index, stores_object=True
+            target, kind, name, "reads", writes=False, is_second=reads_after_index, stores_object=True
         )
-        self.add_point(target, kind, name, "writes", True, is_second=True)
+        self.add_point(target, kind, name, "writes", writes=True, is_second=True)
         function = HOLD_NAME if reads_after_index else AT_NAME
         target.value = self.wrap(function, first, self.visit(target.value), target)
         if isinstance(target, ast.Subscript):
@@ -848,8 +859,8 @@ class Points(ast.NodeTransformer):
         """
         if isinstance(node.value, ast.Constant):  # no container can be extended by a constant number
             return node
-        number = self.add_point(name, "content", "[]", "writes", True)
-        self.add_point(name, "content", "[]", "writes", True, is_second=True)
+        number = self.add_point(name, "content", "[]", "writes", writes=True)
+        self.add_point(name, "content", "[]", "writes", writes=True, is_second=True)
         object_of_target = ast.copy_location(ast.Name(name.id, ast.Load()), name)
         stores = ast.Expr(self.wrap(HOLD_NAME, number, object_of_target, node))
         node.value = self.wrap(AT_NAME, number + 1, node.value, node.value)
@@ -873,7 +884,7 @@ class Points(ast.NodeTransformer):
     def notes_of_late_names(self, names: Iterable[str], like: ast.stmt) -> list[ast.stmt]:
         """Return statements that note the names, among the given ones, which other functions may use."""
         numbers = [
-            self.add_point(like, "late", name, "writes", True, text=name)
+            self.add_point(like, "late", name, "writes", writes=True, text=name)
             for name in names
             if name in self.names or name in self.captured
         ]
@@ -889,7 +900,9 @@ class Points(ast.NodeTransformer):
     def points_before(self, names: list[str], node: ast.stmt) -> list[ast.stmt]:
         """Return a statement with a point for each shared variable that `node` binds or removes."""
         numbers = [
-            self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
+            self.add_point(
+                node, "name", name, "writes", writes=True, text=name, variable=self.variables[name]
+            )
             for name in names
             if name in self.names
         ]

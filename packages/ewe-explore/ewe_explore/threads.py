@@ -230,7 +230,7 @@ def enumerate_threads() -> list[Any]:
 
 
 def get_ident() -> int:
-    """Return the identifier of the current thread, which is the same in every run."""
+    """Return the identifier of the current thread: the number of its lane, from 1. Each run has the same ones."""
     run = active_run()
     return run.current.number + 1 if run is not None else threading.get_ident()
 
