@@ -181,8 +181,13 @@ class Socket(Primitive):
     # Servers
 
     def bind(self, address: Address) -> None:
-        """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
+        """Take an address; port 0: a free one.
+
+        Raises OSError if a socket listens at the port already (EADDRINUSE), or if this one has an address (EINVAL).
+        """
         self.check_open()
+        if self.local_address[1]:
+            raise OSError(errno.EINVAL, "Invalid argument")
         host, port = address[0], address[1]
         if port == 0:
             network().last_port += 1
@@ -271,6 +276,10 @@ class Socket(Primitive):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return at most `size` bytes, b"" at the end. flags: MSG_DONTWAIT, and MSG_PEEK, which keeps the bytes."""
+        if size <= 0:
+            if size < 0:
+                raise ValueError("negative buffersize in recv")
+            return b""  # Python makes no system call for no bytes, so it does not wait
         run = self.point("receives from", uses=use_of_pipe(self.incoming))
         pipe = self.incoming
         if pipe is None and not self.closed:
@@ -287,6 +296,9 @@ class Socket(Primitive):
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Receive at most `nbytes` bytes (0: as many as fit) into a buffer; return their number."""
+        if nbytes > len(buffer):
+            raise ValueError("buffer too small for requested bytes")
         data = self.recv(nbytes or len(buffer), flags)
         buffer[: len(data)] = data
         return len(data)
@@ -506,8 +518,10 @@ def select_call(
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty.
 
-    Raises ValueError for a socket that is closed.
+    Raises ValueError for a socket that is closed, and for a negative timeout.
     """
+    if timeout is not None and timeout < 0:
+        raise ValueError("timeout must be non-negative")
     readers, writers = list(readers), list(writers)
     selection = Selection()
     selection.fixed_name = "select()"

@@ -185,6 +185,7 @@ SAME = {
         yield caught(other.recv, 1)
         other.settimeout(0.01)
         yield caught(other.recv, 1)
+        yield other.recv(0), caught(other.recv, -1), caught(other.recv_into, bytearray(2), 3)
         one.shutdown(socket.SHUT_WR)
         yield other.recv(9), other.recv(9)
         file = one.makefile("rb")
@@ -225,7 +226,7 @@ SAME = {
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(("127.0.0.1", 0))
             other.bind(one.getsockname())
-            yield one.listen(), error_of(other.listen)
+            yield one.listen(), error_of(other.listen), error_of(one.bind, ("127.0.0.1", 0))
             one.close()
             yield other.listen()
         with socket.socket() as one, socket.socket() as other:
@@ -276,6 +277,7 @@ SAME = {
             other.send(b"x")
             yield [(key.data, events) for key, events in selector.select(1)]
         yield [len(each) for each in select.select([one], [one], [], 1)]
+        yield caught(select.select, [one], [], [], -1)
         yield caught(select.poll().unregister, one), caught(select.epoll().unregister, one)
         one.close(), other.close()
         """,
