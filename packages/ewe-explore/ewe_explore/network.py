@@ -554,10 +554,16 @@ class Poll(Selection):
         self.watched: dict[int, int] = {}
         self.closed = False
 
+    def check_open(self) -> None:
+        """Raise ValueError if this object is closed. Only epoll has a close()."""
+        if self.closed:
+            raise ValueError("I/O operation on closed epoll object")
+
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
         """Watch a socket. Only epoll refuses a watched one (FileExistsError); poll changes its events."""
         # Before the tests: also a call that fails uses these objects, and the search must know that
         self.point("watches a socket with", uses=uses_of([item]))
+        self.check_open()
         number = socket_of(item).number
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
@@ -567,6 +573,7 @@ class Poll(Selection):
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
         self.point("watches a socket with", uses=uses_of([item]))
+        self.check_open()
         number = descriptor_of(item)
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
@@ -576,6 +583,7 @@ class Poll(Selection):
     def unregister(self, item: Any) -> None:
         """Stop watching a socket. Raises KeyError if it is not watched."""
         self.point("forgets a socket of", uses=uses_of([item]))
+        self.check_open()
         number = descriptor_of(item)
         del self.watched[number]
 
@@ -595,7 +603,9 @@ class Poll(Selection):
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
         seconds = None if timeout is None or timeout < 0 else timeout * self.timeout_unit_s
-        found = self.wait_for_any(self.begin(lambda: list(self.watched)), self.ready, seconds)
+        run = self.begin(lambda: list(self.watched))
+        self.check_open()
+        found = self.wait_for_any(run, self.ready, seconds)
         for number, _ in found:
             if self.watched[number] & self.once:
                 self.watched[number] = self.once
@@ -624,6 +634,9 @@ class Epoll(Poll):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory") from None
 
     def close(self) -> None:
+        """Close the object. As in Linux, a poll() that waits in another lane goes on."""
+        if not self.run_is_over() and not self.closed:
+            self.point("closes")
         self.closed = True
 
     def __enter__(self) -> Epoll:

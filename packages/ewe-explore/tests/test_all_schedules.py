@@ -176,6 +176,10 @@ MOMENTS = {
         "def scenario():\n    threading.Thread(target=other.send, args=(b'x',)).start()\n"
         "    assert not select.select([one], [], [], 0)[0]\n"
     ),
+    "a close before a poll()": (
+        "import select\ndef scenario():\n    poll = select.epoll()\n"
+        "    threading.Thread(target=poll.close).start()\n    poll.poll(0)\n"
+    ),
     "a close before a select()": (
         "import select, socket\none, other = socket.socketpair()\n"
         "def scenario():\n    threading.Thread(target=one.close).start()\n"

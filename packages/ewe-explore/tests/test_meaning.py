@@ -279,6 +279,9 @@ SAME = {
         yield [len(each) for each in select.select([one], [one], [], 1)]
         yield caught(select.select, [one], [], [], -1)
         yield caught(select.poll().unregister, one), caught(select.epoll().unregister, one)
+        closed = select.epoll()
+        closed.close(), closed.close()
+        yield [caught(each, one) for each in (closed.register, closed.unregister)], caught(closed.poll, 0)
         one.close(), other.close()
         """,
     "executor": """
