@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,6 +111,21 @@ def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
     server.stop()
     assert signals == [] and not server.alive()
+
+
+@pytest.mark.parametrize(("pid", "number"), [(os.getpid(), []), (2**22 + 1, [signal.SIGKILL])])
+def test_a_server_that_has_ended_may_have_the_number_of_another_program(
+    pid: int, number: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process has the second number (proc(5): pid_max). A group of this number has children of the server."""
+    signals: list[int] = []
+    monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
+    server: Any = ServerProcess()
+    server.process = SimpleNamespace(poll=lambda: 0, wait=lambda seconds: 0)
+    server.pid, server.log = pid, tmp_path / "log"
+    server.guard = SimpleNamespace(remove=lambda group: None)
+    server.stop()
+    assert signals == number
 
 
 @pytest.mark.starts_processes
