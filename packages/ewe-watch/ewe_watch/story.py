@@ -425,12 +425,12 @@ class TraceStory:
         rows = self.rows_of_workers(found) if len(found) > MOST_ROWS else range(len(found))
         return [
             WorkerLane(
-                worker,
-                f"worker {number}",
-                self.detail_of(worker, threads),
-                row,
-                self.worker_began.get(worker),
-                self.end_of(worker),
+                worker=worker,
+                name=f"worker {number}",
+                detail=self.detail_of(worker, threads),
+                row=row,
+                began=self.worker_began.get(worker),
+                ended=self.end_of(worker),
             )
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
         ]
