@@ -81,9 +81,9 @@ def story_of(run: Run) -> Story:
     events = shortened(events, folded)
     files: dict[str, set[int]] = {}
     for event in events:
-        if event.file.startswith(run.options.user):
+        if event.file.startswith(run.options.own_directories):
             files.setdefault(event.file, set()).add(event.line)
-    if run.problem.file.startswith(run.options.user):
+    if run.problem.file.startswith(run.options.own_directories):
         files.setdefault(run.problem.file, set()).add(run.problem.line)
     names = [lane.name for lane in run.lanes]
     return Story(

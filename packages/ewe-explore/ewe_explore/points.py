@@ -499,7 +499,9 @@ def names_of_stand_in(stand_in: type) -> frozenset[str]:
 
 def is_own_module(target: Any, run: Run) -> bool:
     """Return whether an object is a module of the student: its variables are shared as `module.name`, too."""
-    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(run.options.user)
+    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(
+        run.options.own_directories
+    )
 
 
 def hold(number: int, value: Any) -> Any:

@@ -27,7 +27,9 @@ from typing import Any
 from ewe_explore.calls import with_step
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
+    NOWHERE,
     Abandoned,
+    CodeLocation,
     InvariantHasToWait,
     Lane,
     PartUse,
@@ -46,14 +48,14 @@ class Primitive:
     """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
     is_stand_in = True  # for a class of the standard library; its methods have their own points
-    line_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
+    line_of_creation = NOWHERE  # the line that created it
     creation_number = 0  # 1 for the first object that this line has created
     fixed_name = ""  # a fixed name, which replaces the name from the source line
 
     def __init__(self) -> None:
         run = active_run()
-        self.objects_per_line: dict[tuple[str, int], int] = run.objects_per_line if run is not None else {}
-        self.line_of_creation = line_of_program() if run is not None else ("", 0)
+        self.objects_per_line: dict[CodeLocation, int] = run.objects_per_line if run is not None else {}
+        self.line_of_creation = line_of_program() if run is not None else NOWHERE
         self.creation_number = self.objects_per_line.get(self.line_of_creation, 0) + 1
         self.objects_per_line[self.line_of_creation] = self.creation_number
 

@@ -99,6 +99,16 @@ def last_decision(schedule: Schedule) -> int:
     return schedule[-1].decision if schedule else -1
 
 
+class CodeLocation(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
+NOWHERE = CodeLocation("", 0)  # no line of a file
+
+
 class Named(Protocol):
     """An object of a step: a lock, a queue, a socket."""
 
@@ -292,7 +302,7 @@ class Options:
     stall_s: float = 3.0
     spurious: bool = False
     early_timeouts: bool = False
-    user: tuple[str, ...] = ()  # directories with the student's files
+    own_directories: tuple[str, ...] = ()  # those with the student's files; each ends with "/"
 
 
 ACTIVE_RUNS: list[Run] = []  # the run in progress is the last one; empty outside of a run
@@ -351,8 +361,7 @@ class Run:
         self.own_modules: set[str] = set()  # names of the modules that have points
         self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
         self.aliases: dict[int, tuple[Any, str]] = {}  # id() -> object and text of note_alias()
-        # Source line -> number of objects that it has made
-        self.objects_per_line: dict[tuple[str, int], int] = {}
+        self.objects_per_line: dict[CodeLocation, int] = {}  # how many objects each line has made
 
     # Called from outside
 
@@ -418,7 +427,7 @@ class Run:
         found = innermost_frame(lane.ident)
         frame = found
         while frame is not None:
-            if frame.f_code.co_filename.startswith(self.options.user):
+            if frame.f_code.co_filename.startswith(self.options.own_directories):
                 return frame
             frame = frame.f_back
         return found
@@ -480,7 +489,7 @@ class Run:
         if isinstance(reason, ProgramError):
             self.finish(Problem("unusable", str(reason)))
             return
-        file, line = location_of(reason, self.options.user)
+        file, line = location_of(reason, self.options.own_directories)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = text_of(reason).split("\n", 1)[0]
         # An assertion of harness.py has its text; one of the student has its source line
@@ -504,11 +513,8 @@ class Run:
         A lock that the lane still owns stays locked, as in Python.
         """
         if not self.over and self.is_end_observed(lane):
-            step = Step(
-                lane.number, "life", "is about to end", "", lane, attribute=None, writes=True, file="", line=0
-            )
             with suppress(Abandoned):  # the run may end before this lane does
-                self.point(step)
+                self.point(life_step(lane, "is about to end"))
         if self.invariants and not self.over:
             with suppress(Abandoned):  # a broken invariant ends the run, and this lane ends anyway
                 self.check_invariants(lane)
@@ -516,9 +522,7 @@ class Run:
         lane.held_locks.clear()
         self.runnable_is_stale = True
         if not self.over:
-            step = Step(
-                lane.number, "life", "ends", "", target=lane, attribute=None, writes=True, file="", line=0
-            )
+            step = life_step(lane, "ends")
             self.record(step)
             self.note_execution(step)
             following = self.next_lane()
@@ -813,7 +817,7 @@ class Run:
         except InvariantHasToWait:
             return
         except BaseException as reason:  # an assertion of the invariant, or a mistake in it
-            file, line = location_of(reason, self.options.user)
+            file, line = location_of(reason, self.options.own_directories)
             text = f"the invariant at {base_name(file)}:{line} is broken: {text_of(reason)}"
             self.fail(Problem("invariant", text, lane.number, file, line))
         finally:
@@ -838,15 +842,15 @@ class Run:
             holds = [lock.explorer_label for lock in lane.held_locks]
             found.append(
                 BlockedLane(
-                    lane.number,
-                    step.verb,
-                    name_of_object(step),
-                    step.target,
-                    step.file,
-                    step.line,
-                    holder,
-                    holds,
-                    lane.notified,
+                    lane=lane.number,
+                    verb=step.verb,
+                    name=name_of_object(step),
+                    target=step.target,
+                    file=step.file,
+                    line=step.line,
+                    holder=holder,
+                    holds=holds,
+                    notified=lane.notified,
                 )
             )
         return found
@@ -925,36 +929,44 @@ def base_name(file: str) -> str:
     return file.rpartition("/")[2] or "?"
 
 
-def location_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
-    """Return the file and the innermost line of a traceback in the student's files, or else the innermost line.
+def location_of(reason: BaseException, own_directories: tuple[str, ...]) -> CodeLocation:
+    """Return the innermost line of a traceback in the student's files, or else its innermost line.
 
-    user: the directories with the student's files.
+    own_directories: as in Options.
     """
-    found = ("", 0)
-    last = ("", 0)
+    found = NOWHERE
+    last = NOWHERE
     trace = reason.__traceback__
     while trace is not None:
-        last = (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-        if last[0].startswith(user):
+        last = CodeLocation(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        if last.file.startswith(own_directories):
             found = last
         trace = trace.tb_next
-    return found if found[0] else last
+    return found if found.file else last
 
 
-def line_of_program() -> tuple[str, int]:
-    """Return the file and the line that called the explorer: those of the innermost frame outside the explorer."""
+def line_of_program() -> CodeLocation:
+    """Return the line that called the explorer: that of the innermost frame in the student's files.
+
+    Without such a frame: that of the innermost frame outside the explorer, or else NOWHERE.
+    """
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
     run = active_run()
-    user = run.options.user if run is not None else ()
+    own_directories = run.options.own_directories if run is not None else ()
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(user) and user:
-            return file, frame.f_lineno
+        if file.startswith(own_directories):  # false without any directory
+            return CodeLocation(file, frame.f_lineno)
         if first is None and (not file.startswith(PACKAGE_DIRECTORY) or file.startswith(SAMPLES_DIRECTORY)):
             first = frame
         frame = frame.f_back
-    return (first.f_code.co_filename, first.f_lineno) if first is not None else ("", 0)
+    return CodeLocation(first.f_code.co_filename, first.f_lineno) if first is not None else NOWHERE
+
+
+def life_step(lane: Lane, verb: str) -> Step:
+    """Return a step of kind `life`, by which a lane ends. It belongs to no line of the program."""
+    return Step(lane.number, "life", verb, name="", target=lane, attribute=None, writes=True, file="", line=0)
 
 
 def synchronization_step(
