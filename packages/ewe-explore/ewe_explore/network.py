@@ -192,11 +192,10 @@ class Socket(Primitive):
         if port == 0:
             network().last_port += 1
             port = network().last_port
-            self.local_address = (host or "0.0.0.0", port)
-            return
-        this_run().note_unseen(f"whether port {port} is free here", *line_of_program())
-        if port in network().listening:
-            raise OSError(errno.EADDRINUSE, "Address already in use")
+        else:
+            this_run().note_unseen(f"whether port {port} is free here", *line_of_program())
+            if port in network().listening:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
         self.local_address = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
@@ -469,19 +468,18 @@ def descriptor_of(item: Any) -> int:
 
 
 def socket_of(item: Any) -> Socket:
-    """Return the socket of a descriptor or of an object with fileno()."""
+    """Return the socket of a descriptor or of an object with fileno(). Raises ValueError."""
     number = descriptor_of(item)
     found = network().sockets.get(number)
-    if found is None:
+    if not isinstance(found, Socket):
         raise ValueError(f"descriptor {number} is not a socket of the explorer")
-    assert isinstance(found, Socket)
     return found
 
 
 def uses_of(items: Iterable[Any]) -> tuple[PartUse, ...]:
-    """Return what the sockets of descriptors share with others (Socket.uses()). A closed socket has none."""
+    """Return the uses of the sockets of descriptors by a step (Socket.uses()). A closed socket has none."""
     sockets = (network().sockets.get(descriptor_of(item)) for item in items)
-    return tuple(use for each in sockets if each is not None for use in each.uses(writes=False))
+    return tuple(use for each in sockets if isinstance(each, Socket) for use in each.uses(writes=False))
 
 
 class Selection(Primitive):
