@@ -242,7 +242,11 @@ class CallWithStep:
         point = self.point
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
-        if self.is_recorded:
+        if module == "selectors" and isinstance(self.function, MethodType):
+            # A selector has no lock, and its dictionaries have no points: each call of a method is one step
+            selector = self.function.__self__
+            record(run, point, lambda: FoundAccess(selector, None, writes=True))
+        elif self.is_recorded:
             note_items(run, self.function, [*args, *named.values()])
         elif not is_on_replacements(module) and not run.is_alone():
             note_call(run, point, self.function, args, named)

@@ -161,6 +161,12 @@ MOMENTS = {
         "def look():\n    first = one.fileno()\n    assert first == one.fileno()\n"
         "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
     ),
+    "a selector that another thread changes": (
+        "import selectors, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    selector = selectors.DefaultSelector()\n"
+        "    threading.Thread(target=selector.register, args=(one, selectors.EVENT_READ)).start()\n"
+        "    try: selector.modify(one, selectors.EVENT_WRITE)\n    except KeyError: return\n    assert False\n"
+    ),
     "a connect before the listen": (
         "import socket\ndef scenario():\n    server = socket.socket()\n    server.bind(('127.0.0.1', 0))\n"
         "    connect = threading.Thread(target=socket.create_connection, args=(server.getsockname(),))\n"
