@@ -83,6 +83,11 @@ def use_of_port(port: int, writes: bool = True) -> tuple[PartUse, ...]:
     return (PartUse(network(), f"port {port}", writes),) if active_run() else ()
 
 
+def use_of_descriptor(number: int, writes: bool) -> tuple[PartUse, ...]:
+    """Return the use of a descriptor by a step. writes: the step closes it."""
+    return (PartUse(network(), f"descriptor {number}", writes),) if active_run() else ()
+
+
 class Socket(Primitive):
     """A stream socket in memory."""
 
@@ -357,7 +362,7 @@ class Socket(Primitive):
         if self.closed or self._io_refs > 0:
             return
         if not self.run_is_over():
-            self.point("closes", uses=self.uses())
+            self.point("closes", uses=self.uses() + use_of_descriptor(self.number, writes=True))
         self.closed = True
         if active_run():  # else the network has ended with its run
             network().sockets.pop(self.number, None)
@@ -477,9 +482,17 @@ def socket_of(item: Any) -> Socket:
 
 
 def uses_of(items: Iterable[Any]) -> tuple[PartUse, ...]:
-    """Return the uses of the sockets of descriptors by a step (Socket.uses()). A closed socket has none."""
-    sockets = (network().sockets.get(descriptor_of(item)) for item in items)
-    return tuple(use for each in sockets if isinstance(each, Socket) for use in each.uses(writes=False))
+    """Return the uses of descriptors by a step, and those of their sockets (Socket.uses()).
+
+    A closed socket has a use of its descriptor only: the close() of another lane may have come first.
+    """
+    found: list[PartUse] = []
+    for item in items:
+        number = item.number if isinstance(item, Socket) else descriptor_of(item)
+        found += use_of_descriptor(number, writes=False)
+        if isinstance(each := network().sockets.get(number), Socket):
+            found += each.uses(writes=False)
+    return tuple(found)
 
 
 class Selection(Primitive):

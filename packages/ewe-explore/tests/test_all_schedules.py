@@ -186,6 +186,11 @@ MOMENTS = {
         "import select\ndef scenario():\n    poll = select.epoll()\n"
         "    threading.Thread(target=poll.close).start()\n    poll.poll(0)\n"
     ),
+    "a close after a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def look():\n    try: select.select([one], [], [], 0)\n    except ValueError: return\n    assert False\n"
+        "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
+    ),
     "a close before a select()": (
         "import select, socket\none, other = socket.socketpair()\n"
         "def scenario():\n    threading.Thread(target=one.close).start()\n"
