@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from ewe.config.command import UsageError
+from ewe.server.worker import Worker
 from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
 from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
+from ewe_watch.live.serve import PageWorker
 
 LISTENING = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711\n"
 
@@ -97,6 +99,24 @@ def test_a_log_that_cannot_be_read_is_no_other_failure(
     server.process = SimpleNamespace(poll=lambda: None)
     with pytest.raises(StartFailure, match="thread is not ready: the server did not say why"):
         server.wait_for_banner()
+
+
+def test_a_signal_within_the_handler_of_another_one_waits_for_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As TERM and HUP at the end of a session: Event.set() has a lock, which the thread would take twice."""
+    worker: Any = object.__new__(PageWorker)
+    sets: list[int] = []
+
+    def set_event() -> None:
+        sets.append(len(sets))
+        if len(sets) == 1:
+            worker.on_stop(signal.SIGHUP, None)
+
+    monkeypatch.setattr(Worker, "on_stop", lambda self, number, frame: None)
+    worker.director = SimpleNamespace(stopping=SimpleNamespace(set=set_event), end_readers=lambda: None)
+    worker.on_stop(signal.SIGTERM, None)
+    assert sets == [0]
 
 
 @pytest.mark.starts_processes
