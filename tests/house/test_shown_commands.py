@@ -209,7 +209,7 @@ def check_explore(words: list[str], directory: Path) -> None:
     options = parsed(ewe_explore.cli.main, words)
     if options.file and options.file not in OF_READERS and not is_placeholder(options.file):
         found = ROOT / options.file
-        ewe_explore.cli.find(str(found) if found.exists() else options.file)
+        ewe_explore.cli.find_file(str(found) if found.exists() else options.file)
 
 
 def check_watch(words: list[str], directory: Path) -> None:

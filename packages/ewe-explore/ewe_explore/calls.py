@@ -138,7 +138,7 @@ def callee(number: int, function: Any) -> Any:
     owner = function.__self__ if isinstance(function, BuiltinFunctionType) else None
     # The point of `items.append(1)` has recorded the step, but not that of `box.add(1)`, which calls items.append
     is_recorded = point.kind == "method" and isinstance(owner, CONTAINERS) and owner is run.current.receiver
-    if (is_recorded and function.__name__ not in METHODS_OF_ITEMS) or is_seen(function, run):
+    if (is_recorded and function.__name__ not in METHODS_OF_ITEMS) or needs_no_step(function, run):
         return function
     if not callable(function):  # the call fails
         return function
@@ -151,34 +151,34 @@ def with_step(function: Any, file: str, line: int) -> Any:
     It gets a step around it if its own steps are not seen. file, line: of the program, for this step.
     """
     run = active_run()
-    if run is None or is_seen(function, run):
+    if run is None or needs_no_step(function, run):
         return function
     name = str(getattr(function, "__name__", "a function"))
     point = SourcePoint(file, line, kind="function", text=f"{name}(…)", name=name, writes=True, verb="calls")
     return CallWithStep(point, function)
 
 
-def is_seen(function: Any, run: Run) -> bool:
-    """Return whether the steps of a function are seen without a step for its call."""
+def needs_no_step(function: Any, run: Run) -> bool:
+    """Return whether a call needs no separate step: the steps of the function are seen, since it has points."""
     if isinstance(function, FunctionType):
         module = str(function.__globals__.get("__name__"))
         wrapped = getattr(function, "__wrapped__", None)
         if module == "contextlib" and isinstance(wrapped, FunctionType):
-            return is_seen(wrapped, run)  # it makes an object that runs the steps of a generator
+            return needs_no_step(wrapped, run)  # it makes an object that runs the steps of a generator
         # A library on the replacements may call a function that it gets
         return not is_on_replacements(module) and has_points(function, run)
     if isinstance(function, MethodType):
-        return is_seen(function.__func__, run)
+        return needs_no_step(function.__func__, run)
     if isinstance(function, type):
-        return is_seen_class(function, run)
+        return class_needs_no_step(function, run)
     if isinstance(function, functools.partial):
-        return is_seen(function.func, run)
+        return needs_no_step(function.func, run)
     call = getattr_static(type(function), "__call__", None)
     return isinstance(call, FunctionType) and has_points(call, run)
 
 
-def is_seen_class(kind: type, run: Run) -> bool:
-    """Return whether to make an object of a class needs no step: no other lane can observe it."""
+def class_needs_no_step(kind: type, run: Run) -> bool:
+    """Return whether a call of a class needs no step: no other lane can observe that the object is made."""
     if issubclass(kind, BaseException) or getattr(kind, "is_stand_in", False) is True:
         return True
     # A class such as Stack(list) goes through its argument. What a dataclass stores is not shared yet
@@ -242,7 +242,11 @@ class CallWithStep:
         point = self.point
         if module == "importlib":  # it finds the real module, which has no points
             run.note_unseen(f"the modules that {point.text} imports", point.file, point.line, always=True)
-        if self.is_recorded:
+        if module == "selectors" and isinstance(self.function, MethodType):
+            # A selector has no lock, and its dictionaries have no points: each call of a method is one step
+            selector = self.function.__self__
+            record(run, point, lambda: FoundAccess(selector, None, writes=True))
+        elif self.is_recorded:
             note_items(run, self.function, [*args, *named.values()])
         elif not is_on_replacements(module) and not run.is_alone():
             note_call(run, point, self.function, args, named)
@@ -333,7 +337,7 @@ def attribute_call(
         return None
     if not rest or not isinstance(rest[0], str):
         return None
-    return attribute_access(run, point, target, rest[0], writes)
+    return attribute_access(run, point, target, rest[0], writes=writes)
 
 
 def note_items(run: Run, method: Any, arguments: list[Any]) -> None:

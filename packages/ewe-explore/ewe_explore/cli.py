@@ -63,21 +63,21 @@ def command(arguments: list[str]) -> int:
     return run(parser().parse_args(arguments))
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Parse a number of the command line, 1 or more."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10**9):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000000000")
     return int(text)
 
 
-def number(text: str) -> int:
+def parse_seed(text: str) -> int:
     """Parse a seed of the command line."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise argparse.ArgumentTypeError(f"{text!r} is not a seed; a seed is a number, 0 or more")
     return int(text)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a time of the command line, in seconds."""
     try:
         found = float(text.removesuffix("s"))
@@ -88,7 +88,7 @@ def seconds(text: str) -> float:
     return found
 
 
-def schedule(text: str) -> Schedule:
+def parse_schedule(text: str) -> Schedule:
     """Parse a schedule of the command line."""
     try:
         return read_schedule(text)
@@ -108,8 +108,8 @@ def parser() -> Parser:
     add("file", nargs="?", metavar="FILE", help="a file with scenario(), a program, or the name of a sample")
     add("--scenario", metavar="NAME", help="explore only this function of the file")
     add("--model", metavar="CLASS", help="explore this model of ewe, with clients in memory")
-    add("--clients", type=count, default=2, metavar="N", help="clients of a model (2)")
-    add("--requests", type=count, default=1, metavar="N", help="requests of each client (1)")
+    add("--clients", type=parse_count, default=2, metavar="N", help="clients of a model (2)")
+    add("--requests", type=parse_count, default=1, metavar="N", help="requests of each client (1)")
     ends = command_parser.add_mutually_exclusive_group()
     ends.add_argument("--stop-early", action="store_true", help="stop a model while it serves its clients")
     ends.add_argument(
@@ -117,13 +117,13 @@ def parser() -> Parser:
         action="store_true",
         help="each client of a model keeps its connection until all have their answers; there are as many workers",
     )
-    add("--seconds", type=seconds, default=10.0, metavar="S", help="search for at most S seconds (10)")
-    add("--runs", type=count, metavar="N", help="search for N runs instead")
-    add("--seed", type=number, default=1, metavar="N", help="the seed of the search's random choices (1)")
-    add("--schedule", type=schedule, metavar="LIST", help="run only this schedule: 17:2,31:0, or none")
+    add("--seconds", type=parse_seconds, default=10.0, metavar="S", help="search for at most S seconds (10)")
+    add("--runs", type=parse_count, metavar="N", help="search for N runs instead")
+    add("--seed", type=parse_seed, default=1, metavar="N", help="the seed of the search's random choices (1)")
+    add("--schedule", type=parse_schedule, metavar="LIST", help="run only this schedule: 17:2,31:0, or none")
     add(
         "--max-steps",
-        type=count,
+        type=parse_count,
         default=20_000,
         metavar="N",
         help="the most steps of a run (20000)",
@@ -139,19 +139,21 @@ def parser() -> Parser:
 def run(options: argparse.Namespace) -> int:
     """Execute the command of these options; return its exit status."""
     if options.list:
-        print(samples())
+        print(list_of_samples())
         return 0
     if not options.file:
         raise UsageError("name a file with a scenario, or a sample (ewe-explore --list)")
-    path = find(options.file)
+    path = find_file(options.file)
     failed = False
     for program in programs(path, options):
         result = search(program, options)
         failed = failed or result.failure is not None
         width = min(shutil.get_terminal_size((100, 24)).columns, 160)
-        print(result.text(width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        text = result.text(width, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+        # An exception of the program, or the name of its file, may have a surrogate, which has no bytes in UTF-8
+        print(text.encode("utf-8", "backslashreplace").decode())
         if result.failure is not None and options.html:
-            write(Path(options.html), result.html())
+            write_page(Path(options.html), result.html())
             print(f"timeline: {options.html}")
             break  # the file holds one failure: the programs after this one are not explored
     return int(failed)
@@ -208,7 +210,7 @@ def programs(path: Path, options: argparse.Namespace) -> list[ExploredProgram]:
     return [ExploredProgram(path, name, new_options()) for name in names or [""]]
 
 
-def find(name: str) -> Path:
+def find_file(name: str) -> Path:
     """Return the path of a file, or of a sample. Raises ProgramError."""
     try:
         os.stat(name)
@@ -224,7 +226,7 @@ def find(name: str) -> Path:
     raise ProgramError(f"{name}: there is no file and no sample of this name{nearest(name, known)}")
 
 
-def samples() -> str:
+def list_of_samples() -> str:
     """Return the list of samples as text."""
     lines = []
     for path in sorted(Path(SAMPLES_DIRECTORY).glob("*.py")):
@@ -233,9 +235,9 @@ def samples() -> str:
     return "\n".join(["ewe-explore NAME explores one of these samples:", *lines])
 
 
-def write(path: Path, text: str) -> None:
+def write_page(path: Path, text: str) -> None:
     """Write a page to a file. Raises ProgramError."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as reason:
         raise ProgramError(f"cannot write {path}: {reason.strerror}") from None

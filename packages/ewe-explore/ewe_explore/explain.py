@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ewe_explore.primitives import Condition
 from ewe_explore.scheduler import PartKey, Run, Step, name_of_object
@@ -34,21 +35,29 @@ MAX_TURN_STEPS = 7  # the most steps in the sentence of one turn
 
 @dataclass
 class TimelineEvent:
-    """A row of the timeline. kind: step, wait (the lane blocks), stop (a switch), gap (rows left out), fail."""
+    """A row of the timeline.
+
+    kind: step, wait (the lane blocks), stop (a switch), gap (rows are left out), fail. lane: its number. other: for
+    a stop, the lane that runs next.
+    """
 
     kind: str
     lane: int
     text: str
     file: str = ""
     line: int = 0
-    other: int = -1  # for a stop: the lane that runs next
+    other: int = -1
     step: Step | None = None
     writes: bool = False
 
 
 @dataclass
 class Story:
-    """A failure with all texts that a timeline or a page shows."""
+    """A failure with all texts that a timeline or a page shows.
+
+    lanes: their names, by number. headline, kind: of the Problem. why: the causes, as sentences. sentences: the
+    events in words.
+    """
 
     lanes: list[str]
     events: list[TimelineEvent]
@@ -72,9 +81,9 @@ def story_of(run: Run) -> Story:
     events = shortened(events, folded)
     files: dict[str, set[int]] = {}
     for event in events:
-        if event.file.startswith(run.options.user):
+        if event.file.startswith(run.options.own_directories):
             files.setdefault(event.file, set()).add(event.line)
-    if run.problem.file.startswith(run.options.user):
+    if run.problem.file.startswith(run.options.own_directories):
         files.setdefault(run.problem.file, set()).add(run.problem.line)
     names = [lane.name for lane in run.lanes]
     return Story(
@@ -175,7 +184,7 @@ def switches(run: Run) -> dict[int, int]:
     return {
         branch.step: branch.chosen
         for branch in run.branches
-        if branch.current >= 0 and branch.chosen != branch.current
+        if branch.default_goes_on and branch.chosen != branch.default
     }
 
 
@@ -223,15 +232,17 @@ def sentences(names: list[str], events: list[TimelineEvent]) -> list[str]:
     """Describe the events, with a sentence for each turn of a lane."""
     found: list[str] = []
     turn: list[TimelineEvent] = []
-    # The last event is of no lane (-2): it ends the turn before it
-    for event in [*events, TimelineEvent("end", -2, "")]:
-        if turn and (event.lane != turn[0].lane or event.kind in ("gap", "fail")):
+    for event in events:
+        is_of_no_turn = event.kind in ("gap", "fail")
+        if turn and (is_of_no_turn or event.lane != turn[0].lane):
             found.append(sentence(names, turn))
             turn = []
-        if event.kind in ("gap", "fail"):
+        if is_of_no_turn:
             found.append(f"{event.text}.")
         else:
             turn.append(event)
+    if turn:
+        found.append(sentence(names, turn))
     return found
 
 
@@ -274,16 +285,15 @@ def lost_update(run: Run) -> list[str]:
     Return it in sentences; [] if there is none. Only a read and a write of one line count, as in `n += 1`: the
     new value is then computed from the old one.
     """
-    for first, between, last in interrupted(run):
+    for first, between, last in interrupted_uses(run):
         if last.writes and last.verb == "writes" and first.line == last.line and between.verb == "writes":
             saw = f" ({first.before})" if first.before else ""
             wrote = f" {last.after}" if last.after else ""
             return [
-                f"A lost update: {name(run, first)} reads {first.name}{saw}{at_line(first.line)}. Before it "
-                f"writes, {name(run, between)} writes {between.name}{at_line(between.line)}. Then "
-                f"{name(run, last)} writes"
-                f"{wrote or ' its value'}, computed from the old value, and the change of {name(run, between)} is "
-                "lost.",
+                f"A lost update: {lane_name(run, first)} reads {first.name}{saw}{at_line(first.line)}. Before it "
+                f"writes, {lane_name(run, between)} writes {between.name}{at_line(between.line)}. Then "
+                f"{lane_name(run, last)} writes{wrote or ' its value'}, computed from the old value, and the "
+                f"change of {lane_name(run, between)} is lost.",
                 "Reading, changing and writing must be one step for other threads: put one lock around all three, "
                 "in every thread.",
             ]
@@ -297,8 +307,7 @@ def stale_test(run: Run) -> list[str]:
     """
     problem = run.problem
     assert problem is not None
-    found = list(interrupted(run))
-    for first, between, last in reversed(found):
+    for first, between, last in reversed(interrupted_uses(run)):
         # An assertion fails in the lane that checks the result; an exception in the lane that used the old answer
         if problem.kind in ("assertion", "invariant"):
             fits = last.lane != problem.lane and last.line != first.line and first.kind == "read"
@@ -306,9 +315,9 @@ def stale_test(run: Run) -> list[str]:
             fits = last.lane == problem.lane and abs(last.line - problem.line) <= MAX_LINES_TO_FAILURE
         if fits:
             return [
-                f"A test that is no longer true: {name(run, first)} {phrase(first)}{at_line(first.line)}. Before "
-                f"it uses the answer{at_line(last.line)}, {name(run, between)} {phrase(between, values=False)} "
-                f"[line {between.line}].",
+                f"A test that is no longer true: {lane_name(run, first)} {phrase(first)}{at_line(first.line)}. "
+                f"Before it uses the answer{at_line(last.line)}, {lane_name(run, between)} "
+                f"{phrase(between, values=False)} [line {between.line}].",
                 advice_to_test_again(run, first, last)
                 or "The test and its use must be one step for other threads: hold one lock over both.",
             ]
@@ -323,7 +332,7 @@ def advice_to_test_again(run: Run, first: Step, last: Step) -> str:
         )
         if inside and isinstance(step.target, Condition) and step.verb.startswith("waits on"):
             return (
-                f"{name(run, step)} waits on {name_of_object(step)} in between{at_line(step.line)}. After the"
+                f"{lane_name(run, step)} waits on {name_of_object(step)} in between{at_line(step.line)}. After the"
                 " wake-up, another thread may be the first to get the lock, so this thread must test again: "
                 "`while`, not `if`."
             )
@@ -365,14 +374,24 @@ def half_made_change(run: Run, stopped: Step, other: int) -> str:
         if step.lane == other and step.key() in before and not step.writes:
             change = before[step.key()]
             reads = f"{run.lanes[other].name} then {phrase(step, values=False)}{at_line(step.line)}"
-            writes = f"{name(run, change)} {phrase(change, values=False)}{at_line(change.line)}"
+            writes = f"{lane_name(run, change)} {phrase(change, values=False)}{at_line(change.line)}"
             return f" {reads}: {writes} before the switch, and has not gone on since."
     return ""
 
 
-def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
-    """Return triples of steps on one object: use by a lane, write by another lane, next use by the first lane."""
-    found: list[tuple[Step, Step, Step]] = []
+class InterruptedUse(NamedTuple):
+    """Three steps on one part of an object. first, last: a read of a lane, and its next use. between: a write of
+    another lane.
+    """
+
+    first: Step
+    between: Step
+    last: Step
+
+
+def interrupted_uses(run: Run) -> list[InterruptedUse]:
+    """Return the uses of a part of an object that another lane has interrupted by a write, in their order."""
+    found: list[InterruptedUse] = []
     last_uses: dict[tuple[PartKey, int], Step] = {}  # (part of an object, lane) -> step
     last_writes: dict[PartKey, Step] = {}  # part of an object -> step of any lane
     for step in sorted(
@@ -386,13 +405,13 @@ def interrupted(run: Run) -> list[tuple[Step, Step, Step]]:
         if own_use is None or write is None or own_use.writes:
             pass  # the lane has not read the part before, so it has no old value
         elif write.lane != step.lane and write.execution_index > own_use.execution_index:
-            found.append((own_use, write, step))
+            found.append(InterruptedUse(own_use, write, step))
         last_uses[key, step.lane] = step
         if step.writes:
             last_writes[key] = step
     return found
 
 
-def name(run: Run, step: Step) -> str:
+def lane_name(run: Run, step: Step) -> str:
     """Return the name of the lane that made a step."""
     return run.lanes[step.lane].name

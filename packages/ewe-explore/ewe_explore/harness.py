@@ -97,7 +97,7 @@ class Arrivals(Primitive):
         Wait for them, for a wake-up or an interruption, at most `seconds`; negative `seconds`: without a limit.
         """
         self.accepting = max_accepts > 0 and not self.closed
-        run = self.point("looks at")
+        run = self.point("looks at", uses=network.uses_of(list(self.epoll.watched)) if active_run() else ())
 
         def ready() -> bool:
             return self.woken or (self.accepting and bool(self.waiting)) or bool(self.epoll.ready())
@@ -238,6 +238,7 @@ class Model(ExploredProgram):
     def config(self) -> Config:
         """Return a configuration with the model's settings."""
         config = Config()
+        # Clients that keep their connections need a worker each; otherwise two workers are enough for a race
         workers = max(2, self.clients) if self.together else 2
         for key, value in {"poolthreads": workers, **self.settings}.items():
             setattr(config, key, value)

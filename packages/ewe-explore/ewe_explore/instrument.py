@@ -126,7 +126,7 @@ def compiled(source: str, file: str) -> CodeType:
         return known[1]
     tree = ast.parse(source, file)
     points = Points(file, tree)
-    MODULE_NAMES[file] = ModuleNames(points.variables, used_inside(tree))
+    MODULE_NAMES[file] = ModuleNames(points.variables, read_by_nested_functions(tree))
     points.visit(tree)
     ast.fix_missing_locations(tree)
     code: CodeType = compile(tree, file, "exec", dont_inherit=True)
@@ -153,18 +153,18 @@ def shared_names(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Global | ast.Nonlocal):
             found.update(node.names)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
-            found |= reassigned(node) & used_inside(node)
+            found |= assigned_again(node) & read_by_nested_functions(node)
     return found
 
 
-def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
+def assigned_again(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
     """Return the variables that a function assigns more than once, without its nested functions.
 
     An assignment in a loop counts as several, and so does the variable of a `for`. One after the start of a thread
     is enough: the thread may run before it.
     """
     counts: Counter[str] = Counter()
-    nodes = list(own_nodes(function))
+    nodes = list(nodes_of_function(function))
     loops = [node for node in nodes if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     starts = [
         node.lineno
@@ -173,7 +173,7 @@ def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) ->
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in STARTING_METHODS
     ]
-    for node in [*nodes, *(inner for loop in loops for inner in own_nodes(loop))]:
+    for node in [*nodes, *(inner for loop in loops for inner in nodes_of_function(loop))]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             counts[node.id] += 2 if starts and node.lineno > min(starts) else 1
     return {name for name, count in counts.items() if count > 1}
@@ -182,14 +182,14 @@ def reassigned(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) ->
 def captured_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module) -> set[str]:
     """Return the variables of a function, or of a module, that nested functions read."""
     found: set[str] = set()
-    for node in (function, *own_nodes(function)):
+    for node in (function, *nodes_of_function(function)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.update(each.asname or each.name.partition(".")[0] for each in node.names)
         definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         found.update(each.name for each in ast.iter_child_nodes(node) if isinstance(each, definitions))
-    return found & used_inside(function)
+    return found & read_by_nested_functions(function)
 
 
 def own_names(tree: ast.Module) -> set[str]:
@@ -205,7 +205,7 @@ def own_names(tree: ast.Module) -> set[str]:
     return found
 
 
-def used_inside(function: ast.AST) -> set[str]:
+def read_by_nested_functions(function: ast.AST) -> set[str]:
     """Return the names that nested functions of a function read."""
     found: set[str] = set()
     for node in ast.walk(function):
@@ -216,12 +216,12 @@ def used_inside(function: ast.AST) -> set[str]:
     return found
 
 
-def own_nodes(function: ast.AST) -> Iterable[ast.AST]:
+def nodes_of_function(function: ast.AST) -> Iterable[ast.AST]:
     """Yield the nodes of a function without those of its nested functions."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
             yield child
-            yield from own_nodes(child)
+            yield from nodes_of_function(child)
 
 
 def may_be_shared(node: ast.expr) -> bool:
@@ -232,14 +232,17 @@ def may_be_shared(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.expr) -> bool:
-    """Return whether an expression is a tuple or a list with values that may be shared, such as `(a, b)`."""
+    """Return whether an expression makes a tuple or a list of values that may be shared, such as `(a, b)`.
+
+    Python's reference calls such an expression a display.
+    """
     return isinstance(node, ast.Tuple | ast.List) and any(
         may_be_shared(each) or is_display(each) or isinstance(each, ast.Starred) for each in node.elts
     )
 
 
-def has_key(node: ast.Call) -> bool:
-    """Return whether a call has an argument `key`, or may have one (`**more`)."""
+def has_key_function(node: ast.Call) -> bool:
+    """Return whether a call has an argument `key`, as sorted(a, key=f), or may have one (`**more`)."""
     return any(each.arg in ("key", None) for each in node.keywords)
 
 
@@ -270,7 +273,7 @@ class Points(ast.NodeTransformer):
         self.in_comparison = False  # within one of IMPLICIT_METHODS
 
     def add_point(
-        self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, writes: bool, **more: Any
+        self, node: ast.expr | ast.stmt, kind: str, name: str, verb: str, *, writes: bool, **more: Any
     ) -> int:
         """Add a point to SOURCE_POINTS; return its number.
 
@@ -288,7 +291,8 @@ class Points(ast.NodeTransformer):
     def wrap(self, function: str, number: int, value: ast.expr | None, like: ast.AST) -> ast.expr:
         """Return the call `function(number, value)`; without the value if that is None.
 
-        function: AT_NAME or HOLD_NAME. like: the node whose position in the source the call gets.
+        function: a name of calls.CALLED, such as AT_NAME. number: of the point. like: the node whose position in
+        the source the call gets.
         """
         arguments: list[ast.expr] = [ast.Constant(number)]
         if value is not None:
@@ -301,7 +305,7 @@ class Points(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Turn `a.b` into `_ewe_at(1, a).b`, for a read, a write and a `del`."""
         writes = not isinstance(node.ctx, ast.Load)
-        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes)
+        number = self.add_point(node, "attribute", node.attr, "writes" if writes else "reads", writes=writes)
         value = self.visit(node.value)
         node.value = self.wrap(AT_NAME, number, value, node)
         return node
@@ -317,9 +321,9 @@ class Points(ast.NodeTransformer):
         writes = not isinstance(node.ctx, ast.Load)
         verb = "removes" if isinstance(node.ctx, ast.Del) else "writes" if writes else "reads"
         records_after_index = self.is_index_with_steps(node.slice)
-        number = self.add_point(node, "item", "[]", verb, writes)
+        number = self.add_point(node, "item", "[]", verb, writes=writes)
         if records_after_index:
-            self.add_point(node, "item", "[]", verb, writes, is_second=True)
+            self.add_point(node, "item", "[]", verb, writes=writes, is_second=True)
         function = HOLD_NAME if records_after_index else AT_NAME
         node.value = self.wrap(function, number, self.visit(node.value), node)
         node.slice = self.visit(node.slice)
@@ -356,7 +360,9 @@ class Points(ast.NodeTransformer):
         """Turn the read of a shared variable `n` into `_ewe_at(1) or n`."""
         if node.id not in self.names or not isinstance(node.ctx, ast.Load):
             return node
-        number = self.add_point(node, "name", node.id, "reads", False, variable=self.variables[node.id])
+        number = self.add_point(
+            node, "name", node.id, "reads", writes=False, variable=self.variables[node.id]
+        )
         return self.after_point(number, node)
 
     def after_point(self, number: int, value: ast.expr) -> ast.expr:
@@ -377,12 +383,12 @@ class Points(ast.NodeTransformer):
             return self.reading_call(node)
         text = ast.unparse(node.func)
         self.generic_visit(node)
-        return self.called(node, text)
+        return self.with_call_point(node, text)
 
-    def called(self, node: ast.Call, text: str, kind: str = "function") -> ast.expr:
+    def with_call_point(self, node: ast.Call, text: str, kind: str = "function") -> ast.expr:
         """Turn `f(x)` into `_ewe_call(1, f)(x)`. text: the source of `f`. kind: "method" for `a.f`."""
         text = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-        number = self.add_point(node, kind, text, "calls", True, text=f"{text}(…)")
+        number = self.add_point(node, kind, text, "calls", writes=True, text=f"{text}(…)")
         node.func = self.wrap(CALL_NAME, number, node.func, node.func)
         return node
 
@@ -397,10 +403,10 @@ class Points(ast.NodeTransformer):
         writes = isinstance(node.func, ast.Name) and node.func.id == "next"
         others = [*node.args[1:], *(each.value for each in node.keywords)]
         if any(self.has_steps(each) for each in others):
-            for number in reversed(self.held_arguments(node, text, writes)):
+            for number in reversed(self.hold_arguments(node, text, writes)):
                 self.wrap_last_argument(node, number)
             return node
-        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+        unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
         node.args = [
             self.with_content_point(each, "calls", text=text, writes=writes, unseen=unseen)
             for each in node.args
@@ -408,7 +414,7 @@ class Points(ast.NodeTransformer):
         node.keywords = [self.visit(each) for each in node.keywords]
         return node
 
-    def held_arguments(self, node: ast.Call, text: str, writes: bool) -> list[int]:
+    def hold_arguments(self, node: ast.Call, text: str, writes: bool) -> list[int]:
         """Store the arguments of a call that may be containers; return the numbers of their second points."""
         numbers: list[int] = []
         arguments: list[ast.expr] = []
@@ -417,9 +423,9 @@ class Points(ast.NodeTransformer):
                 arguments.append(self.visit(each))
                 continue
             kind = "display" if is_display(each) else "content"
-            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
-            number = self.add_point(each, kind, "[]", "calls", writes, text=text)
-            self.add_point(each, kind, "[]", "calls", writes, text=text, is_second=True, unseen=unseen)
+            unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
+            number = self.add_point(each, kind, "[]", "calls", writes=writes, text=text)
+            self.add_point(each, kind, "[]", "calls", writes=writes, text=text, is_second=True, unseen=unseen)
             arguments.append(self.wrap(HOLD_NAME, number, self.visit(each), each))
             numbers.append(number + 1)
         node.args = arguments
@@ -456,8 +462,10 @@ class Points(ast.NodeTransformer):
         number = self.add_point(node, "content", "[]", "calls", writes=True, text=text)
         # The second point needs the number after that of the first: by it, at() finds the stored container
         if others or node.keywords:
-            unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
-            self.add_point(node, "content", "[]", "calls", True, text=text, is_second=True, unseen=unseen)
+            unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
+            self.add_point(
+                node, "content", "[]", "calls", writes=True, text=text, is_second=True, unseen=unseen
+            )
         node.func = self.visit(node.func)
         function = HOLD_NAME if others or node.keywords else AT_NAME
         node.args = [self.wrap(function, number, self.visit(container), container)]
@@ -484,11 +492,11 @@ class Points(ast.NodeTransformer):
         )
         # Arguments that have points run first: the call is recorded after them, in the last argument.
         records_after_arguments = not has_simple_arguments
-        number = self.add_point(node, "call", function.attr, "calls", writes, text=text)
-        unseen = f"the accesses of {text} between two calls of its key" if has_key(node) else ""
+        number = self.add_point(node, "call", function.attr, "calls", writes=writes, text=text)
+        unseen = f"the accesses of {text} between two calls of its key" if has_key_function(node) else ""
         if records_after_arguments:
             self.add_point(
-                node, "call", function.attr, "calls", writes, text=text, is_second=True, unseen=unseen
+                node, "call", function.attr, "calls", writes=writes, text=text, is_second=True, unseen=unseen
             )
         name = ast.unparse(function)
         value = self.visit(function.value)
@@ -500,7 +508,7 @@ class Points(ast.NodeTransformer):
         node.keywords = [self.visit(each) for each in node.keywords]
         if records_after_arguments:
             self.wrap_last_argument(node, number + 1)
-        return self.called(node, name, "method")
+        return self.with_call_point(node, name, "method")
 
     # Tests, loops and operators: they read the contents of containers
 
@@ -526,10 +534,10 @@ class Points(ast.NodeTransformer):
             visited: ast.expr = self.visit(node)
             return visited
         kind = "display" if shows_values else "content"
-        number = self.add_point(node, kind, "[]", verb, writes, text=text, unseen=unseen, is_deep=deep)
+        number = self.add_point(node, kind, "[]", verb, writes=writes, text=text, unseen=unseen, is_deep=deep)
         return self.wrap(AT_NAME, number, self.visit(node), node)
 
-    def with_items(self, node: ast.expr, target: ast.expr) -> ast.expr:
+    def with_item_points(self, node: ast.expr, target: ast.expr) -> ast.expr:
         """Return the container of a loop with a point before it, and one before each further item.
 
         target: the variables of the loop. `for a, b in pairs` also reads the container that each item is.
@@ -540,7 +548,14 @@ class Points(ast.NodeTransformer):
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.ListComp):
             return first  # a new object, which no other lane knows
         number = self.add_point(
-            node, "content", "[]", "goes through", False, text=text, is_deep=is_deep, is_lazy=self.is_lazy
+            node,
+            "content",
+            "[]",
+            "goes through",
+            writes=False,
+            text=text,
+            is_deep=is_deep,
+            is_lazy=self.is_lazy,
         )
         return self.wrap(ITEMS_NAME, number, first, node)
 
@@ -554,7 +569,7 @@ class Points(ast.NodeTransformer):
         left, right = node.left, node.right
         node.right = self.with_content_point(right, "reads")
         if self.is_read_after(left, right):
-            node.left, node.right = self.held_operand(left, node.right, "reads")
+            node.left, node.right = self.hold_left_operand(left, node.right, "reads")
         else:
             node.left = self.with_content_point(left, "reads")
         return node
@@ -563,14 +578,14 @@ class Points(ast.NodeTransformer):
         """Return whether an operator reads the container `left` after other lanes may have run, within `right`."""
         return (may_be_shared(left) or is_display(left)) and self.has_steps(right)
 
-    def held_operand(self, left: ast.expr, right: ast.expr, verb: str) -> tuple[ast.expr, ast.expr]:
+    def hold_left_operand(self, left: ast.expr, right: ast.expr, verb: str) -> tuple[ast.expr, ast.expr]:
         """Return both operands with the point of the left one around the right one. The right one has its points.
 
         a + b.c            _ewe_hold(1, a) + _ewe_at(2, b.c)            _ewe_at(2) gets `a` from Lane.pending
         """
         kind = "display" if is_display(left) else "content"
-        number = self.add_point(left, kind, "[]", verb, False)
-        self.add_point(left, kind, "[]", verb, False, is_second=True)
+        number = self.add_point(left, kind, "[]", verb, writes=False)
+        self.add_point(left, kind, "[]", verb, writes=False, is_second=True)
         held = self.wrap(HOLD_NAME, number, self.visit(left), left)
         return held, self.wrap(AT_NAME, number + 1, right, right)
 
@@ -623,7 +638,7 @@ class Points(ast.NodeTransformer):
         if node.is_async:
             node.iter = self.visit(node.iter)
         else:
-            node.iter = self.with_items(node.iter, node.target)
+            node.iter = self.with_item_points(node.iter, node.target)
         node.target = self.visit(node.target)
         node.ifs = [self.with_content_point(each) for each in node.ifs]
         return node
@@ -633,7 +648,7 @@ class Points(ast.NodeTransformer):
         if all(is_simple_pattern(each.pattern) for each in node.cases):
             node.subject = self.with_content_point(node.subject)
         else:
-            number = self.add_point(node.subject, "match", "[]", "tests", False)
+            number = self.add_point(node.subject, "match", "[]", "tests", writes=False)
             node.subject = self.wrap(AT_NAME, number, self.visit(node.subject), node.subject)
         node.subject = self.with_points_of_patterns(node)
         node.cases = [self.visit(each) for each in node.cases]
@@ -653,7 +668,7 @@ class Points(ast.NodeTransformer):
         reads: list[ast.expr] = [
             self.wrap(
                 AT_NAME,
-                self.add_point(each, "attribute", each.attr, "reads", False),
+                self.add_point(each, "attribute", each.attr, "reads", writes=False),
                 self.visit(copy.deepcopy(each.value)),
                 each,
             )
@@ -713,15 +728,18 @@ class Points(ast.NodeTransformer):
             )
         node.comparators = comparators
         if held:
-            node.left, comparators[0] = self.held_operand(left, comparators[0], "compares")
+            node.left, comparators[0] = self.hold_left_operand(left, comparators[0], "compares")
         return node
 
     def visit_For(self, node: ast.For) -> ast.stmt:
-        """Add a point to `for x in a`: the loop reads the container `a`."""
-        numbers = self.bound_names(node.target)
-        node.iter = self.with_items(node.iter, node.target)
+        """Add the points of `for x in a`: the loop reads the container `a`, and assigns `x`, which may be shared.
+
+        for x in a:        for x in _ewe_each(1, _ewe_items(2, _ewe_at(3, a))):
+        """
+        points_of_target = self.add_points_of_target(node.target)
+        node.iter = self.with_item_points(node.iter, node.target)
         node.target = self.visit(node.target)
-        for number in numbers:
+        for number in points_of_target:
             node.iter = self.wrap(EACH_NAME, number, node.iter, node.iter)
         node.body = self.block(node.body)
         node.orelse = self.block(node.orelse)
@@ -730,7 +748,7 @@ class Points(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.stmt:
         """Add the points of `with a as x`. The point of a shared `x` is before `a`."""
         for item in node.items:
-            numbers = self.bound_names(item.optional_vars) if item.optional_vars is not None else []
+            numbers = self.add_points_of_target(item.optional_vars) if item.optional_vars is not None else []
             item.context_expr = self.visit(item.context_expr)
             for number in numbers:
                 item.context_expr = self.after_point(number, item.context_expr)
@@ -738,10 +756,10 @@ class Points(ast.NodeTransformer):
         node.body = self.block(node.body)
         return node
 
-    def bound_names(self, target: ast.expr) -> list[int]:
-        """Add a point for each shared variable of a target of `for` or `with`; return their numbers."""
+    def add_points_of_target(self, target: ast.expr) -> list[int]:
+        """Add a point for each shared variable that a `for` or a `with` assigns; return the points' numbers."""
         return [
-            self.add_point(name, "name", name.id, "writes", True, variable=self.variables[name.id])
+            self.add_point(name, "name", name.id, "writes", writes=True, variable=self.variables[name.id])
             for name in ast.walk(target)
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store) and name.id in self.names
         ]
@@ -762,33 +780,33 @@ class Points(ast.NodeTransformer):
             if unpacks
             else self.visit(node.value)
         )
-        node.value = self.stored(value, node.targets)
+        node.value = self.with_store_points(value, node.targets)
         node.targets = [self.visit(each) for each in node.targets]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         """Add the points of `n: type = value`; leave `n: type` without a point."""
         if node.value is not None:
-            node.value = self.stored(self.visit(node.value), [node.target])
+            node.value = self.with_store_points(self.visit(node.value), [node.target])
         node.target = self.visit(node.target) if node.value is not None else node.target
         return node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        node.value = self.stored(self.visit(node.value), [node.target])
+        node.value = self.with_store_points(self.visit(node.value), [node.target])
         return node
 
-    def stored(self, value: ast.expr, targets: list[ast.expr]) -> ast.expr:
+    def with_store_points(self, value: ast.expr, targets: list[ast.expr]) -> ast.expr:
         """Return the value of an assignment, with a point for each shared variable that it is stored in."""
         for target in targets:
             for name in ast.walk(target):
                 if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Store):
                     continue
                 if name.id in self.captured:
-                    number = self.add_point(name, "late", name.id, "writes", True)
+                    number = self.add_point(name, "late", name.id, "writes", writes=True)
                     value = self.wrap(AT_NAME, number, value, value)
                 if name.id in self.names:
                     variable = self.variables[name.id]
-                    number = self.add_point(name, "name", name.id, "writes", True, variable=variable)
+                    number = self.add_point(name, "name", name.id, "writes", writes=True, variable=variable)
                     value = self.wrap(AT_NAME, number, value, value)
         return value
 
@@ -803,11 +821,11 @@ class Points(ast.NodeTransformer):
         target = node.target
         value = self.with_content_point(node.value, "reads")
         if isinstance(target, ast.Name):
-            node.value = self.stored(value, [target])
+            node.value = self.with_store_points(value, [target])
             if target.id not in self.names:
                 return self.changed_container(node, target)
             number = self.add_point(
-                target, "name", target.id, "reads", False, variable=self.variables[target.id]
+                target, "name", target.id, "reads", writes=False, variable=self.variables[target.id]
             )
             # A name cannot hold a call, as `a` in `a.b` can: the point of the read is a statement before
             point_of_read = ast.Expr(self.wrap(AT_NAME, number, None, node))
@@ -820,11 +838,11 @@ class Points(ast.NodeTransformer):
         # Each point that finds a stored object needs the number after that of the point which has stored it
         first = len(SOURCE_POINTS)
         if reads_after_index:
-            self.add_point(target, kind, name, "reads", False)
+            self.add_point(target, kind, name, "reads", writes=False)
         read = self.add_point(
-            target, kind, name, "reads", False, is_second=reads_after_index, stores_object=True
+            target, kind, name, "reads", writes=False, is_second=reads_after_index, stores_object=True
         )
-        self.add_point(target, kind, name, "writes", True, is_second=True)
+        self.add_point(target, kind, name, "writes", writes=True, is_second=True)
         function = HOLD_NAME if reads_after_index else AT_NAME
         target.value = self.wrap(function, first, self.visit(target.value), target)
         if isinstance(target, ast.Subscript):
@@ -841,8 +859,8 @@ class Points(ast.NodeTransformer):
         """
         if isinstance(node.value, ast.Constant):  # no container can be extended by a constant number
             return node
-        number = self.add_point(name, "content", "[]", "writes", True)
-        self.add_point(name, "content", "[]", "writes", True, is_second=True)
+        number = self.add_point(name, "content", "[]", "writes", writes=True)
+        self.add_point(name, "content", "[]", "writes", writes=True, is_second=True)
         object_of_target = ast.copy_location(ast.Name(name.id, ast.Load()), name)
         stores = ast.Expr(self.wrap(HOLD_NAME, number, object_of_target, node))
         node.value = self.wrap(AT_NAME, number + 1, node.value, node.value)
@@ -860,13 +878,13 @@ class Points(ast.NodeTransformer):
         """Add the points of `except`. The name of `except ... as name` is assigned without one: note that."""
         node.type = self.visit(node.type) if node.type is not None else None
         name = node.name or ""
-        node.body = [*self.late_names([name], node.body[0]), *self.block(node.body)]
+        node.body = [*self.notes_of_late_names([name], node.body[0]), *self.block(node.body)]
         return node
 
-    def late_names(self, names: Iterable[str], like: ast.stmt) -> list[ast.stmt]:
+    def notes_of_late_names(self, names: Iterable[str], like: ast.stmt) -> list[ast.stmt]:
         """Return statements that note the names, among the given ones, which other functions may use."""
         numbers = [
-            self.add_point(like, "late", name, "writes", True, text=name)
+            self.add_point(like, "late", name, "writes", writes=True, text=name)
             for name in names
             if name in self.names or name in self.captured
         ]
@@ -879,21 +897,23 @@ class Points(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return node
 
-    def bindings(self, names: list[str], node: ast.stmt) -> list[ast.stmt]:
+    def points_before(self, names: list[str], node: ast.stmt) -> list[ast.stmt]:
         """Return a statement with a point for each shared variable that `node` binds or removes."""
         numbers = [
-            self.add_point(node, "name", name, "writes", True, text=name, variable=self.variables[name])
+            self.add_point(
+                node, "name", name, "writes", writes=True, text=name, variable=self.variables[name]
+            )
             for name in names
             if name in self.names
         ]
         points: list[ast.stmt] = [
             ast.copy_location(ast.Expr(self.wrap(AT_NAME, number, None, node)), node) for number in numbers
         ]
-        return [*points, *self.late_names((name for name in names if name not in self.names), node)]
+        return [*points, *self.notes_of_late_names((name for name in names if name not in self.names), node)]
 
     def visit_Delete(self, node: ast.Delete) -> list[ast.stmt]:
         """Add the points of `del`: a statement before it for each shared variable."""
-        points = self.bindings([each.id for each in node.targets if isinstance(each, ast.Name)], node)
+        points = self.points_before([each.id for each in node.targets if isinstance(each, ast.Name)], node)
         node.targets = [self.visit(each) for each in node.targets]
         return [*points, node]
 
@@ -901,19 +921,19 @@ class Points(ast.NodeTransformer):
         """Add a point for each shared variable that an import assigns: a statement before it."""
         names = [each.asname or each.name.partition(".")[0] for each in node.names]
         is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return [node] if is_future else [*self.bindings(names, node), node]
+        return [node] if is_future else [*self.points_before(names, node), node]
 
     visit_ImportFrom = visit_Import
 
     def visit_ClassDef(self, node: ast.ClassDef) -> list[ast.stmt]:
         """Add the points of a class. The point of its name, if that is shared, is a statement before it."""
-        points = self.bindings([node.name], node)
+        points = self.points_before([node.name], node)
         self.generic_visit(node)
         return [*points, node]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> list[ast.stmt]:
         """Add the points of a function, but none to its return annotation; a point for its name if it is shared."""
-        points = self.bindings([node.name], node)
+        points = self.points_before([node.name], node)
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         node.args = self.visit(node.args)  # the default values; visit_arg() leaves the annotations
         before = self.in_comparison, self.captured
@@ -938,7 +958,7 @@ class Points(ast.NodeTransformer):
         ]
         if node.guard is not None:
             node.guard = self.with_content_point(node.guard)
-        node.body = [*self.late_names(names, node.body[0]), *self.block(node.body)]
+        node.body = [*self.notes_of_late_names(names, node.body[0]), *self.block(node.body)]
         return node
 
     def visit_TypeAlias(self, node: ast.stmt) -> ast.stmt:

@@ -62,12 +62,13 @@ MARKS = {  # paths around (0, 0)
 }
 
 
+LIGHT, DARK = 0, 1  # the indexes of the colours of a LaneKind
 PLAIN = "plain"  # the kind of an area with a dashed outline and a pale ground
 DOTS = "M1 1H3.5V3.5H1ZM6 6H8.5V8.5H6Z"
 
 
 class LaneKind(NamedTuple):
-    """What a row does in a span. line, soft: colours in light and in dark mode, soft for the background.
+    """The activity of a row in a span. line, soft: the strong and the pale colour, each in light and in dark mode.
 
     tile: the path of the pattern, "" for a plain background. solid: the background has the strong colour.
     """
@@ -444,7 +445,7 @@ def file_style() -> str:
     """Return the style of an SVG file: that of a picture, with the colours of light mode as numbers."""
     colours = dict(FILE_COLOURS)
     for kind in KINDS.values():
-        colours |= {kind.name: kind.line[0], f"{kind.name}-soft": kind.soft[0]}
+        colours |= {kind.name: kind.line[LIGHT], f"{kind.name}-soft": kind.soft[LIGHT]}
     rules = "".join(style_of(kind) for kind in KINDS.values()) + PICTURE_STYLE + FILE_STYLE
     return VARIABLE.sub(lambda found: colours[found[1]], rules)
 
@@ -465,8 +466,8 @@ def style() -> str:
     light, dark, forced = (
         " ".join(f"--{kind.name}: {line}; --{kind.name}-soft: {soft};" for kind, line, soft in found)
         for found in (
-            [(kind, kind.line[0], kind.soft[0]) for kind in KINDS.values()],
-            [(kind, kind.line[1], kind.soft[1]) for kind in KINDS.values()],
+            [(kind, kind.line[LIGHT], kind.soft[LIGHT]) for kind in KINDS.values()],
+            [(kind, kind.line[DARK], kind.soft[DARK]) for kind in KINDS.values()],
             [(kind, "CanvasText", "Canvas") for kind in KINDS.values()],
         )
     )

@@ -144,6 +144,15 @@ class CodeOfFile(NamedTuple):
     tests_ends: bool = False
 
 
+class FileVersion(NamedTuple):
+    """A version of a file, whose code is compiled once. has_points: the code with points."""
+
+    path: Path
+    has_points: bool
+    mtime_ns: int
+    size_bytes: int
+
+
 class World:
     """Loads programs. directories: of the student's files. instrumented: packages of ewe that get points."""
 
@@ -154,8 +163,7 @@ class World:
         self.kept: dict[str, ModuleType] = {}  # modules of RELOADED_MODULES, for all runs
         # The student's modules, and those of RELOADED_EACH_RUN, for this run
         self.fresh: dict[str, ModuleType] = {}
-        # (path and whether with points, time of change in ns, size in bytes) -> the code of this version of a file
-        self.codes: dict[tuple[str, int, int], CodeOfFile] = {}
+        self.codes: dict[FileVersion, CodeOfFile] = {}
         self.own_modules: set[str] = set()  # names of the modules with points, of all runs
         self.at_exit: list[Any] = []  # functions that this run has registered for the program's end
         self.stand_ins["threading"].__dict__["_register_atexit"] = self.register_at_exit
@@ -196,7 +204,7 @@ class World:
         return self.execute(name, path.resolve(), self.fresh, points=True)
 
     def execute(
-        self, name: str, path: Path, modules: dict[str, ModuleType], points: bool, package: bool = False
+        self, name: str, path: Path, modules: dict[str, ModuleType], *, points: bool, package: bool = False
     ) -> ModuleType:
         """Execute a source file as the module `name`; return the module, which is also added to `modules`.
 
@@ -231,9 +239,9 @@ class World:
 
     def code(self, path: Path, points: bool) -> CodeOfFile:
         """Return the code of a file, with or without points. Compile each version of a file once."""
-        facts = path.stat()
-        key = (f"{path}:{points}", facts.st_mtime_ns, facts.st_size)
-        if key not in self.codes:
+        status = path.stat()
+        version = FileVersion(path, points, status.st_mtime_ns, status.st_size)
+        if version not in self.codes:
             source = importlib.util.decode_source(path.read_bytes())
             forget_old_version(str(path))  # of its lines, which the texts of a report show
             if points:
@@ -241,12 +249,12 @@ class World:
                     code = instrument.compiled(source, str(path))
                 except RecursionError:
                     raise ProgramError(f"{path}: an expression is nested too deeply") from None
-                self.codes[key] = CodeOfFile(
+                self.codes[version] = CodeOfFile(
                     code, instrument.tests_locks(source), instrument.tests_ends(source)
                 )
             else:
-                self.codes[key] = CodeOfFile(compile(source, str(path), "exec", dont_inherit=True))
-        return self.codes[key]
+                self.codes[version] = CodeOfFile(compile(source, str(path), "exec", dont_inherit=True))
+        return self.codes[version]
 
     # Imports
 
@@ -307,7 +315,7 @@ class World:
             points = name.startswith(self.instrumented) if self.instrumented else False
             package = spec.submodule_search_locations is not None
             modules = self.fresh if top == RELOADED_EACH_RUN else self.kept
-            module = self.execute(name, Path(spec.origin), modules, points, package)
+            module = self.execute(name, Path(spec.origin), modules, points=points, package=package)
             self.attach(name, module)
             return module
         found = self.file_of(name)
@@ -315,7 +323,8 @@ class World:
             return None
         if parent:
             self.find(parent)
-        module = self.execute(name, found, self.fresh, True, found.name == "__init__.py")
+        is_package = found.name == "__init__.py"
+        module = self.execute(name, found, self.fresh, points=True, package=is_package)
         self.attach(name, module)
         return module
 

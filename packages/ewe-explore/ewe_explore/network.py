@@ -1,7 +1,8 @@
 """Sockets in memory: a program's connections, without the kernel.
 
 A connection is two pipes, one in each direction. A call that would wait in the kernel blocks its lane instead. A
-send, a receive, an accept and a close are steps. The module also has select(), poll() and epoll, so that
+send, a receive, an accept and a close are steps. Each step also names the pipes or the port that it uses: a send()
+on one socket conflicts with a recv() on another one. The module also has select(), poll() and epoll, so that
 `selectors` works. File descriptors are numbers above FIRST_DESCRIPTOR, counted for each run.
 
 The behaviour is that of Linux: send() to a closed peer raises BrokenPipeError, connect() to a port without a
@@ -23,8 +24,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from ewe_explore.primitives import Primitive, Unexplored
-from ewe_explore.scheduler import Abandoned, Run, active_run, this_run
+from ewe_explore.primitives import Primitive, Unexplored, inside_invariant
+from ewe_explore.scheduler import Abandoned, PartUse, Run, active_run, line_of_program, this_run
 
 FIRST_DESCRIPTOR = 1000  # descriptors are larger numbers
 FIRST_PORT = 50_000  # the ports that the explorer chooses are larger numbers
@@ -70,6 +71,21 @@ class Pipe:
 
     def writable(self) -> bool:
         return len(self.data) < BUFFER_BYTES or self.reader_closed
+
+
+def use_of_pipe(pipe: Pipe | None, writes: bool = True) -> tuple[PartUse, ...]:
+    """Return the use of a pipe by a step; none without a connection."""
+    return () if pipe is None else (PartUse(pipe, None, writes),)
+
+
+def use_of_port(port: int, writes: bool = True) -> tuple[PartUse, ...]:
+    """Return the use of a port by a step: its listening socket, and the connections in the backlog of that."""
+    return (PartUse(network(), f"port {port}", writes),) if active_run() else ()
+
+
+def use_of_descriptor(number: int, writes: bool) -> tuple[PartUse, ...]:
+    """Return the use of a descriptor by a step. writes: the step closes it."""
+    return (PartUse(network(), f"descriptor {number}", writes),) if active_run() else ()
 
 
 class Socket(Primitive):
@@ -150,8 +166,7 @@ class Socket(Primitive):
         step after it. receives: a receive without a timeout of Python's ends after the socket option SO_RCVTIMEO
         (receive_timeout_s), and then with EAGAIN, as in the kernel.
         """
-        if self.closed:
-            raise OSError(errno.EBADF, "Bad file descriptor")
+        self.check_open()
         if run is None or ready():
             return
         if dont_wait or self.timeout == 0.0:
@@ -163,21 +178,43 @@ class Socket(Primitive):
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             raise TimeoutError("timed out")
 
+    def check_open(self) -> None:
+        """Raise OSError (EBADF) if the socket is closed. It belongs after a point, at which a lane may close it."""
+        if self.closed:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
     # Servers
 
     def bind(self, address: Address) -> None:
-        """Take an address; port 0: a free one. Raises OSError if a socket listens at the port already."""
+        """Take an address; port 0: a free one.
+
+        Raises OSError if a socket listens at the port already (EADDRINUSE), or if this one has an address (EINVAL).
+        """
+        self.check_open()
+        if self.local_address[1]:
+            raise OSError(errno.EINVAL, "Invalid argument")
         host, port = address[0], address[1]
         if port == 0:
             network().last_port += 1
             port = network().last_port
-        elif port in network().listening:
-            raise OSError(errno.EADDRINUSE, "Address already in use")
+        else:
+            this_run().note_unseen(f"whether port {port} is free here", *line_of_program())
+            if port in network().listening:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
         self.local_address = (host or "0.0.0.0", port)
 
     def listen(self, backlog: int = 128) -> None:
-        """Listen at the port of bind(). A second call changes the backlog; after shutdown() it listens again."""
-        self.point("listens on")
+        """Listen at the port of bind(), or at a free one without a bind(). Raises OSError.
+
+        A second call changes the backlog; after shutdown() it listens again. Two sockets may have bound one port
+        (SO_REUSEADDR), but only one of them listens.
+        """
+        self.point("listens on", uses=use_of_port(self.local_address[1]))
+        self.check_open()
+        if not self.local_address[1]:
+            self.bind(self.local_address)
+        if network().listening.get(self.local_address[1], self) is not self:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
         if self.backlog is None:
             self.backlog = deque()
         self.is_shut = False
@@ -187,7 +224,7 @@ class Socket(Primitive):
 
     def accept(self) -> tuple[Socket, Address]:
         """Return the connection that has waited longest in the backlog, and its client's address."""
-        run = self.point("accepts from")
+        run = self.point("accepts from", uses=use_of_port(self.local_address[1]))
         if self.backlog is None and not self.closed:
             raise OSError(errno.EINVAL, "Invalid argument")
         self.wait_until(run, "waits for a connection of", "accepts from", self.readable)
@@ -203,8 +240,14 @@ class Socket(Primitive):
         return self.closed or self.is_shut
 
     def connect(self, address: Address) -> None:
-        """Connect to a listening socket: the other end goes into its backlog. Raises ConnectionRefusedError."""
-        run = self.point("connects")
+        """Connect to a listening socket: the other end goes into its backlog.
+
+        Raises ConnectionRefusedError; OSError if this socket is closed (EBADF), or has a connection (EISCONN).
+        """
+        run = self.point("connects", uses=use_of_port(address[1]))
+        self.check_open()
+        if self.incoming is not None:
+            raise OSError(errno.EISCONN, "Transport endpoint is already connected")
         server = network().listening.get(address[1])
         if server is None or server.backlog is None or server.has_stopped_listening():
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
@@ -237,7 +280,11 @@ class Socket(Primitive):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return at most `size` bytes, b"" at the end. flags: MSG_DONTWAIT, and MSG_PEEK, which keeps the bytes."""
-        run = self.point("receives from")
+        if size <= 0:
+            if size < 0:
+                raise ValueError("negative buffersize in recv")
+            return b""  # Python makes no system call for no bytes, so it does not wait
+        run = self.point("receives from", uses=use_of_pipe(self.incoming))
         pipe = self.incoming
         if pipe is None and not self.closed:
             raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
@@ -253,13 +300,16 @@ class Socket(Primitive):
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Receive at most `nbytes` bytes (0: as many as fit) into a buffer; return their number."""
+        if nbytes > len(buffer):
+            raise ValueError("buffer too small for requested bytes")
         data = self.recv(nbytes or len(buffer), flags)
         buffer[: len(data)] = data
         return len(data)
 
     def send(self, data: Any, flags: int = 0) -> int:
         """Send the bytes for which the pipe has room; return their number. Raises BrokenPipeError."""
-        run = self.point("sends to")
+        run = self.point("sends to", uses=use_of_pipe(self.outgoing))
         pipe = self.outgoing
         if pipe is None and not self.closed:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -283,11 +333,13 @@ class Socket(Primitive):
     def shutdown(self, how: int) -> None:
         """End one direction or both: a recv() or an accept() that waits in another lane then returns.
 
-        A listening socket can only be shut for reading, and then refuses connections (shutdown(2) of Linux).
+        A listening socket can only be shut for reading, and then refuses connections (shutdown(2) of Linux). Raises
+        OSError if the socket is closed (EBADF), or has no connection (ENOTCONN).
         """
         if self.run_is_over():
             return
-        self.point("shuts down")
+        self.point("shuts down", uses=self.uses())
+        self.check_open()
         if self.backlog is not None:
             if how != socket.SHUT_WR:
                 self.is_shut = True
@@ -310,7 +362,7 @@ class Socket(Primitive):
         if self.closed or self._io_refs > 0:
             return
         if not self.run_is_over():
-            self.point("closes")
+            self.point("closes", uses=self.uses() + use_of_descriptor(self.number, writes=True))
         self.closed = True
         if active_run():  # else the network has ended with its run
             network().sockets.pop(self.number, None)
@@ -334,6 +386,12 @@ class Socket(Primitive):
 
     def detach(self) -> int:
         return self.number
+
+    def uses(self, writes: bool = True) -> tuple[PartUse, ...]:
+        """Return the use of all that this socket shares with others: its port if it listens, else its two pipes."""
+        if self.backlog is not None:
+            return use_of_port(self.local_address[1], writes)
+        return use_of_pipe(self.incoming, writes) + use_of_pipe(self.outgoing, writes)
 
     def readable(self) -> bool:
         """Return whether accept() (if the socket listens) or recv() would return at once."""
@@ -415,23 +473,44 @@ def descriptor_of(item: Any) -> int:
 
 
 def socket_of(item: Any) -> Socket:
-    """Return the socket of a descriptor or of an object with fileno()."""
+    """Return the socket of a descriptor or of an object with fileno(). Raises ValueError."""
     number = descriptor_of(item)
     found = network().sockets.get(number)
-    if found is None:
+    if not isinstance(found, Socket):
         raise ValueError(f"descriptor {number} is not a socket of the explorer")
-    assert isinstance(found, Socket)
     return found
+
+
+def uses_of(items: Iterable[Any]) -> tuple[PartUse, ...]:
+    """Return the uses of descriptors by a step, and those of their sockets (Socket.uses()).
+
+    A closed socket has a use of its descriptor only: the close() of another lane may have come first.
+    """
+    found: list[PartUse] = []
+    for item in items:
+        number = item.number if isinstance(item, Socket) else descriptor_of(item)
+        found += use_of_descriptor(number, writes=False)
+        if isinstance(each := network().sockets.get(number), Socket):
+            found += each.uses(writes=False)
+    return tuple(found)
 
 
 class Selection(Primitive):
     """A call that waits for several sockets."""
 
+    def begin(self, find_items: Callable[[], Iterable[Any]]) -> Run | None:
+        """Record the step of the call; return the run. find_items: returns the descriptors of the sockets now."""
+        if inside_invariant() or not active_run():
+            return None
+        run = self.point("looks at the sockets of", uses=uses_of(find_items()))
+        if run is not None and (step := run.current.last_step) is not None:
+            step.other_uses = (*step.other_uses, *uses_of(find_items()))  # other lanes may have added sockets
+        return run
+
     def wait_for_any(
-        self, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
+        self, run: Run | None, find_ready: Callable[[], list[tuple[int, int]]], seconds: float | None
     ) -> list[tuple[int, int]]:
         """Wait until find_ready() finds one, for at most `seconds` (None: no limit); return what it finds then."""
-        run = self.point("looks at the sockets of")
         if run is None:
             return []
         if not find_ready() and seconds != 0:
@@ -448,8 +527,16 @@ class Selection(Primitive):
 def select_call(
     readers: Iterable[Any], writers: Iterable[Any], _errors: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty."""
+    """Implement select.select(). The third list, of sockets with an exceptional condition, is always empty.
+
+    Raises ValueError for a socket that is closed, and for a negative timeout.
+    """
+    if timeout is not None and timeout < 0:
+        raise ValueError("timeout must be non-negative")
     readers, writers = list(readers), list(writers)
+    selection = Selection()
+    selection.fixed_name = "select()"
+    run = selection.begin(lambda: (*readers, *writers))
     # The sockets of now: the scheduler calls find_ready(), and another lane may have closed one of them by then
     read_sockets, write_sockets = [socket_of(each) for each in readers], [socket_of(each) for each in writers]
     reading, writing = 0, 1  # which of the two lists an index belongs to
@@ -458,9 +545,7 @@ def select_call(
         found = [(reading, index) for index, each in enumerate(read_sockets) if each.readable()]
         return found + [(writing, index) for index, each in enumerate(write_sockets) if each.writable()]
 
-    selection = Selection()
-    selection.fixed_name = "select()"
-    ready = selection.wait_for_any(find_ready, timeout)
+    ready = selection.wait_for_any(run, find_ready, timeout)
     return (
         [readers[index] for which, index in ready if which == reading],
         [writers[index] for which, index in ready if which == writing],
@@ -480,28 +565,37 @@ class Poll(Selection):
         self.watched: dict[int, int] = {}
         self.closed = False
 
+    def check_open(self) -> None:
+        """Raise ValueError if this object is closed. Only epoll has a close()."""
+        if self.closed:
+            raise ValueError("I/O operation on closed epoll object")
+
     def register(self, item: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
-        """Watch a socket. Only epoll refuses one that is watched already; poll changes its events."""
+        """Watch a socket. Only epoll refuses a watched one (FileExistsError); poll changes its events."""
+        # Before the tests: also a call that fails uses these objects, and the search must know that
+        self.point("watches a socket with", uses=uses_of([item]))
+        self.check_open()
         number = socket_of(item).number
         if self.once and number in self.watched:
             raise FileExistsError(errno.EEXIST, "File exists")
-        self.point("watches a socket with")
         self.watched[number] = events
         self.recompute_runnable_lanes()
 
     def modify(self, item: Any, events: int) -> None:
         """Watch a socket for other events. Raises FileNotFoundError if it is not watched."""
+        self.point("watches a socket with", uses=uses_of([item]))
+        self.check_open()
         number = descriptor_of(item)
         if number not in self.watched:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-        self.point("watches a socket with")
         self.watched[number] = events
         self.recompute_runnable_lanes()
 
     def unregister(self, item: Any) -> None:
         """Stop watching a socket. Raises KeyError if it is not watched."""
+        self.point("forgets a socket of", uses=uses_of([item]))
+        self.check_open()
         number = descriptor_of(item)
-        self.point("forgets a socket of")
         del self.watched[number]
 
     def ready(self) -> list[tuple[int, int]]:
@@ -520,7 +614,9 @@ class Poll(Selection):
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """Return the ready descriptors with their events. One that was watched for a single event is disarmed."""
         seconds = None if timeout is None or timeout < 0 else timeout * self.timeout_unit_s
-        found = self.wait_for_any(self.ready, seconds)
+        run = self.begin(lambda: list(self.watched))
+        self.check_open()
+        found = self.wait_for_any(run, self.ready, seconds)
         for number, _ in found:
             if self.watched[number] & self.once:
                 self.watched[number] = self.once
@@ -549,6 +645,9 @@ class Epoll(Poll):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory") from None
 
     def close(self) -> None:
+        """Close the object. As in Linux, a poll() that waits in another lane goes on."""
+        if not self.run_is_over() and not self.closed:
+            self.point("closes")
         self.closed = True
 
     def __enter__(self) -> Epoll:

@@ -142,26 +142,33 @@ def shape(event: TimelineEvent) -> str:
     return "wait" if event.kind == "wait" else "write" if event.writes else "read"
 
 
+class OpenSpan(NamedTuple):
+    """A span of a lane that goes on. begin: x of its left end, in pixels. kind: as in LaneSpan, or "" for none."""
+
+    begin: float
+    kind: str
+
+
 class ThreadLanes:
     """The lanes of a story while its events are told. used: the threads that are shown."""
 
     def __init__(self, story: Story, used: list[int]) -> None:
         self.lanes = {each: DrawnLane(story.lanes[each], colour=f"l{each % COLOUR_COUNT}") for each in used}
-        self.since: dict[int, tuple[float, str]] = {}  # lane -> the begin of its span, and the kind
+        self.open_spans: dict[int, OpenSpan] = {}  # by the number of the lane
 
     def begin(self, lane: int, x: float, kind: str) -> None:
-        """Begin another span of a lane, unless its span is of this kind; kind "": none."""
-        start, before = self.since.get(lane, (x, ""))
-        if before == kind:
+        """End the span of a lane, and begin another one at x, unless the span is of this kind; kind "": none."""
+        before = self.open_spans.get(lane, OpenSpan(x, ""))
+        if before.kind == kind:
             return
-        if before:
-            self.lanes[lane].spans.append(LaneSpan(start, x, before, ""))
-        self.since[lane] = x, kind
+        if before.kind:
+            self.lanes[lane].spans.append(LaneSpan(before.begin, x, before.kind, ""))
+        self.open_spans[lane] = OpenSpan(x, kind)
 
     def turn(self, lane: int, x: float) -> None:
         """Give a lane the turn; the span of the lane that has had it ends."""
-        for other, (_, kind) in list(self.since.items()):
-            if other != lane and kind == RUNS:
+        for other, span in list(self.open_spans.items()):
+            if other != lane and span.kind == RUNS:
                 self.begin(other, x, "")
         self.begin(lane, x, RUNS)
 

@@ -46,6 +46,7 @@ from ewe_explore.reach import (
 )
 from ewe_explore.scheduler import Lane, PartUse, PendingAccess, Run, Step, active_run, base_name
 
+# The names of hold(), stepped() and items() in the changed source
 HOLD_NAME = "_ewe_hold"
 EACH_NAME = "_ewe_each"
 ITEMS_NAME = "_ewe_items"
@@ -262,7 +263,7 @@ def access_of(run: Run, point: SourcePoint, target: Any) -> FoundAccess | None:
     if isinstance(target, super):
         target = getattr(target, "__self__", None)
     if point.kind == "attribute":
-        return attribute_access(run, point, target, point.name, point.writes)
+        return attribute_access(run, point, target, point.name, writes=point.writes)
     if point.kind == "call" and not isinstance(target, CONTAINERS):
         return callable_access(run, point, target)
     if is_stand_in(target):
@@ -317,14 +318,14 @@ def access_to_parts(parts: list[PartUse], writes: bool) -> FoundAccess:
 
 
 def attribute_access(
-    run: Run, point: SourcePoint, target: Any, name: str, writes: bool
+    run: Run, point: SourcePoint, target: Any, name: str, *, writes: bool
 ) -> FoundAccess | None:
     """Return what an access to an attribute uses; None if no other lane can observe it."""
     if isinstance(target, IMMUTABLE_TYPES) or is_stand_in(target):
         if not is_attribute_of_program(target, name, run):
-            return inner_access(run, point, target, name, writes)
+            return inner_access(run, point, target, name, writes=writes)
         if isinstance(target, ModuleType):
-            return module_access(run, point, target, name, writes)
+            return module_access(run, point, target, name, writes=writes)
     if name == "__dict__":
         note_dict(run, point, target)
     if writes and (name in UNSEEN_ATTRIBUTES or replaces_method(target, name)):
@@ -387,7 +388,7 @@ def note_dict(run: Run, point: SourcePoint, target: Any) -> None:
         run.note_alias(found, text)
 
 
-def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: bool) -> FoundAccess | None:
+def inner_access(run: Run, point: SourcePoint, target: Any, name: str, *, writes: bool) -> FoundAccess | None:
     """Return the access to an attribute that is not of the program: of a stand-in, or of another module."""
     if isinstance(target, IMMUTABLE_TYPES):
         if writes and isinstance(target, ModuleType):
@@ -407,7 +408,9 @@ def inner_access(run: Run, point: SourcePoint, target: Any, name: str, writes: b
     return None if callable(value) else FoundAccess(target, None, writes=writes)
 
 
-def module_access(run: Run, point: SourcePoint, target: ModuleType, name: str, writes: bool) -> FoundAccess:
+def module_access(
+    run: Run, point: SourcePoint, target: ModuleType, name: str, *, writes: bool
+) -> FoundAccess:
     """Return the access to a variable of a module of the student, as `module.name`."""
     names = MODULE_NAMES.get(str(vars(target).get("__file__")))
     if names is not None and name in names.variables:
@@ -430,12 +433,16 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | 
             names = MODULE_NAMES.get(str(vars(target)["__file__"]))
             is_variable = names is not None and point.name in names.variables
             return (
-                module_access(run, point, target, point.name, False)
+                module_access(run, point, target, point.name, writes=False)
                 if is_variable or not is_function
                 else None
             )
         is_own = isinstance(target, type) and is_own_class(target, run)
-        return attribute_access(run, point, target, point.name, False) if is_own and not is_function else None
+        return (
+            attribute_access(run, point, target, point.name, writes=False)
+            if is_own and not is_function
+            else None
+        )
     if isinstance(target, IMMUTABLE_TYPES):
         return None
     if point.name not in attributes(target):
@@ -445,7 +452,7 @@ def callable_access(run: Run, point: SourcePoint, target: Any) -> FoundAccess | 
         )  # none yet, or one in __slots__
         if not (is_variable and is_own_class(type(target), run)):
             return None
-    return attribute_access(run, point, target, point.name, False)
+    return attribute_access(run, point, target, point.name, writes=False)
 
 
 def replaces_method(target: Any, name: str) -> bool:
@@ -492,7 +499,9 @@ def names_of_stand_in(stand_in: type) -> frozenset[str]:
 
 def is_own_module(target: Any, run: Run) -> bool:
     """Return whether an object is a module of the student: its variables are shared as `module.name`, too."""
-    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(run.options.user)
+    return isinstance(target, ModuleType) and str(vars(target).get("__file__")).startswith(
+        run.options.own_directories
+    )
 
 
 def hold(number: int, value: Any) -> Any:

@@ -27,9 +27,12 @@ from typing import Any
 from ewe_explore.calls import with_step
 from ewe_explore.names import name_of
 from ewe_explore.scheduler import (
+    NOWHERE,
     Abandoned,
+    CodeLocation,
     InvariantHasToWait,
     Lane,
+    PartUse,
     Problem,
     Run,
     Step,
@@ -45,14 +48,14 @@ class Primitive:
     """The base of all primitives: a label for messages, and steps of kind `sync`."""
 
     is_stand_in = True  # for a class of the standard library; its methods have their own points
-    line_of_creation: tuple[str, int] = ("", 0)  # the file and the line that created it
+    line_of_creation = NOWHERE  # the line that created it
     creation_number = 0  # 1 for the first object that this line has created
     fixed_name = ""  # a fixed name, which replaces the name from the source line
 
     def __init__(self) -> None:
         run = active_run()
-        self.objects_per_line: dict[tuple[str, int], int] = run.objects_per_line if run is not None else {}
-        self.line_of_creation = line_of_program() if run is not None else ("", 0)
+        self.objects_per_line: dict[CodeLocation, int] = run.objects_per_line if run is not None else {}
+        self.line_of_creation = line_of_program() if run is not None else NOWHERE
         self.creation_number = self.objects_per_line.get(self.line_of_creation, 0) + 1
         self.objects_per_line[self.line_of_creation] = self.creation_number
 
@@ -69,17 +72,23 @@ class Primitive:
         """Return a step of the current lane on this primitive. writes: it may change the primitive."""
         return synchronization_step(run, verb, self, note=note, writes=writes)
 
-    def point(self, verb: str, note: str = "", decides: bool = True) -> Run | None:
+    def point(
+        self, verb: str, note: str = "", decides: bool = True, uses: tuple[PartUse, ...] = ()
+    ) -> Run | None:
         """Record a step, and let the scheduler decide which lane runs next. Return the run.
 
         Return None, without a step, outside of a run, and while an invariant is checked: its accesses do not count.
-        verb, note: texts for the timeline. decides=False: record only. Raises Abandoned if the run is over.
+        verb, note: texts for the timeline. decides=False: record only. uses: the parts of other objects that the
+        operation uses, so that the search knows which steps on these objects conflict with it. Raises Abandoned if
+        the run is over.
         """
         run = active_run()
         if run is None or run.inside_invariant:
             return None
         # Not self.step(): a subclass of Thread may have an attribute of this name
-        run.point(Primitive.step(self, run, verb, note), decides)
+        step = Primitive.step(self, run, verb, note)
+        step.other_uses = uses
+        run.point(step, decides)
         return run
 
     def run_is_over(self) -> bool:
@@ -245,6 +254,11 @@ class Lock(Primitive):
     # Interface for Condition
 
     def is_mine(self) -> bool:
+        """Return whether any lane owns the lock, as Condition asks a Lock: it does not know its owner."""
+        run = active_run()
+        if run is not None and not run.over and self.owner is not run.current:
+            # The answer depends on the moment of another lane's acquire() or release()
+            run.note_unseen(f"whether {self.explorer_label} is locked here", *line_of_program())
         return self.owner is not None
 
     def release_all(self) -> int:

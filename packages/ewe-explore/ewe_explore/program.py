@@ -42,7 +42,7 @@ class ExploredProgram:
         self.function = function
         self.world = World([self.path.parent], instrumented)
         self.options = options or Options()
-        self.options.user = (str(self.path.parent) + "/",)
+        self.options.own_directories = (str(self.path.parent) + "/",)
 
     def arguments(self) -> list[str]:
         """Return the options of the command that name this program."""

@@ -106,8 +106,8 @@ def has_points(function: FunctionType, run: Run) -> bool:
     return is_loaded_by_explorer and not file.startswith("<")
 
 
-def is_generated(kind: type, run: Run) -> bool:
-    """Return whether a class of the program has comparisons without points, as those of dataclasses."""
+def has_generated_methods(kind: type, run: Run) -> bool:
+    """Return whether a class has one of GENERATED_METHODS without points, as a dataclass of the program has."""
     for name in GENERATED_METHODS:
         for each in kind.__mro__:
             if name in vars(each):
@@ -215,7 +215,7 @@ def look_into_instance(value: Any, found: Reached, run: Run, with_attributes: bo
     """Add the parts of an object of any other class to `found`; return the objects within it."""
     kind = type(value)
     inside = attributes(value)
-    is_searched = with_attributes or is_generated(kind, run) or has_library_part(kind, run)
+    is_searched = with_attributes or has_generated_methods(kind, run) or has_library_part(kind, run)
     if is_own_class(kind, run) and not is_searched:
         return []
     found.parts.append(PartUse(value, "[]", isinstance(value, Iterator)))  # to read an iterator changes it

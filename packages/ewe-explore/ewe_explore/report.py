@@ -24,7 +24,7 @@ from typing import Any
 from ewe_explore.explain import Story, story_of
 from ewe_explore.page import page
 from ewe_explore.program import ExploredProgram, of_function
-from ewe_explore.scheduler import Options, ProgramError, Run, Schedule, active_run
+from ewe_explore.scheduler import Deviation, Options, ProgramError, Run, Schedule, active_run
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
@@ -78,19 +78,23 @@ class Exploration:
         if self.program.scenario not in ("", "scenario"):
             name += f"{self.program.scenario}: "
         if self.failure is None:
-            return f"{name}no failure in {self.counted()}{self.covered()}"
+            return f"{name}no failure in {self.runs_in_words()}{self.covered()}"
         small = smallest(self.failure) if self.failure.complete else "perhaps not the smallest"
         found = f"found in run {self.runs:,}" if self.runs else "replayed"
         return (
-            f"{name}{found}; the schedule has {deviations(self.failure.schedule)} ({small})\n"
+            f"{name}{found}; the schedule has {switches_in_words(self.failure.schedule)} ({small})\n"
             f"again: {self.command()}"
         )
 
-    def counted(self) -> str:
+    def runs_in_words(self) -> str:
+        """Return the number of runs: `1 run`, `1,200 runs`."""
         return f"{self.runs:,} run{'s' if self.runs != 1 else ''}"
 
     def covered(self) -> str:
-        """Return a part of the verdict: the schedules that the search has covered completely."""
+        """Return a part of the verdict: the schedules that the search has covered completely.
+
+        Of the empty schedule alone (levels 0), or of none (-1), it says nothing.
+        """
         if self.exhaustive and self.most_lanes == 1:
             return ": it starts no thread, so there is one schedule (--model CLASS explores a model)"
         if self.exhaustive:
@@ -105,7 +109,7 @@ class Exploration:
 
     def command(self) -> str:
         """Return the command that repeats the failure."""
-        arguments = ["ewe-explore", relative(self.program.path)]
+        arguments = ["ewe-explore", path_from_here(self.program.path)]
         arguments += self.program.arguments()
         arguments += self.flags()
         if self.failure is not None:
@@ -143,7 +147,7 @@ def unseen_in_words(unseen: tuple[str, ...]) -> str:
     return f"{first}, and {len(others)} more" if others else first
 
 
-def relative(path: Path) -> str:
+def path_from_here(path: Path) -> str:
     """Return a path relative to the current directory if the file is below it, else the whole path."""
     try:
         return str(path.relative_to(Path.cwd()))
@@ -151,7 +155,7 @@ def relative(path: Path) -> str:
         return str(path)
 
 
-def deviations(schedule: Schedule) -> str:
+def switches_in_words(schedule: Schedule) -> str:
     """Describe the length of a schedule in words."""
     count = len(schedule)
     return (
@@ -168,22 +172,22 @@ def smallest(failure: FailingSchedule) -> str:
 
 def schedule_text(schedule: Schedule) -> str:
     """Return a schedule in the form of the command line: `17:2,31:0`, or `none` for the empty schedule."""
-    return ",".join(f"{index}:{lane}" for index, lane in schedule) or "none"
+    return ",".join(f"{decision}:{lane}" for decision, lane in schedule) or "none"
 
 
 def read_schedule(text: str) -> Schedule:
-    """Parse a schedule. `17:2,31:0` becomes ((17, 2), (31, 0)): at decision 17, lane 2 runs next.
+    """Parse a schedule. `17:2,31:0` has two deviations: lane 2 runs next at decision 17, and lane 0 at 31.
 
     Raises ValueError with one line.
     """
     if text.strip() in ("", "none"):
         return ()
-    found: list[tuple[int, int]] = []
+    found: list[Deviation] = []
     for part in text.split(","):
         index, colon, lane = part.strip().partition(":")
         if not (colon and index.isascii() and index.isdigit() and lane.isascii() and lane.isdigit()):
             raise ValueError(f"{part.strip()!r} is not a part of a schedule; write a schedule as 17:2,31:0")
-        found.append((int(index), int(lane)))
+        found.append(Deviation(int(index), int(lane)))
     return tuple(sorted(found))
 
 
@@ -275,11 +279,11 @@ def add_story(result: Exploration) -> Run:
             tried=result.failure.tried,
         )
         result.story = story_of(run)
-        result.story.facts = facts(result)
+        result.story.facts = facts_for_page(result)
     return run
 
 
-def facts(result: Exploration) -> dict[str, str]:
+def facts_for_page(result: Exploration) -> dict[str, str]:
     """Return the facts about the search for a page: label -> text."""
     failure = result.failure
     assert failure is not None

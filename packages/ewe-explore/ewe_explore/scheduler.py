@@ -67,7 +67,6 @@ MAX_HEADLINE_NAMES = 3  # the most threads that a headline names, if there are m
 MAX_QUOTED_CODE_CHARS = 70  # the longest assertion that a headline quotes
 START_TIME_S = 1_136_073_600.0  # time.time() at the start of a run: 1 January 2006
 
-Schedule = tuple[tuple[int, int], ...]  # the deviations: pairs of a decision and a lane
 PartKey = tuple[int, str | None]  # a part of an object: its id(), and the part as in PartUse.attribute
 
 
@@ -83,6 +82,31 @@ class ProgramError(Failure):
     """A program cannot be explored. The message is one line."""
 
     exit_status = 2
+
+
+class Deviation(NamedTuple):
+    """A decision that is not the default one. decision: its number in the run. lane: the lane that runs next."""
+
+    decision: int
+    lane: int
+
+
+Schedule = tuple[Deviation, ...]  # in the order of the decisions
+
+
+def last_decision(schedule: Schedule) -> int:
+    """Return the number of the last decision that a schedule changes; -1 for the empty schedule."""
+    return schedule[-1].decision if schedule else -1
+
+
+class CodeLocation(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
+NOWHERE = CodeLocation("", 0)  # no line of a file
 
 
 class Named(Protocol):
@@ -145,30 +169,39 @@ class Step:
 
 @dataclass(slots=True)
 class Branch:
-    """A decision: the runnable lanes, the default lane and the chosen lane. current: -1 if it could not go on."""
+    """A decision: the numbers of the runnable lanes, of the default lane and of the chosen lane.
+
+    default_goes_on: the default is the current lane, which could go on, so each other choice is a preemption. step:
+    the index of the step at which the decision was taken.
+    """
 
     lanes: tuple[int, ...]
     default: int
     chosen: int
-    current: int
+    default_goes_on: bool
     step: int
 
 
 @dataclass
 class Problem:
-    """The failure of a run. kind: exception, assertion, invariant, deadlock, steps, stuck, unusable."""
+    """The failure of a run.
+
+    kind: exception, assertion, invariant, deadlock, steps (too many), stuck (no step for stall_s), unusable (the
+    program cannot be explored). headline: one sentence. lane, file, line: of the failure. exception: the name of
+    the class, "" for other kinds. waits: the blocked lanes of a deadlock, or of a run with too many steps.
+    """
 
     kind: str
     headline: str
     lane: int = 0
     file: str = ""
     line: int = 0
-    type: str = ""
+    exception: str = ""
     waits: list[BlockedLane] = field(default_factory=list)
 
     def is_same_failure(self, other: Problem | None) -> bool:
-        """Whether another run failed in the same way."""
-        if other is None or self.kind != other.kind or self.type != other.type:
+        """Return whether another run failed in the same way. other: None if it passed."""
+        if other is None or self.kind != other.kind or self.exception != other.exception:
             return False
         return self.kind in ("deadlock", "steps") or (self.file, self.line) == (
             other.file,
@@ -223,7 +256,7 @@ class Lane:
         self.thread: Any = None  # its threads.Thread
 
         # The real thread
-        self.ident = 0
+        self.ident = 0  # of the real thread; 0: it has not been started
         self.baton = new_signal()  # the lane that runs has the baton; a release passes it to this lane
         self.end_signal = new_signal()
         self.has_ended = False
@@ -269,7 +302,7 @@ class Options:
     stall_s: float = 3.0
     spurious: bool = False
     early_timeouts: bool = False
-    user: tuple[str, ...] = ()  # directories with the student's files
+    own_directories: tuple[str, ...] = ()  # those with the student's files; each ends with "/"
 
 
 ACTIVE_RUNS: list[Run] = []  # the run in progress is the last one; empty outside of a run
@@ -313,7 +346,7 @@ class Run:
         self.executed_steps = 0  # steps that have happened: a recorded step happens when its lane goes on
         self.unfinished_write: Step | None = None  # a write with a still unknown new value
         self.branches: list[Branch] = []
-        self.deviations: list[tuple[int, int]] = []  # (decision, lane) where the choice was not the default
+        self.deviations: list[Deviation] = []
         self.preemptions = 0
         self.unseen: dict[str, None] = {}  # accesses that are no steps, each once: "vars(…) (mine.py:3)"
         # Accesses within the methods that a queue calls, which are no steps: each once (points.py)
@@ -328,8 +361,7 @@ class Run:
         self.own_modules: set[str] = set()  # names of the modules that have points
         self.class_facts: dict[type, Any] = {}  # points.ClassFacts of each class
         self.aliases: dict[int, tuple[Any, str]] = {}  # id() -> object and text of note_alias()
-        # Source line -> number of objects that it has made
-        self.objects_per_line: dict[tuple[str, int], int] = {}
+        self.objects_per_line: dict[CodeLocation, int] = {}  # how many objects each line has made
 
     # Called from outside
 
@@ -382,7 +414,7 @@ class Run:
         innermost = innermost_frame(lane.ident)
         # In a function of another file, such as one of the standard library, it probably waits for the kernel
         blocks = innermost is not None and file != innermost.f_code.co_filename
-        within = f" (in {called(innermost)}())" if blocks and innermost is not None else ""
+        within = f" (in {function_name(innermost)}())" if blocks and innermost is not None else ""
         where = f"{base_name(file)}:{line}{within}, and has made no step for {self.options.stall_s:g} s"
         if blocks:
             text = f"{lane.name} blocks at {where}: the explorer cannot control this call; leave it out"
@@ -395,7 +427,7 @@ class Run:
         found = innermost_frame(lane.ident)
         frame = found
         while frame is not None:
-            if frame.f_code.co_filename.startswith(self.options.user):
+            if frame.f_code.co_filename.startswith(self.options.own_directories):
                 return frame
             frame = frame.f_back
         return found
@@ -457,7 +489,7 @@ class Run:
         if isinstance(reason, ProgramError):
             self.finish(Problem("unusable", str(reason)))
             return
-        file, line = location_of(reason, self.options.user)
+        file, line = location_of(reason, self.options.own_directories)
         kind = "assertion" if isinstance(reason, AssertionError) else "exception"
         text = text_of(reason).split("\n", 1)[0]
         # An assertion of harness.py has its text; one of the student has its source line
@@ -481,11 +513,8 @@ class Run:
         A lock that the lane still owns stays locked, as in Python.
         """
         if not self.over and self.is_end_observed(lane):
-            step = Step(
-                lane.number, "life", "is about to end", "", lane, attribute=None, writes=True, file="", line=0
-            )
             with suppress(Abandoned):  # the run may end before this lane does
-                self.point(step)
+                self.point(life_step(lane, "is about to end"))
         if self.invariants and not self.over:
             with suppress(Abandoned):  # a broken invariant ends the run, and this lane ends anyway
                 self.check_invariants(lane)
@@ -493,9 +522,7 @@ class Run:
         lane.held_locks.clear()
         self.runnable_is_stale = True
         if not self.over:
-            step = Step(
-                lane.number, "life", "ends", "", target=lane, attribute=None, writes=True, file="", line=0
-            )
+            step = life_step(lane, "ends")
             self.record(step)
             self.note_execution(step)
             following = self.next_lane()
@@ -756,20 +783,22 @@ class Run:
         index = len(self.branches)
         chosen = self.strategy.choose(self, lanes, default, index)
         if chosen is not default:
-            self.deviations.append((index, chosen.number))
+            self.deviations.append(Deviation(index, chosen.number))
             if current is default:  # the strategy stops a lane that could go on
                 self.preemptions += 1
         numbers = tuple(lane.number for lane in lanes)
-        could_go_on = current.number if current is not None and current is default else -1
         self.branches.append(
-            Branch(numbers, default.number, chosen.number, current=could_go_on, step=len(self.steps) - 1)
+            Branch(numbers, default.number, chosen.number, current is default, step=len(self.steps) - 1)
         )
         return chosen
 
     # Failures
 
     def check_invariants(self, lane: Lane) -> None:
-        """Call the student's invariants; end the run if one is broken. Their accesses are no steps."""
+        """Call the student's invariants; end the run if one is broken. Their accesses are no steps.
+
+        lane: the one that has the baton, between two of its steps. Raises Abandoned if an invariant is broken.
+        """
         for invariant in self.invariants:
             self.check_invariant(invariant, lane)
 
@@ -788,14 +817,14 @@ class Run:
         except InvariantHasToWait:
             return
         except BaseException as reason:  # an assertion of the invariant, or a mistake in it
-            file, line = location_of(reason, self.options.user)
+            file, line = location_of(reason, self.options.own_directories)
             text = f"the invariant at {base_name(file)}:{line} is broken: {text_of(reason)}"
             self.fail(Problem("invariant", text, lane.number, file, line))
         finally:
             self.inside_invariant = False
 
     def name_of_last_lane(self, lane: Lane) -> str:
-        """Return the name of the lane that made the last step."""
+        """Return the name of the lane that made the last step; of `lane` before the first step."""
         return self.lanes[self.steps[-1].lane].name if self.steps else lane.name
 
     def blocked_lanes(self) -> list[BlockedLane]:
@@ -813,15 +842,15 @@ class Run:
             holds = [lock.explorer_label for lock in lane.held_locks]
             found.append(
                 BlockedLane(
-                    lane.number,
-                    step.verb,
-                    name_of_object(step),
-                    step.target,
-                    step.file,
-                    step.line,
-                    holder,
-                    holds,
-                    lane.notified,
+                    lane=lane.number,
+                    verb=step.verb,
+                    name=name_of_object(step),
+                    target=step.target,
+                    file=step.file,
+                    line=step.line,
+                    holder=holder,
+                    holds=holds,
+                    notified=lane.notified,
                 )
             )
         return found
@@ -871,7 +900,7 @@ def name_of_object(step: Step) -> str:
     return step.name
 
 
-def called(frame: FrameType) -> str:
+def function_name(frame: FrameType) -> str:
     """Return the name of the function of a frame; the called one if the frame is that of a step around a call."""
     name = frame.f_code.co_qualname
     return str(frame.f_locals["self"].point.name) if name == "CallWithStep.__call__" else name
@@ -900,33 +929,44 @@ def base_name(file: str) -> str:
     return file.rpartition("/")[2] or "?"
 
 
-def location_of(reason: BaseException, user: tuple[str, ...]) -> tuple[str, int]:
-    """Return the innermost line of a traceback in the student's files, or else the innermost line."""
-    found = ("", 0)
-    last = ("", 0)
+def location_of(reason: BaseException, own_directories: tuple[str, ...]) -> CodeLocation:
+    """Return the innermost line of a traceback in the student's files, or else its innermost line.
+
+    own_directories: as in Options.
+    """
+    found = NOWHERE
+    last = NOWHERE
     trace = reason.__traceback__
     while trace is not None:
-        last = (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
-        if last[0].startswith(user):
+        last = CodeLocation(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        if last.file.startswith(own_directories):
             found = last
         trace = trace.tb_next
-    return found if found[0] else last
+    return found if found.file else last
 
 
-def line_of_program() -> tuple[str, int]:
-    """Return the file and the line that called the explorer: those of the innermost frame outside the explorer."""
+def line_of_program() -> CodeLocation:
+    """Return the line that called the explorer: that of the innermost frame in the student's files.
+
+    Without such a frame: that of the innermost frame outside the explorer, or else NOWHERE.
+    """
     frame: FrameType | None = sys._getframe(1)
     first: FrameType | None = None
     run = active_run()
-    user = run.options.user if run is not None else ()
+    own_directories = run.options.own_directories if run is not None else ()
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(user) and user:
-            return file, frame.f_lineno
+        if file.startswith(own_directories):  # false without any directory
+            return CodeLocation(file, frame.f_lineno)
         if first is None and (not file.startswith(PACKAGE_DIRECTORY) or file.startswith(SAMPLES_DIRECTORY)):
             first = frame
         frame = frame.f_back
-    return (first.f_code.co_filename, first.f_lineno) if first is not None else ("", 0)
+    return CodeLocation(first.f_code.co_filename, first.f_lineno) if first is not None else NOWHERE
+
+
+def life_step(lane: Lane, verb: str) -> Step:
+    """Return a step of kind `life`, by which a lane ends. It belongs to no line of the program."""
+    return Step(lane.number, "life", verb, name="", target=lane, attribute=None, writes=True, file="", line=0)
 
 
 def synchronization_step(

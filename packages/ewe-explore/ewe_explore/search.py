@@ -38,8 +38,20 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ewe_explore.scheduler import Lane, Options, PartKey, Problem, Run, Schedule, Step, base_name
+from ewe_explore.scheduler import (
+    Deviation,
+    Lane,
+    Options,
+    PartKey,
+    Problem,
+    Run,
+    Schedule,
+    Step,
+    base_name,
+    last_decision,
+)
 
 RunProgram = Callable[[Run], None]  # executes the program in a run
 Line = tuple[str, int, str, str]  # a place in the source: file, line, verb, and the text of the access
@@ -143,6 +155,14 @@ class Level:
     dropped: bool = False  # there were more than MAX_UNTRIED_SCHEDULES
 
 
+class SkippedDecision(NamedTuple):
+    """A decision of a run at which the search has tried no deviation. lanes: the other lanes that could run."""
+
+    schedule: Schedule  # of the run
+    decision: int
+    lanes: tuple[int, ...]
+
+
 class Search:
     """Tries schedules one at a time. levels[d]: the schedules with d deviations from the default decisions."""
 
@@ -152,8 +172,7 @@ class Search:
         self.random = random.Random(seed)
         self.levels: list[Level] = [Level(deque([()]))]  # at first only the empty schedule
         self.shared_lines: SharedLines = set()
-        # Line -> the decisions at its steps where no deviation was tried: schedule, number of the decision, lanes
-        self.skipped: dict[Line, list[tuple[Schedule, int, tuple[int, ...]]]] = {}
+        self.skipped: dict[Line, list[SkippedDecision]] = {}  # by the line of the step
         self.skipped_count = 0
         # The fewest deviations of a schedule whose skipped decisions were not kept; None: all were kept
         self.lost_depth: int | None = None
@@ -169,10 +188,11 @@ class Search:
     def attempt(self) -> Run | None:
         """Try one more schedule; return its run, or None if all schedules have been tried.
 
-        The two methods take turns. As long as no access to a shared object is known, only the first one is used.
+        The two methods of the module's docstring take turns: fewest deviations first, and random priorities. As
+        long as no access to a shared object is known, only the first one is used.
         """
         systematic = self.runs % 2 == 0 or not self.shared_lines
-        schedule = self.take() if systematic else None
+        schedule = self.next_schedule() if systematic else None
         if schedule is not None:
             return self.run_level(schedule)
         if not self.shared_lines and self.runs:
@@ -186,10 +206,7 @@ class Search:
         return all(not level.untried and not level.dropped for level in self.levels)
 
     def run_level(self, schedule: Schedule) -> Run:
-        """Try a schedule, and add its extensions by one deviation to the next level.
-
-        A deviation is a decision that is not the default one. Its pair has the number of the decision first.
-        """
+        """Try a schedule, and add its extensions by one deviation to the next level; return the run."""
         run = self.execute(Replay(schedule))
         self.levels[len(schedule)].tried += 1
         # If the program is not deterministic, the lane of a deviation may be unable to run. The run has then
@@ -197,13 +214,12 @@ class Search:
         if run.problem is None and tuple(run.deviations) != schedule:
             self.unseen["what makes two runs of one schedule differ, such as a clock or a file"] = None
         elif run.problem is None:
-            last_decision = schedule[-1][0] if schedule else -1
-            for deviation in self.deviations(run, last_decision):
+            for deviation in self.deviations(run, last_decision(schedule)):
                 self.add(schedule, deviation)
-            self.keep_skipped(run, schedule, last_decision)
+            self.keep_skipped(run, schedule)
         return run
 
-    def add(self, schedule: Schedule, deviation: tuple[int, int]) -> None:
+    def add(self, schedule: Schedule, deviation: Deviation) -> None:
         """Add the extension of a schedule by a deviation to the next level."""
         depth = len(schedule) + 1
         if len(self.levels) == depth:
@@ -214,22 +230,22 @@ class Search:
         else:
             level.untried.append((*schedule, deviation))
 
-    def keep_skipped(self, run: Run, schedule: Schedule, after: int) -> None:
-        """Keep the decisions of a run, after the number `after`, at which deviations() yields nothing.
+    def keep_skipped(self, run: Run, schedule: Schedule) -> None:
+        """Keep the decisions of a run, after the last one of its schedule, at which deviations() yields nothing.
 
         A later run may show that a switch can matter there.
         """
-        for index in range(after + 1, len(run.branches)):
+        for index in range(last_decision(schedule) + 1, len(run.branches)):
             branch = run.branches[index]
             line = line_of(run.steps[branch.step])
-            if branch.current < 0 or line in self.shared_lines:
+            if not branch.default_goes_on or line in self.shared_lines:
                 continue
             if self.skipped_count >= MAX_SKIPPED_DECISIONS:
                 depth = len(schedule)
                 self.lost_depth = depth if self.lost_depth is None else min(depth, self.lost_depth)
                 return
             others = tuple(lane for lane in branch.lanes if lane != branch.default)
-            self.skipped.setdefault(line, []).append((schedule, index, others))
+            self.skipped.setdefault(line, []).append(SkippedDecision(schedule, index, others))
             self.skipped_count += 1
 
     def note_run(self, run: Run) -> int:
@@ -255,11 +271,11 @@ class Search:
 
     def try_skipped(self, line: Line) -> None:
         """Add the deviations at a new line to the schedules that were tried before."""
-        decisions = self.skipped.pop(line, [])
-        self.skipped_count -= len(decisions)
-        for schedule, index, lanes in decisions:
-            for lane in lanes:
-                self.add(schedule, (index, lane))
+        skipped = self.skipped.pop(line, [])
+        self.skipped_count -= len(skipped)
+        for each in skipped:
+            for lane in each.lanes:
+                self.add(each.schedule, Deviation(each.decision, lane))
         if self.lost_depth is not None:  # the line may have skipped decisions that were not kept
             if len(self.levels) == self.lost_depth + 1:
                 self.levels.append(Level())
@@ -287,8 +303,11 @@ class Search:
         self.decision_count = max(self.decision_count, self.note_run(run))
         return run
 
-    def take(self) -> Schedule | None:
-        """Return an untried schedule of the lowest level that has one, chosen at random."""
+    def next_schedule(self) -> Schedule | None:
+        """Remove an untried schedule, chosen at random, from the lowest level that has one; return it.
+
+        None: all were tried.
+        """
         for level in self.levels:
             if level.untried:
                 # Rotate by a small random number: the order stays similar, but differs between seeds.
@@ -299,18 +318,18 @@ class Search:
                 return found
         return None
 
-    def deviations(self, run: Run, after: int) -> Iterator[tuple[int, int]]:
+    def deviations(self, run: Run, after: int) -> Iterator[Deviation]:
         """Yield the possible deviations of a run after a decision, at the lines where a switch can matter.
 
         after: the number of the decision; -1 for all. A lane that cannot go on needs a switch at any step.
         """
         for index in range(after + 1, len(run.branches)):
             branch = run.branches[index]
-            if branch.current >= 0 and line_of(run.steps[branch.step]) not in self.shared_lines:
+            if branch.default_goes_on and line_of(run.steps[branch.step]) not in self.shared_lines:
                 continue
             for lane in branch.lanes:
                 if lane != branch.default:
-                    yield index, lane
+                    yield Deviation(index, lane)
 
     def finished_levels(self) -> int:
         """Return the number of deviations up to which every schedule was tried; -1 if no level is complete."""

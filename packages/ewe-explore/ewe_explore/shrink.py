@@ -21,13 +21,21 @@ Read next: explain.py.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-from ewe_explore.scheduler import Run, Schedule
+from ewe_explore.scheduler import Deviation, Run, Schedule, last_decision
 from ewe_explore.search import MAX_UNTRIED_SCHEDULES, FailingSchedule, Replay, Search, failure_of
 
 MAX_PROOF_RUNS = 1500  # runs for pass 2
 MOVE_RUNS = 400  # runs for pass 3
 MAX_MOVE_DECISIONS = 40  # by how many decisions pass 3 moves a deviation to an earlier place
+
+
+class ScheduleSize(NamedTuple):
+    """The size of a schedule: one with fewer deviations is smaller, and of those one with fewer preemptions."""
+
+    deviations: int
+    preemptions: int
 
 
 class Shrinker:
@@ -36,9 +44,8 @@ class Shrinker:
     def __init__(self, search: Search, found: FailingSchedule) -> None:
         self.search = search
         self.best = found  # the smallest failing schedule so far
-        # Deviations and preemptions of the smallest schedule that fails in another way. Not the failure itself: it
-        # would keep the objects of its run
-        self.smallest_other: tuple[int, int] | None = None
+        # Of the schedules that fail in another way. Not the failure itself: it would keep the objects of its run
+        self.smallest_other: ScheduleSize | None = None
         self.runs = 0
         # The schedules that were run -> whether they fail in the same way
         self.seen: dict[Schedule, bool] = {}
@@ -73,7 +80,7 @@ class Shrinker:
         self.prove()
         self.move()
         self.leave_out()
-        self.best.others = self.smallest_other is not None and self.is_smaller(*self.smallest_other)
+        self.best.others = self.smallest_other is not None and self.is_smaller(self.smallest_other)
         self.best.tried = self.runs
         # A smaller schedule may need a switch at an access that no run has shown
         self.best.complete = self.best.complete and not self.search.unseen
@@ -117,36 +124,34 @@ class Shrinker:
         A schedule that fails in the same way becomes the best one. budget: the number of runs at which this ends,
         from the begin of the shrinking.
         """
-        untried: deque[tuple[Schedule, int]] = deque([((), 0)])
+        untried: deque[tuple[Schedule, ScheduleSize]] = deque([((), ScheduleSize(0, 0))])
         dropped = False  # there were more than MAX_UNTRIED_SCHEDULES
         while untried and self.runs < budget:
-            schedule, preemptions = untried.popleft()
-            if not self.is_smaller(len(schedule), preemptions):
+            schedule, size = untried.popleft()
+            if not self.is_smaller(size):
                 continue
             run = self.run(schedule)
             if self.best.problem.is_same_failure(run.problem):
                 self.keep_better(failure_of(run))
             elif run.problem is not None:
-                other = len(run.deviations), run.preemptions
+                other = ScheduleSize(len(run.deviations), run.preemptions)
                 self.smallest_other = min(other, self.smallest_other or other)
             if run.problem is not None or tuple(run.deviations) != schedule:
                 continue  # its last deviation did not happen, and the schedule without it was tried before
-            last_decision = schedule[-1][0] if schedule else -1
-            for index, lane in self.search.deviations(run, last_decision):
-                next_preemptions = preemptions + (run.branches[index].current >= 0)
-                if not self.is_smaller(len(schedule) + 1, next_preemptions):
+            for deviation in self.search.deviations(run, last_decision(schedule)):
+                is_preemption = run.branches[deviation.decision].default_goes_on
+                next_size = ScheduleSize(size.deviations + 1, size.preemptions + is_preemption)
+                if not self.is_smaller(next_size):
                     continue
                 if len(untried) >= MAX_UNTRIED_SCHEDULES:
                     dropped = True
                     break
-                untried.append(((*schedule, (index, lane)), next_preemptions))
-        return not dropped and not any(
-            self.is_smaller(len(schedule), preemptions) for schedule, preemptions in untried
-        )
+                untried.append(((*schedule, deviation), next_size))
+        return not dropped and not any(self.is_smaller(size) for _, size in untried)
 
-    def is_smaller(self, deviations: int, preemptions: int) -> bool:
-        """Return whether a schedule with these numbers is smaller than the best one."""
-        return (deviations, preemptions) < (len(self.best.schedule), self.best.preemptions)
+    def is_smaller(self, size: ScheduleSize) -> bool:
+        """Return whether a schedule of this size is smaller than the best one."""
+        return size < ScheduleSize(len(self.best.schedule), self.best.preemptions)
 
     def move(self) -> None:
         """Try other decisions for each deviation, as long as this makes the failure better."""
@@ -155,13 +160,14 @@ class Shrinker:
         while improved and self.runs < budget:
             improved = False
             before = self.best
-            for position, (index, lane) in enumerate(before.schedule):
-                earliest = before.schedule[position - 1][0] + 1 if position else 0
-                for earlier in range(max(earliest, index - MAX_MOVE_DECISIONS), index):
+            for position, (decision, lane) in enumerate(before.schedule):
+                # A deviation stays behind the one before it
+                earliest = last_decision(before.schedule[:position]) + 1
+                for earlier in range(max(earliest, decision - MAX_MOVE_DECISIONS), decision):
                     if self.runs >= budget:
                         break
-                    moved = (*before.schedule[:position], (earlier, lane), *before.schedule[position + 1 :])
-                    self.fails(moved)
+                    moved = Deviation(earlier, lane)
+                    self.fails((*before.schedule[:position], moved, *before.schedule[position + 1 :]))
             if self.best.key() < before.key():
                 # A moved schedule has as many deviations: prove() still holds
                 self.best.complete = before.complete

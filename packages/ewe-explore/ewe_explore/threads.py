@@ -220,16 +220,17 @@ def main_thread() -> Any:
 
 
 def enumerate_threads() -> list[Any]:
-    """Return the threads that have not ended."""
+    """Return the threads that have not ended. One of start_new_thread() has no Thread, and is left out."""
     run = active_run()
     if run is None:
         return []
     run.note_unseen("the ends of threads that threading.enumerate() leaves out", *line_of_program())
-    return [lane.thread or main_thread() for lane in run.lanes if not lane.has_ended]
+    main_thread()  # so that lane 0 has its Thread
+    return [lane.thread for lane in run.lanes if lane.thread is not None and not lane.has_ended]
 
 
 def get_ident() -> int:
-    """Return the identifier of the current thread, which is the same in every run."""
+    """Return the identifier of the current thread: the number of its lane, from 1. Each run has the same ones."""
     run = active_run()
     return run.current.number + 1 if run is not None else threading.get_ident()
 

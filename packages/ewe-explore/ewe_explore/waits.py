@@ -8,8 +8,8 @@ When no thread can go on, each thread has ended or waits. For each thread that w
 Both come from the run at its failure. After the failure the scheduler ends every thread, so Lane.has_ended says
 nothing about the end of a thread before the failure. The step "ends" of a thread does.
 
-    waits ── a circle? ──▶ circle(): each thread holds what the next one needs, or joins it
-      └────── else ──────▶ reason_of_one(): one sentence for each waiting thread, by the kind of the object
+    waits ── a circle? ──▶ find_circle(): each thread holds what the next one needs, or joins it
+      └────── else ──────▶ reason_of_one():   one sentence for each waiting thread, by the kind of the object
 
 Read next: notifies.py, which explains waits on conditions and for events.
 """
@@ -31,12 +31,12 @@ MAX_NAMES = 3  # the most threads that one sentence names
 
 def reasons_of_deadlock(run: Run, waits: list[BlockedLane]) -> list[str]:
     """Return why the lanes of a deadlock wait without end: a circle, or a sentence for each lane."""
-    lanes, found = circle(run, waits)
-    others = [wait for wait in waits if wait.lane not in lanes and awaited(wait) is None]
-    if len(lanes) > 1:
-        return found
-    if lanes:  # a lane waits for its own lock: another lane may have to release it
-        return found + shared_reasons(run, others)
+    circle = find_circle(waits)
+    if len(circle) > 1:
+        return circle_in_words(run, circle)
+    if circle:  # a lane waits for its own lock: another lane may have to release it
+        others = [wait for wait in waits if wait is not circle[0] and awaited(wait) is None]
+        return circle_in_words(run, circle) + shared_reasons(run, others)
     # A daemon may wait without end, unless the end of the program depends on it
     needed = {awaited(wait) for wait in waits}
     reported = [wait for wait in waits if not run.lanes[wait.lane].daemon or wait.lane in needed] or waits
@@ -73,23 +73,26 @@ def is_join(wait: BlockedLane) -> bool:
     return hasattr(wait.target, "explored_lane")
 
 
-def circle(run: Run, waits: list[BlockedLane]) -> tuple[list[int], list[str]]:
-    """Find a circle of lanes, in which each lane waits for the next one. Return its lanes and its description.
+def find_circle(waits: list[BlockedLane]) -> list[BlockedLane]:
+    """Find a circle of waits (a circular wait), in which each lane waits for the next one; [] without a circle.
 
-    Return two empty lists without a circle. From each waiting lane a path goes to the lane that it waits for, then
-    to the lane that this one waits for, and so on. If the path comes back to one of its lanes, the part from this
-    lane on is the circle. If it ends, the next lane is tried.
+    From each waiting lane a path goes to the lane that it waits for, then to the lane that this one waits for, and
+    so on. If the path comes back to one of its lanes, the part from this lane on is the circle. If it ends, the
+    next lane is tried.
     """
     waiting = {wait.lane: wait for wait in waits}
     for first in waiting:
         path = [first]
         while (wait := waiting.get(path[-1])) is not None and (following := awaited(wait)) is not None:
             if following in path:
-                round_trip = path[path.index(following) :]
-                steps = [step_of_circle(run, waiting[lane]) for lane in round_trip]
-                return round_trip, [*steps, advice_for_circle([waiting[lane] for lane in round_trip])]
+                return [waiting[lane] for lane in path[path.index(following) :]]
             path.append(following)
-    return [], []
+    return []
+
+
+def circle_in_words(run: Run, circle: list[BlockedLane]) -> list[str]:
+    """Return a sentence for each lane of a circle, and one that says how to avoid it."""
+    return [*(step_of_circle(run, wait) for wait in circle), advice_for_circle(circle)]
 
 
 def step_of_circle(run: Run, wait: BlockedLane) -> str:
@@ -99,7 +102,8 @@ def step_of_circle(run: Run, wait: BlockedLane) -> str:
     if is_join(wait):
         return f"{name} {held}waits for the end of {wait.name}{at_line(wait.line)}."
     lock = f"the lock of {wait.name}" if isinstance(wait.target, Condition) else wait.name
-    holder = "it holds itself" if wait.holder == wait.lane else f"{run.lanes[wait.holder or 0].name} holds"
+    assert wait.holder is not None  # a lane of a circle waits for another lane: awaited()
+    holder = "it holds itself" if wait.holder == wait.lane else f"{run.lanes[wait.holder].name} holds"
     return f"{name} {held}waits for {lock}{at_line(wait.line)}, which {holder}."
 
 
@@ -144,7 +148,7 @@ def has_ended(run: Run, lane: int) -> bool:
     return any(step.lane == lane and step.kind == "life" and step.verb == "ends" for step in run.steps)
 
 
-def state(run: Run, lane: int, ended: str = "has ended") -> str:
+def state_in_words(run: Run, lane: int, ended: str = "has ended") -> str:
     """Return the state of a lane at the failure, as a predicate. ended: the predicate of a lane that has ended."""
     if has_ended(run, lane):
         return ended
@@ -157,7 +161,7 @@ def state(run: Run, lane: int, ended: str = "has ended") -> str:
 def others_of(run: Run, wait: BlockedLane) -> str:
     """Describe the states of the other threads that the program has started; "" if there are none."""
     others = [lane.number for lane in run.lanes[1:] if lane.number != wait.lane]
-    texts = [f"{run.lanes[lane].name} {state(run, lane)}" for lane in others[:MAX_NAMES]]
+    texts = [f"{run.lanes[lane].name} {state_in_words(run, lane)}" for lane in others[:MAX_NAMES]]
     return f"{'; '.join(texts)}." if texts and len(others) <= MAX_NAMES else ""
 
 
@@ -191,7 +195,7 @@ def wait_clause(run: Run, wait: BlockedLane) -> str:
     return f"{run.lanes[wait.lane].name} {wait.verb} {wait.name}{at_line(wait.line)}"
 
 
-def who(run: Run, step: Step, wait: BlockedLane) -> str:
+def name_or_it(run: Run, step: Step, wait: BlockedLane) -> str:
     """Return the name of the lane of a step; "it" for the lane that waits."""
     return "it" if step.lane == wait.lane else run.lanes[step.lane].name
 
@@ -222,8 +226,8 @@ def kept_lock(run: Run, wait: BlockedLane, holder: int) -> str:
     if has_ended(run, holder):
         return f"{text}has ended without a release. Release it on every path, as `with` does."
     return (
-        f"{text}holds it while it {state(run, holder)}. A thread that waits for other threads must hold no lock "
-        "that they need."
+        f"{text}holds it while it {state_in_words(run, holder)}. A thread that waits for other threads must hold "
+        "no lock that they need."
     )
 
 
@@ -236,8 +240,10 @@ def empty_semaphore(run: Run, wait: BlockedLane) -> str:
     if last is not None and any(len(each) > len(taken.get(lane, [])) for lane, each in released.items()):
         # A signal: one lane releases it, and another one acquires it
         user = latest(taken)
-        used = f", and {who(run, user, wait)} acquired it{at_line(user.line)}" if user is not None else ""
-        text += f" {capital(who(run, last, wait))} released it last{at_line(last.line)}{used}."
+        used = (
+            f", and {name_or_it(run, user, wait)} acquired it{at_line(user.line)}" if user is not None else ""
+        )
+        text += f" {capital(name_or_it(run, last, wait))} released it last{at_line(last.line)}{used}."
         return f"{text} Each acquire needs a release."
     holders = [lane for lane, each in taken.items() if len(each) > len(released.get(lane, []))]
     for lane in holders[:MAX_NAMES]:
@@ -245,7 +251,7 @@ def empty_semaphore(run: Run, wait: BlockedLane) -> str:
         if lane == wait.lane:
             text += f" It has acquired it before{line}, without a release."
             continue
-        does = state(run, lane, ended="has ended without a release")
+        does = state_in_words(run, lane, ended="has ended without a release")
         text += f" {run.lanes[lane].name} acquired it{line}, and {does}."
     return text if holders else f"{text} Its counter is 0 from the start."
 
@@ -268,7 +274,7 @@ def unserved_queue(run: Run, wait: BlockedLane) -> str:
     text = f"{wait_clause(run, wait)}, and no other thread puts an item into it any more. "
     text += last_use(run, last_put, wait, "put an item into it")
     if last_get is not None:
-        text += f" {capital(who(run, last_get, wait))} got the last one{at_line(last_get.line)}."
+        text += f" {capital(name_or_it(run, last_get, wait))} got the last one{at_line(last_get.line)}."
     if len({*gets, wait.lane}) > 1:
         text += (
             " Each thread that gets needs an item: to end several threads, put an end mark for each of them."
@@ -280,7 +286,9 @@ def last_use(run: Run, step: Step, wait: BlockedLane, verb: str) -> str:
     """Return a sentence about the last use of an object, and the state of its lane. verb: of the use."""
     if step.lane == wait.lane:
         return f"It {verb} itself{at_line(step.line)}, the last time."
-    return f"{run.lanes[step.lane].name} {verb} last{at_line(step.line)}, and {state(run, step.lane)}."
+    return (
+        f"{run.lanes[step.lane].name} {verb} last{at_line(step.line)}, and {state_in_words(run, step.lane)}."
+    )
 
 
 def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> str:
@@ -296,7 +304,7 @@ def undone_items(run: Run, wait: BlockedLane, gets: dict[int, list[Step]]) -> st
     for lane in guilty[:MAX_NAMES]:
         ended = "has ended without task_done()"
         name = "It" if lane == wait.lane else run.lanes[lane].name
-        does = "waits without task_done()" if lane == wait.lane else state(run, lane, ended)
+        does = "waits without task_done()" if lane == wait.lane else state_in_words(run, lane, ended)
         text += f" {name} got an item{at_line(gets[lane][-1].line)}, and {does}."
     last = latest(gets)
     if not guilty and last is not None:
@@ -319,7 +327,7 @@ def few_at_barrier(run: Run, wait: BlockedLane) -> str:
     away = [lane.number for lane in run.lanes[1:] if lane.number not in here]
     have = "has" if came == 1 else "have"
     text = f"{wait_clause(run, wait)}, which needs {barrier.parties} threads: only {came} {have} come."
-    states = [f"{run.lanes[lane].name} {state(run, lane)}" for lane in away[:MAX_NAMES]]
+    states = [f"{run.lanes[lane].name} {state_in_words(run, lane)}" for lane in away[:MAX_NAMES]]
     return f"{text} {'; '.join(states)}." if states else text
 
 
@@ -407,7 +415,7 @@ def reasons_of_loop(run: Run, waits: list[BlockedLane]) -> list[str]:
 def unchanged_test(run: Run, lane: int, test: Step, looping: set[int]) -> str:
     """Describe the test that a loop repeats, and the lanes that do not change its result."""
     others: Iterable[int] = (each.number for each in run.lanes[1:] if each.number not in {lane, *looping})
-    states = [f"{run.lanes[other].name} {state(run, other)}" for other in others]
+    states = [f"{run.lanes[other].name} {state_in_words(run, other)}" for other in others]
     tests = f"{run.lanes[lane].name} tests {name_of_object(test)}{at_line(test.line)} in its loop"
     text = f"{tests}, and no thread changes it"
     if not states or len(states) > MAX_NAMES:

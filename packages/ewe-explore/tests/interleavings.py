@@ -32,7 +32,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ewe_explore.program import ExploredProgram
-from ewe_explore.scheduler import Run, Schedule
+from ewe_explore.scheduler import Deviation, Run, Schedule, last_decision
 from ewe_explore.search import Replay, Search
 
 # Instructions that use only local variables and constants, by the begin of their names
@@ -78,6 +78,13 @@ SYNC_STATEMENTS = (
     "time.sleep(1)", "R = time.monotonic()", "R = barrier.wait(1)", "R = barrier.n_waiting", "barrier.abort()",
     "box.n += C", "R = box.n", "t.append(C)", "R = len(t)", "R = threads[-1].is_alive()",
     "R = threads[0].is_alive()", "if not event.is_set(): box.m = C", "R = box.m", "if box.n: q.put(C, timeout=1)",
+    "right.send(b'C')", "R = left.recv(1)", "R = left.recv(1, socket.MSG_DONTWAIT)", "right.close()",
+    "left.close()", "left.shutdown(socket.SHUT_RD)", "right.shutdown(socket.SHUT_WR)",
+    "R = len(select.select([left], [], [], 0)[0])", "R = len(select.select([left], [], [], 1)[0])",
+    "poll.register(left, 1)", "poll.modify(left, 5)", "poll.unregister(left)", "R = len(poll.poll(0))",
+    "R = len(poll.poll(1))", "poll.close()", "selector.register(left, 1)", "selector.unregister(left)",
+    "R = len(selector.select(0))", "server.listen()", "R = client.connect_ex(server.getsockname())",
+    "server.close()", "server.accept()[0].send(b'C')", "R = client.recv(1)",
 )  # fmt: skip
 # Objects of a program, each with the words that use it, its source, and an expression for its state
 OBJECTS = (
@@ -98,6 +105,14 @@ OBJECTS = (
     ("lock rlock q event cond sem barrier time", "import queue, threading, time\nlock, rlock = threading.Lock(), "
      "threading.RLock()\nq, event = queue.Queue(1), threading.Event()\ncond, sem = threading.Condition(), "
      "threading.Semaphore(1)\nbarrier = threading.Barrier(2)\n", "list(q.queue), event.flag, sem._value"),
+)  # fmt: skip
+# The same for SYNC_STATEMENTS with sockets
+SOCKETS = (
+    ("left right poll selector", "import select, selectors, socket\nleft, right = socket.socketpair()\n"
+     "left.settimeout(1)\npoll, selector = select.epoll(), selectors.DefaultSelector()\n",
+     "bytes(left.incoming.data), left.fileno() < 0, right.fileno() < 0, len(poll.watched)"),
+    ("server client", "import socket\nserver, client = socket.socket(), socket.socket()\n"
+     "server.bind(('127.0.0.1', 0)); server.settimeout(1); client.settimeout(1)\n", "server.fileno() < 0"),
 )  # fmt: skip
 CAUGHT = """
 def caught(function):
@@ -154,7 +169,20 @@ def random_program(source: random.Random) -> str:
 def random_sync_program(source: random.Random) -> str:
     """Return the source of a program with one or two statements of SYNC_STATEMENTS in each thread."""
     words = source.choice(
-        ("box lock rlock", "q", "event box", "cond box", "sem", "barrier", "t lock", "threads box")
+        (
+            "box lock rlock",
+            "q",
+            "event box",
+            "cond box",
+            "sem",
+            "barrier",
+            "t lock",
+            "threads box",
+            "left right",
+            "left right poll",
+            "left right selector",
+            "server client",
+        )
     )
     near = [each for each in SYNC_STATEMENTS if uses(each, words)]
     few = [*source.sample(near, min(3, len(near))), source.choice(SYNC_STATEMENTS)]
@@ -169,7 +197,8 @@ def uses(statement: str, words: str) -> bool:
 
 def program_of(one: list[str], two: list[str], numbers: Iterator[int]) -> str:
     """Return the source of a program with the statements of its two threads, and the objects that they use."""
-    used = [OBJECTS[0], *(each for each in OBJECTS[1:] if any(uses(line, each[0]) for line in [*one, *two]))]
+    others = (*OBJECTS[1:], *SOCKETS)
+    used = [OBJECTS[0], *(each for each in others if any(uses(line, each[0]) for line in [*one, *two]))]
     state = f"def state(): return repr(({', '.join(expression for _, _, expression in used)},))\n"
     setup = "".join(text for _, text, _ in used) + state + CAUGHT
     return f"{setup}{function_text('one', one, numbers)}{function_text('two', two, numbers)}"
@@ -334,7 +363,7 @@ def explored_outcomes(path: Path, text: str, most_runs: int) -> tuple[set[str], 
     program = program_at(path, text)
     search = Search(program.start, program.options, seed=1)
     found: set[str] = set()
-    while search.runs < most_runs and (schedule := search.take()) is not None:
+    while search.runs < most_runs and (schedule := search.next_schedule()) is not None:
         found.add(outcome_of(search.run_level(schedule)))
     return found, search
 
@@ -357,13 +386,15 @@ def unreduced_outcomes(path: Path, text: str, limit: int) -> tuple[set[str], int
         program.start(run)
         found.add(outcome_of(run))
         count += 1
-        for index in range(schedule[-1][0] + 1 if schedule else 0, len(run.branches)):
+        for index in range(last_decision(schedule) + 1, len(run.branches)):
             branch = run.branches[index]
             step = run.steps[branch.step]
             is_seen = step.line <= last_line or step.kind == "life" or step.verb == "is about to start"
-            if branch.current >= 0 and not is_seen:
+            if branch.default_goes_on and not is_seen:
                 continue
-            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+            waiting += [
+                (*schedule, Deviation(index, lane)) for lane in branch.lanes if lane != branch.default
+            ]
         if count + len(waiting) > limit:
             raise TooMany
     return found, count

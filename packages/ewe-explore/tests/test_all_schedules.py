@@ -13,7 +13,7 @@ from ewe_explore.harness import Model
 from ewe_explore.page import capital
 from ewe_explore.program import ExploredProgram, scenarios
 from ewe_explore.report import Exploration, explore
-from ewe_explore.scheduler import SAMPLES_DIRECTORY, Run, Schedule
+from ewe_explore.scheduler import SAMPLES_DIRECTORY, Run, Schedule, last_decision
 from ewe_explore.search import Search
 
 IMPORTS = """
@@ -161,6 +161,47 @@ MOMENTS = {
         "def look():\n    first = one.fileno()\n    assert first == one.fileno()\n"
         "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
     ),
+    "a selector that another thread changes": (
+        "import selectors, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    selector = selectors.DefaultSelector()\n"
+        "    threading.Thread(target=selector.register, args=(one, selectors.EVENT_READ)).start()\n"
+        "    try: selector.modify(one, selectors.EVENT_WRITE)\n    except KeyError: return\n    assert False\n"
+    ),
+    "a connect before the listen": (
+        "import socket\ndef scenario():\n    server = socket.socket()\n    server.bind(('127.0.0.1', 0))\n"
+        "    connect = threading.Thread(target=socket.create_connection, args=(server.getsockname(),))\n"
+        "    connect.start()\n    server.listen()\n"
+    ),
+    "the bytes of the other end": (
+        "import socket\none, other = socket.socketpair()\none.setblocking(False)\n"
+        "def scenario():\n    threading.Thread(target=other.send, args=(b'x',)).start()\n"
+        "    try: one.recv(1)\n    except BlockingIOError: return\n    assert False\n"
+    ),
+    "bytes before a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    threading.Thread(target=other.send, args=(b'x',)).start()\n"
+        "    assert not select.select([one], [], [], 0)[0]\n"
+    ),
+    "a close before a poll()": (
+        "import select\ndef scenario():\n    poll = select.epoll()\n"
+        "    threading.Thread(target=poll.close).start()\n    poll.poll(0)\n"
+    ),
+    "a close after a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def look():\n    try: select.select([one], [], [], 0)\n    except ValueError: return\n    assert False\n"
+        "def scenario():\n    threading.Thread(target=look).start()\n    one.close()\n"
+    ),
+    "a close before a select()": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    threading.Thread(target=one.close).start()\n"
+        "    select.select([one], [], [], 0)\n"
+    ),
+    "a descriptor that another thread registers": (
+        "import select, socket\none, other = socket.socketpair()\n"
+        "def scenario():\n    poll = select.epoll()\n"
+        "    threading.Thread(target=poll.register, args=(one,)).start()\n"
+        "    try: poll.modify(one, select.EPOLLIN)\n    except FileNotFoundError: return\n    assert False\n"
+    ),
     "a daemon": "def scenario(): threading.Thread(target=lambda: 1 / 0, daemon=True).start()\n",
     "a daemon that waits": (
         "items = queue.Queue()\ndef work():\n    items.get()\n    1 / 0\n"
@@ -212,14 +253,14 @@ def test_an_object_that_is_shared_late_is_explored_from_the_begin(tmp_path: Path
     program = ExploredProgram(path, "scenario")
     search = Search(program.start, program.options, seed=1)
     tried: dict[Schedule, Run] = {}
-    while (schedule := search.take()) is not None:
+    while (schedule := search.next_schedule()) is not None:
         assert schedule not in tried
         tried[schedule] = search.run_level(schedule)
     problems = [run.problem.headline for run in tried.values() if run.problem is not None]
     assert search.exhausted() and any("seen != 5" in each for each in problems)
     for schedule, run in tried.items():
         if run.problem is None:  # each deviation at a line that any run has shown was tried
-            after = schedule[-1][0] if schedule else -1
+            after = last_decision(schedule)
             assert {(*schedule, each) for each in search.deviations(run, after)} <= tried.keys()
 
 
@@ -244,6 +285,11 @@ UNSEEN = {
     "a function of the library": ("copy.copy(box); box.n = 2", "the steps within copy.copy()"),
     "a method that is replaced": ("box.get = lambda: 1; box.get()", "the use of box.get by other threads"),
     "a release of another thread": ("lock.release(); lock.acquire()", "the moment of the release of lock"),
+    "the lock of a condition": (
+        "try: changed.notify()\n    except RuntimeError: pass\n    with changed: pass",
+        "whether changed 1 is locked here",
+    ),
+    "a port": ("import socket; socket.socket().bind(('127.0.0.1', 7000))", "whether port 7000 is free here"),
     "join": ("if threading.current_thread() is not last: last.join()", "a call of join() before the start"),
     "the name of except": ("try: 1 / 0\n    except ZeroDivisionError as number: pass", "the accesses to number"),
 }  # fmt: skip
@@ -261,6 +307,7 @@ def cached(): return box.n
 box, lazy, items, number, waiting, lock, equal = Box(), Lazy(), [0], 0, queue.Queue(), threading.Lock(), Equal()
 box.n = 0
 names = vars(box)
+changed = threading.Condition(threading.Lock())
 lock.acquire()
 def work():
     global number

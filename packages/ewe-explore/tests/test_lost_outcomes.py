@@ -75,6 +75,10 @@ SYNC_PAIRS = [
     (["q.put(C, timeout=1)"], ["R = q.qsize()"]),
     (["event.set()"], ["R = event.is_set()"]),
     (["R = sem.acquire(False)"], ["R = sem.acquire(False)"]),
+    (["right.send(b'C')"], ["R = left.recv(1, socket.MSG_DONTWAIT)"]),
+    (["right.close()"], ["R = len(select.select([left], [], [], 0)[0])"]),
+    (["poll.register(left, 1)"], ["poll.modify(left, 5)"]),
+    (["server.listen()"], ["R = client.connect_ex(server.getsockname())"]),
     (["with cond: box.n = C; cond.notify()"], ["with cond: R = box.n or cond.wait(2)"]),
 ]
 

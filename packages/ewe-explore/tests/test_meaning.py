@@ -134,6 +134,12 @@ SAME = {
         car.join()
         yield car.lane, car.label, car.created_at, car.step, car.wait, car.look
         """,
+    "thread without an object": """
+        done = threading.Event()
+        _thread.start_new_thread(done.wait, ())
+        yield threading.active_count(), len(threading.enumerate())
+        done.set()
+        """,
     "timer": """
         out = []
         timer = threading.Timer(0.01, out.append, ["late"])
@@ -179,6 +185,7 @@ SAME = {
         yield caught(other.recv, 1)
         other.settimeout(0.01)
         yield caught(other.recv, 1)
+        yield other.recv(0), caught(other.recv, -1), caught(other.recv_into, bytearray(2), 3)
         one.shutdown(socket.SHUT_WR)
         yield other.recv(9), other.recv(9)
         file = one.makefile("rb")
@@ -201,6 +208,29 @@ SAME = {
     "socket that does not listen": """
         with socket.socket() as server:
             yield caught(server.accept)
+        """,
+    "socket that is closed": """
+        one, other = socket.socketpair()
+        one.close()
+        yield error_of(one.shutdown, socket.SHUT_RDWR), error_of(one.listen)
+        other.close()
+        """,
+    "socket that is connected": """
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            with socket.create_connection(server.getsockname()) as connection:
+                yield connection.connect_ex(server.getsockname())
+        """,
+    "two sockets of one port": """
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0))
+            other.bind(one.getsockname())
+            yield one.listen(), error_of(other.listen), error_of(one.bind, ("127.0.0.1", 0))
+            one.close()
+            yield other.listen()
+        with socket.socket() as one, socket.socket() as other:
+            yield one.listen(), other.listen(), one.getsockname() != other.getsockname()
         """,
     "server": """
         server = socket.create_server(("127.0.0.1", 0))
@@ -247,7 +277,11 @@ SAME = {
             other.send(b"x")
             yield [(key.data, events) for key, events in selector.select(1)]
         yield [len(each) for each in select.select([one], [one], [], 1)]
+        yield caught(select.select, [one], [], [], -1)
         yield caught(select.poll().unregister, one), caught(select.epoll().unregister, one)
+        closed = select.epoll()
+        closed.close(), closed.close()
+        yield [caught(each, one) for each in (closed.register, closed.unregister)], caught(closed.poll, 0)
         one.close(), other.close()
         """,
     "executor": """
@@ -258,7 +292,7 @@ SAME = {
         """,
 }
 HEAD = """
-import queue, select, selectors, socket, threading, time
+import _thread, queue, select, selectors, socket, threading, time
 from concurrent.futures import ThreadPoolExecutor
 
 def caught(function, *args):
@@ -266,6 +300,12 @@ def caught(function, *args):
         return function(*args)
     except (Exception, TimeoutError) as reason:
         return type(reason).__name__
+
+def error_of(function, *args):
+    try:
+        return function(*args)
+    except OSError as reason:
+        return reason.errno
 
 def in_thread(function):
     found = []

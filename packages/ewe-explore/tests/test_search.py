@@ -20,7 +20,15 @@ from ewe_explore.points import MODULE_NAMES, SOURCE_POINTS
 from ewe_explore.primitives import Condition
 from ewe_explore.program import ExploredProgram
 from ewe_explore.report import read_schedule, replay, schedule_text, smallest
-from ewe_explore.scheduler import SAMPLES_DIRECTORY, Options, ProgramError, Run
+from ewe_explore.scheduler import (
+    SAMPLES_DIRECTORY,
+    Deviation,
+    Options,
+    ProgramError,
+    Run,
+    Schedule,
+    last_decision,
+)
 from ewe_explore.search import FailingSchedule, Replay, Search, failure_of
 from ewe_explore.shrink import Shrinker
 from ewe_explore.timeline import timeline
@@ -90,7 +98,7 @@ def test_no_smaller_schedule_fails(name: str) -> None:
     explored = ExploredProgram(Path(SAMPLES_DIRECTORY, f"{name}.py"), "scenario")
     result = explore(explored, seed=9, runs=400)
     assert result.failure is not None and result.failure.complete
-    waiting: list[tuple[tuple[int, int], ...]] = [()]
+    waiting: list[Schedule] = [()]
     tried = 0
     while waiting:
         schedule = waiting.pop()
@@ -100,10 +108,11 @@ def test_no_smaller_schedule_fails(name: str) -> None:
         explored.start(run)
         tried += 1
         assert run.problem is None, schedule
-        last = schedule[-1][0] if schedule else -1
-        for index in range(last + 1, len(run.branches)):
+        for index in range(last_decision(schedule) + 1, len(run.branches)):
             branch = run.branches[index]
-            waiting += [(*schedule, (index, lane)) for lane in branch.lanes if lane != branch.default]
+            waiting += [
+                (*schedule, Deviation(index, lane)) for lane in branch.lanes if lane != branch.default
+            ]
     assert tried >= 1
     for location in range(len(result.failure.schedule)):
         shorter = result.failure.schedule[:location] + result.failure.schedule[location + 1 :]
@@ -344,7 +353,7 @@ def test_early_timeouts_are_an_option(tmp_path: Path) -> None:
     path = tmp_path / "early.py"
     assert explore(program(path, text), runs=50).failure is None
     result = explore(program(path, text, Options(early_timeouts=True)), runs=50)
-    assert result.failure is not None and result.failure.problem.type == "Empty"
+    assert result.failure is not None and result.failure.problem.exception == "Empty"
 
 
 def test_check_gets_the_result_after_the_last_thread(tmp_path: Path) -> None:
@@ -397,7 +406,7 @@ def test_a_condition_outside_of_an_exploration_waits_for_nothing() -> None:
 
 
 def test_schedules_are_written_and_read() -> None:
-    for schedule in ((), ((17, 2),), ((3, 1), (31, 0))):
+    for schedule in ((), (Deviation(17, 2),), (Deviation(3, 1), Deviation(31, 0))):
         assert read_schedule(schedule_text(schedule)) == schedule
     for wrong in ("3", "3:", "a:1", "3:1;4:1", "-3:1", "٣:1"):
         with pytest.raises(ValueError, match="is not a part of a schedule"):
@@ -830,6 +839,15 @@ def test_the_command_that_does_it_again_has_the_name_of_any_file(
     assert command is not None
     _, *arguments = shlex.split(command[1])
     assert arguments[0] == str(file) and main(arguments) == 1
+
+
+def test_a_text_that_has_no_bytes_in_utf_8_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, page = tmp_path / "surrogate.py", tmp_path / "surrogate.html"
+    file.write_text("def scenario(): raise ValueError(chr(0xD800))\n")
+    assert main([str(file), "--runs", "1", "--html", str(page)]) == 1
+    assert "ValueError: \\ud800" in capsys.readouterr().out and "\\ud800" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.events import NOBODY, TraceEvent, process_in_name, process_of
+from ewe_watch.events import ABSENT, TraceEvent, process_in_name, process_of
 
+NO_REQUEST = -1  # in place of the index of a request
 ENGINE, DATABASE = "engine", "database"
 KINDS = (ENGINE, DATABASE)
 QUEUED, RUNS, LEFT = "queued", "runs", "left"  # the states of a request; left: its client has left
 MOST_ROWS = 24  # of one kind in the picture; with more lanes, those that live one after the other share a row
 MOST_OPEN = 6000  # requests that have not ended, of a story that never ends
-OK = ("ok", "left")  # outcomes that are no failure
 UNKNOWN_OUTCOME = "ok"  # of a request whose end the trace has lost: it may not be shown as a failure
 
 
@@ -56,8 +56,8 @@ class BehindLane:
 class BehindRequest:
     """A request of X-Switch or of the daemon. text: the script, or the statement without its values.
 
-    server: the connection of ewe that waits for it, or "". request: the index of its request, or -1. worker: the
-    worker of ewe that asks, or "". outcome: "" until it has ended.
+    server: the connection of ewe that waits for it, or "". request: the index of its request in
+    TraceStory.requests, or NO_REQUEST. worker: the worker of ewe that asks, or "". outcome: "" until it has ended.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class BehindRequest:
     text: str
     began: float
     server: str = ""
-    request: int = -1
+    request: int = NO_REQUEST
     worker: str = ""
     lane: BehindLane | None = None
     took: float | None = None  # when a lane took it
@@ -99,11 +99,12 @@ class BehindStep(NamedTuple):
 class BehindStory:
     """The story so far. Each method x_NAME or db_NAME handles the event x-NAME or db-NAME (EVENTS).
 
+    In their docstrings, "Text" lists the words of TraceEvent.text, as ewe.trace does.
     request_of: returns the index of the request that a connection of the server has now. worker_of: returns the
     worker that has begun this request, or "".
     """
 
-    request_of: Callable[[str], int] = lambda connection: -1
+    request_of: Callable[[str], int] = lambda connection: NO_REQUEST
     worker_of: Callable[[int], str] = lambda request: ""
     lanes: list[BehindLane] = field(default_factory=list)
     requests: list[BehindRequest] = field(default_factory=list)
@@ -126,6 +127,7 @@ class BehindStory:
     # X-Switch
 
     def x_begins(self, event: TraceEvent) -> None:
+        """Note the process of an X-Switch that begins."""
         self.processes.add(process_of(event.worker))
 
     def x_stops(self, event: TraceEvent) -> None:
@@ -136,30 +138,38 @@ class BehindStory:
                 self.end_lane(key, event.seconds, "X-Switch stops")
 
     def x_engine(self, event: TraceEvent) -> None:
+        """Add the lane of a new engine. Text: the engine (PID.NUMBER), its user, its language."""
         engine, user, language = split_words(event.text, 3)
         self.add_lane(engine, BehindLane(ENGINE, engine, f"{user}: {language}", "", user, event.seconds))
 
     def x_process(self, event: TraceEvent) -> None:
+        """Note the process of an engine, which has started. Text: the engine, its PID."""
         engine, process = split_words(event.text, 2)
         if (lane := self.open_lanes.get(engine)) is not None:
             lane.process, lane.detail = process, f"process {process}"
 
     def x_ended(self, event: TraceEvent) -> None:
+        """End the lane of an engine. Text: the engine, and why it ended."""
         engine, _, why = event.text.partition(" ")
         self.end_lane(engine, event.seconds, why)
 
     def x_request(self, event: TraceEvent) -> None:
+        """Add a request. Text: the connection of ewe that waits for it (or "-"), user, language, script."""
         server, user, language, script = split_words(event.text, 4)
         self.add_request(
             event, BehindRequest(ENGINE, event.connection, user, language, script, event.seconds), server
         )
 
     def x_queued(self, event: TraceEvent) -> None:
+        """Put a request into X-Switch's queue; also one whose engine has crashed."""
         if (request := self.open_requests.get(event.connection)) is not None:
             self.enter_state(request, QUEUED, event.seconds)
 
     def x_runs(self, event: TraceEvent) -> None:
-        """Give a request to the lane of its engine, or to a further lane if a shared engine is busy."""
+        """Give a request to the lane of its engine, or to a further lane if a shared engine is busy.
+
+        Text: the engine.
+        """
         if (request := self.open_requests.get(event.connection)) is None:
             return
         if (lane := self.open_lanes.get(event.text)) is None:  # the trace begins later than the engine
@@ -172,10 +182,12 @@ class BehindStory:
         self.give_to_lane(request, lane, event.seconds)
 
     def x_left(self, event: TraceEvent) -> None:
+        """Note that the client of a request has left, while an engine runs the script."""
         if (request := self.open_requests.get(event.connection)) is not None and request.lane is not None:
             self.enter_state(request, LEFT, event.seconds)
 
     def x_answered(self, event: TraceEvent) -> None:
+        """End a request. Text: the outcome."""
         self.end_request(event.connection, event.seconds, event.text)
 
     def lane_of_busy_engine(self, lane: BehindLane, seconds: float) -> BehindLane:
@@ -195,6 +207,7 @@ class BehindStory:
         """Add the lane of a new connection, or complete the one that db_runs() or db_closed() has added.
 
         A worker opens its connection for the statement that it runs already, so db-runs comes before db-opened.
+        Text: the database, the driver.
         """
         database, driver = split_words(event.text, 2)
         lane = self.open_lanes.get(event.worker)
@@ -221,13 +234,17 @@ class BehindStory:
             busy.lane, fresh.busy = fresh, busy
 
     def db_request(self, event: TraceEvent) -> None:
+        """Add a request, and put it into the daemon's queue. Text: as of x_request(): account, database."""
         server, account, database = split_words(event.text, 3)
         request = BehindRequest(DATABASE, event.connection, account, database, "", event.seconds)
         self.add_request(event, request, server)
         self.enter_state(request, QUEUED, event.seconds)
 
     def db_runs(self, event: TraceEvent) -> None:
-        """Give a request to the lane of its worker. A worker without a connection yet gets a lane, too."""
+        """Give a request to the lane of its worker. A worker without a connection yet gets a lane, too.
+
+        Text: the statement, without its values.
+        """
         if (request := self.open_requests.get(event.connection)) is None:
             return
         request.text = event.text
@@ -237,6 +254,7 @@ class BehindStory:
         self.give_to_lane(request, lane, event.seconds)
 
     def db_answered(self, event: TraceEvent) -> None:
+        """End a request. Text: its time in milliseconds, which the story knows already, and the outcome."""
         _milliseconds, _, outcome = event.text.partition(" ")
         self.end_request(event.connection, event.seconds, outcome)
 
@@ -263,7 +281,7 @@ class BehindStory:
 
     def add_request(self, event: TraceEvent, request: BehindRequest, server: str) -> None:
         """Add a request. server: the connection that waits for it, or "-"."""
-        if server != NOBODY:
+        if server != ABSENT:
             request.server, request.request = server, self.request_of(server)
             request.worker = self.worker_of(request.request)
         self.requests.append(request)
@@ -301,7 +319,7 @@ class BehindStory:
         """End a request and free its lane. Only the first end counts."""
         if (request := self.open_requests.pop(name, None)) is not None:
             self.end_state(request, seconds)
-            request.ended, request.outcome = seconds, outcome or "ok"
+            request.ended, request.outcome = seconds, outcome or UNKNOWN_OUTCOME
             if request.lane is not None and request.lane.busy is request:
                 request.lane.busy, request.lane.outcome = None, request.outcome
 
@@ -341,7 +359,12 @@ class BehindStory:
         """Return all spans by their begin. Those that go on are cut at the last event."""
         open_spans = [
             BehindSpan(
-                each.since, self.ended, each.state, each, None if each.state == QUEUED else each.lane, True
+                each.since,
+                self.ended,
+                each.state,
+                each,
+                lane=None if each.state == QUEUED else each.lane,
+                goes_on=True,
             )
             for each in self.open_requests.values()
             if each.state and self.ended > each.since
@@ -391,7 +414,7 @@ def shared_rows(times: Sequence[tuple[float, float]]) -> list[int]:
 def split_words(text: str, count: int) -> list[str]:
     """Return the words of a text; the last one has the rest, and those that are missing are "-"."""
     found = text.split(" ", count - 1)
-    return [*found, *[NOBODY] * (count - len(found))]
+    return [*found, *[ABSENT] * (count - len(found))]
 
 
 def connection_text(driver: str, worker: str) -> str:

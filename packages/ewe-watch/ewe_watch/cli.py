@@ -25,7 +25,7 @@ from ewe_watch.behind import DATABASE, ENGINE, is_behind
 from ewe_watch.document import document
 from ewe_watch.events import TraceError, read
 from ewe_watch.live.choice import split_choices
-from ewe_watch.moment import duration, several
+from ewe_watch.moment import duration_of_micros, several
 from ewe_watch.page import page
 from ewe_watch.perfetto import perfetto
 from ewe_watch.picture import svg_of
@@ -199,8 +199,7 @@ def summary(trace: dict[str, Any]) -> str:
     )
     lines = [f"{trace['name']}: {numbers}"]
     for moment in trace["moments"]:
-        begin_s = moment["begin"] / 1e6
-        lines.append(f"  {duration(begin_s):>8}  {moment['text']}")
+        lines.append(f"  {duration_of_micros(moment['begin']):>8}  {moment['text']}")
     return "\n".join(lines)
 
 

@@ -73,7 +73,7 @@ def connection_rows(story: TraceStory) -> list[dict[str, Any]]:
             "label": story.label(each.name),
             "address": each.address,
             "arrived": micros(each.arrived),
-            "backlog": None if each.backlog is None else round(each.backlog * 1e6),
+            "backlog": None if each.backlog_s is None else round(each.backlog_s * 1e6),
             "accepted": micros(each.accepted),
             "first_byte": micros(each.first_byte),
             "ended": micros(each.ended),

@@ -41,7 +41,7 @@ SHORT_FORM = "SECONDS EVENT CLIENT WORKER TARGET"
 SHORT_KINDS = frozenset(("arrival", "dispatch", "completion", "drop"))
 PORT = re.compile(r"[0-9]{1,9}")
 SHORT_PROCESS = "0"  # the short form names no process, and no server has this number
-NOBODY = "-"  # stands for the connection in an event that concerns none
+ABSENT = "-"  # stands in an event for a connection, or another word, that it does not have
 WORKER = re.compile(r"\d+/\d+")
 IN_BACKLOG = re.compile(r" backlog=([0-9]{1,9}\.[0-9]{1,9})$")
 CONNECTION = re.compile(r"\d+\.\d+")
@@ -51,13 +51,17 @@ WINDOW = 512  # events within which two lines may have changed places
 MAX_LINE_CHARS = 4096  # the server writes lines of 501 characters at most
 
 
-def parts_of_accepted(text: str) -> tuple[str, float | None]:
-    """Return the client's address, and its seconds in the kernel's backlog; None if the event does not say them.
+class AcceptedClient(NamedTuple):
+    """A client that the server has accepted. backlog_s: its time in the kernel's backlog; None: unknown."""
 
-    text: of an event `accepted`.
-    """
+    address: str
+    backlog_s: float | None
+
+
+def accepted_client(text: str) -> AcceptedClient:
+    """Return the client of an event `accepted`. text: of the event."""
     match = IN_BACKLOG.search(text)
-    return (text[: match.start()], float(match[1])) if match else (text, None)
+    return AcceptedClient(text[: match.start()], float(match[1])) if match else AcceptedClient(text, None)
 
 
 class TraceError(Failure):
@@ -67,7 +71,7 @@ class TraceError(Failure):
 
 
 class TraceEvent(NamedTuple):
-    """One event. kind: its name. connection: PID.NUMBER, or "". worker: PID/TID."""
+    """One event. seconds: by time.monotonic(). kind: its name. connection: PID.NUMBER, or "". worker: PID/TID."""
 
     seconds: float
     kind: str
@@ -99,15 +103,15 @@ def parse(line: str) -> TraceEvent:
         raise ValueError(f"expected {FORM}")
     time, kind, connection, worker, *text = parts
     seconds = seconds_of(time)
-    if connection != NOBODY and not CONNECTION.fullmatch(connection):
+    if connection != ABSENT and not CONNECTION.fullmatch(connection):
         raise ValueError(f"{connection!r} is not a connection, such as 7120.4")
     if not WORKER.fullmatch(worker):
         raise ValueError(f"{worker!r} is not a worker, such as 7120/7131")
-    return TraceEvent(seconds, kind, "" if connection == NOBODY else connection, worker, "".join(text))
+    return TraceEvent(seconds, kind, "" if connection == ABSENT else connection, worker, "".join(text))
 
 
 def seconds_of(time: str) -> float:
-    """Return the time of an event. Raises ValueError."""
+    """Return the time of an event in seconds, by the clock of its machine. Raises ValueError."""
     try:
         seconds = float(time)
     except ValueError:

@@ -30,6 +30,11 @@ def several(count: int, nouns: str) -> str:
     return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
 
 
+def duration_of_micros(micros: float) -> str:
+    """Return a time of document.py, in microseconds, for people."""
+    return duration(micros / 1e6)
+
+
 def duration(seconds: float) -> str:
     """Return a time for people, with three digits, but no part of a µs: 4 µs, 820 µs, 4.50 ms, 31.2 s."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):

@@ -42,7 +42,7 @@ class Stint:
     end: float
     on_client: list[Span]
 
-    def standstill(self) -> float:
+    def standstill_s(self) -> float:
         """Return for how many seconds the worker waited for its client."""
         return sum(span.end - span.begin for span in self.on_client)
 
@@ -144,7 +144,7 @@ def waits(spans: list[Span]) -> list[WorkerWait]:
             before = from_backlog.pop(span.connection, None)
             begin, backlog_s = (before.begin, before.end - before.begin) if before else (span.begin, 0.0)
             found.append(WorkerWait(span.connection, begin, span.end, backlog_s, span.goes_on))
-    # A worker that took its connection in the same microsecond
+    # The others have no span in the queue: a worker took them in the microsecond in which they were accepted
     found += [
         WorkerWait(each.connection, each.begin, each.end, each.end - each.begin)
         for each in from_backlog.values()
@@ -205,13 +205,13 @@ def held_worker(story: TraceStory, spans: list[Span], queue: QueuedTime) -> Mome
         rest = f"For {duration(seconds)} of this time, {others} waited for a worker."
     else:
         accepting = [each for each in found if each.worker in story.accepting_workers]
-        longest = max(accepting, key=Stint.standstill, default=None)
-        if longest is None or longest.standstill() < LONG_SECONDS:
+        longest = max(accepting, key=Stint.standstill_s, default=None)
+        if longest is None or longest.standstill_s() < LONG_SECONDS:
             return None
         rest = "It accepts its connections itself, and accepted none in this time."
     name = name_of_worker(story, longest.worker)
     text = (
-        f"{name} stood still for {duration(longest.standstill())}, because the client of connection "
+        f"{name} stood still for {duration(longest.standstill_s())}, because the client of connection "
         f"{story.label(longest.connection)} was silent or slow. {rest}"
     )
     title = "A worker held by its client"
@@ -226,7 +226,7 @@ def outlived_client(story: TraceStory, spans: list[Span]) -> Moment | None:
     occupied = defaultdict[tuple[str, str], float](float)  # connection and worker -> seconds
     last: dict[tuple[str, str], Span] = {}
     for span in spans:
-        left = story.connections[span.connection].left
+        left = story.connections[span.connection].client_left
         if left is not None and span.begin >= left and span.state in OCCUPYING:
             occupied[span.connection, span.worker] += span.end - span.begin
             last[span.connection, span.worker] = span
@@ -234,7 +234,7 @@ def outlived_client(story: TraceStory, spans: list[Span]) -> Moment | None:
     if longest is None or occupied[longest] < LONG_SECONDS:
         return None
     connection = story.connections[longest[0]]
-    begin, end = connection.left or 0.0, last[longest].end
+    begin, end = connection.client_left or 0.0, last[longest].end
     name = name_of_worker(story, longest[1])
     text = (
         f"{name} stayed occupied for {duration(occupied[longest])} after the client of connection "

@@ -23,7 +23,7 @@ from importlib import resources
 from typing import Any
 
 from ewe_explore import lanes
-from ewe_watch.moment import duration
+from ewe_watch.moment import duration_of_micros
 from ewe_watch.picture import picture_html
 
 # A hole in watch.html, such as {{title}}: page() puts the value of this name there
@@ -82,13 +82,16 @@ def as_data(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def moment_list(index: int, document: dict[str, Any]) -> str:
-    """Return the moments of one trace as HTML: a link each, which the program makes zoom."""
+    """Return the moments of one trace as HTML: a link each, by which watch.js zooms to the moment.
+
+    index: of the trace on the page. document: as document() returns it; its times are microseconds.
+    """
     model, name = document["model"], document["name"]
     title = html.escape(f"{model} ({name})" if model else name)
     rows = [
         f'<li><a href="#trace{index}" data-trace="{index}" data-moment="{number}">'
         f"{html.escape(moment['title'])}</a> "
-        f'<span class="at">at {duration(moment["begin"] / 1e6)}</span><br>{html.escape(moment["text"])}</li>'
+        f'<span class="at">at {duration_of_micros(moment["begin"])}</span><br>{html.escape(moment["text"])}</li>'
         for number, moment in enumerate(document["moments"])
     ]
     body = f"<ol>{''.join(rows)}</ol>" if rows else "<p>No connection waited 1 ms or longer in the queue.</p>"

@@ -21,12 +21,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ewe_watch.behind import DATABASE, ENGINE, RUNS, BehindLane, BehindRequest, BehindSpan
+from ewe_watch.behind import (
+    DATABASE,
+    ENGINE,
+    NO_REQUEST,
+    RUNS,
+    BehindLane,
+    BehindRequest,
+    BehindSpan,
+)
 from ewe_watch.events import process_of
 from ewe_watch.story import (
     BACKLOG,
     BUSY,
-    NO_REQUEST,
     PARKED,
     QUEUED,
     SENDS,

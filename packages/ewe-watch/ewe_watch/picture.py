@@ -36,7 +36,7 @@ from ewe_explore.lanes import (
     svg_file,
 )
 from ewe_watch.behind import DATABASE, ENGINE
-from ewe_watch.moment import duration
+from ewe_watch.moment import duration_of_micros
 from ewe_watch.story import BACKLOG, BUSY, OCCUPYING, OF_CLIENT, PARKED, QUEUED, SENDS
 
 LANES_PX = 1100  # the width of the lanes in a file
@@ -273,7 +273,9 @@ class TraceDrawing:
         for each in self.document["refusals"]:
             x = each["time"] * self.px_per_micro
             if not marks or x - marks[-1].x >= MARK_PX:
-                marks.append(LaneMark(x, "end", f"{duration(each['time'] / 1e6)}: refused {each['text']}"))
+                marks.append(
+                    LaneMark(x, "end", f"{duration_of_micros(each['time'])}: refused {each['text']}")
+                )
         return marks
 
     def moments(self) -> Iterator[LaneMoment]:
@@ -281,7 +283,7 @@ class TraceDrawing:
         before: LaneMoment | None = None
         for number, moment in enumerate(self.document["moments"], 1):
             x = moment["begin"] * self.px_per_micro
-            tip = f"{duration(moment['begin'] / 1e6)}: {moment['text']}"
+            tip = f"{duration_of_micros(moment['begin'])}: {moment['text']}"
             if before is not None and x - before.x < MARK_PX:
                 before = before._replace(label=f"{before.label}, {number}", tip=f"{before.tip} {tip}")
                 continue
@@ -303,7 +305,8 @@ def counts(document: dict[str, Any], state: str) -> list[int]:
 def work_of(spans: dict[str, list[Any]], number: int, kind: str, text: str) -> Work:
     """Return a span of the columns `spans`. text: its connection, or its script."""
     begin, end = spans["begin"][number], spans["end"][number]
-    return Work(begin, end, kind, f"{duration(begin / 1e6)}, for {duration((end - begin) / 1e6)}: {text}")
+    tip = f"{duration_of_micros(begin)}, for {duration_of_micros(end - begin)}: {text}"
+    return Work(begin, end, kind, tip)
 
 
 def outline(heights: Sequence[float]) -> list[tuple[float, float]]:

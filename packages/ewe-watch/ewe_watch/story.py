@@ -36,15 +36,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ewe_watch.behind import ENGINE, BehindStory, is_behind, shared_rows
-from ewe_watch.events import TraceEvent, is_main_thread, parts_of_accepted, process_in_name, process_of
+from ewe_watch.behind import ENGINE, NO_REQUEST, BehindStory, is_behind, shared_rows
+from ewe_watch.events import TraceEvent, accepted_client, is_main_thread, process_in_name, process_of
 
 BACKLOG, QUEUED, BUSY, SENDS, WAITS, PARKED = "backlog", "queued", "busy", "sends", "waits", "parked"
 TICK_S = 0.01  # of the kernel's clock, at most: a shorter time in the backlog may be none
 OCCUPYING = frozenset((BUSY, SENDS, WAITS))  # the states in which a connection has a worker
 # What a conversation waits for if it waits for its client: ewe.trace and the Want of ewe.streams.base
 OF_CLIENT = frozenset(("request", "bytes", "close", "room"))
-NO_REQUEST = -1
 MOST_ROWS = 32  # with more workers, those that live one after the other share a row of the picture
 
 
@@ -121,25 +120,25 @@ class TracedRequest:
 class TracedConnection:
     """A connection: its facts, and the state that it is in now (`state`, `since`, `worker`, `want`, `request`).
 
-    accepted: None if the trace begins later. backlog: seconds in the kernel's backlog before, as the event says it;
-    None: unknown. arrived: when the kernel made the connection, or else when it was accepted.
-    first_byte: of the first response. requests: indexes into
-    TraceStory.requests. request: the index of the one that is served now, or NO_REQUEST. left: when the server saw
-    that the client had left. exited: when the last program of this connection ended. ended, why: when the
-    conversation ended, and why. closed: when the socket was closed.
+    accepted: None if the trace begins later. backlog_s: the time in the kernel's backlog before, as the event says
+    it; None: unknown. arrived: when the kernel made the connection, or else when it was accepted. first_byte: of
+    the first response. requests: indexes into TraceStory.requests. request: the index of the one that is served
+    now, or NO_REQUEST. client_left: when the server saw that the client had left. exited: when the last program of
+    this connection ended. ended, why: when the conversation ended, and why. closed: when the socket was closed. All
+    times are seconds by the trace's clock.
     """
 
     name: str
     first_seen: float
     address: str = ""
     accepted: float | None = None
-    backlog: float | None = None
+    backlog_s: float | None = None
     arrived: float | None = None
     first_byte: float | None = None
     ended: float | None = None
     why: str = ""
     closed: float | None = None
-    left: float | None = None
+    client_left: float | None = None
     exited: float | None = None
     requests: list[int] = field(default_factory=list)
     state: str = ""
@@ -252,9 +251,9 @@ class TraceStory:
         A wait in the backlog that began before the trace begins with the trace.
         """
         connection.accepted = connection.arrived = event.seconds
-        connection.address, connection.backlog = parts_of_accepted(event.text)
-        if connection.backlog is not None and connection.backlog >= TICK_S:
-            connection.arrived = max(event.seconds - connection.backlog, self.began)
+        connection.address, connection.backlog_s = accepted_client(event.text)
+        if connection.backlog_s is not None and connection.backlog_s >= TICK_S:
+            connection.arrived = max(event.seconds - connection.backlog_s, self.began)
             if connection.arrived < event.seconds:
                 name = connection.name
                 self.spans.append(Span(connection.arrived, event.seconds, BACKLOG, name, "", "", NO_REQUEST))
@@ -288,7 +287,7 @@ class TraceStory:
         """Begin the state `busy`: the wait is over. Note whether it is over because the client has left."""
         self.enter_state(connection, event, BUSY)
         if event.text == "left":
-            connection.left = event.seconds
+            connection.client_left = event.seconds
 
     def request(self, event: TraceEvent, connection: TracedConnection) -> None:
         """Add a request, whose head is complete. The connection serves it until it waits for the next request."""
@@ -426,12 +425,12 @@ class TraceStory:
         rows = self.rows_of_workers(found) if len(found) > MOST_ROWS else range(len(found))
         return [
             WorkerLane(
-                worker,
-                f"worker {number}",
-                self.detail_of(worker, threads),
-                row,
-                self.worker_began.get(worker),
-                self.end_of(worker),
+                worker=worker,
+                name=f"worker {number}",
+                detail=self.detail_of(worker, threads),
+                row=row,
+                began=self.worker_began.get(worker),
+                ended=self.end_of(worker),
             )
             for number, (worker, row) in enumerate(zip(found, rows, strict=True), 1)
         ]

@@ -13,7 +13,7 @@ from made_traces import MAIN, STEP_S, MadeTrace, Visitor
 
 from ewe_watch import cli
 from ewe_watch.document import document
-from ewe_watch.events import parts_of_accepted, read
+from ewe_watch.events import accepted_client, read
 from ewe_watch.moments import moments
 from ewe_watch.perfetto import trace_events
 from ewe_watch.picture import svg_of
@@ -61,7 +61,7 @@ def chromium(one_chromium: Browser) -> Iterator[Browser]:
     ],
 )
 def test_the_parts_of_the_event(text: str, parts: tuple[str, float | None]) -> None:
-    assert parts_of_accepted(text) == parts
+    assert accepted_client(text) == parts
 
 
 def test_four_of_five_clients_are_in_the_backlog_of_a_serial_server(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_wait_below_a_tick_of_the_kernel_is_none(tmp_path: Path) -> None:
     trace.say(0.5, "runs", "7120.1", MAIN)
     story = story_of(trace.write(tmp_path / "trace"))
     (connection,) = story.connections.values()
-    assert connection.backlog == 0.008 and connection.arrived == connection.accepted
+    assert connection.backlog_s == 0.008 and connection.arrived == connection.accepted
     assert BACKLOG not in {span.state for span in story.all_spans()}
 
 
@@ -91,7 +91,7 @@ def test_a_wait_that_began_before_the_trace_begins_with_it(tmp_path: Path) -> No
     trace.say(0.5, "accepted", "7120.1", MAIN, "127.0.0.1:1 backlog=3.000")
     story = story_of(trace.write(tmp_path / "trace"))
     assert [span.begin for span in story.spans] == [story.began]
-    assert story.connections["7120.1"].backlog == 3.0
+    assert story.connections["7120.1"].backlog_s == 3.0
 
 
 def test_the_numbers_have_the_wait(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_a_change_has_what_happened_since_the_last_one() -> None:
     assert told.changes()["spans"] == []
 
 
+def test_an_event_that_lacks_its_connection_does_not_end_the_picture() -> None:
+    told = story()
+    for kind in ("accepted", "request", "closed"):
+        told.feed(TraceEvent(1.0, kind, "", f"{PID}/{PID}", "GET /blocking?ms=9"))
+    assert told.changes()["open"] == 0
+
+
 def test_connections_that_waited_in_the_backlog_are_counted() -> None:
     """A wait below a tick of the kernel is none. The client's name comes from the address alone."""
     told = story()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 
 from ewe.config.command import UsageError
+from ewe.server.worker import Worker
 from ewe_watch.live import foreign, meters, model_process
 from ewe_watch.live.choice import parse_choice
 from ewe_watch.live.command import shows_browser
 from ewe_watch.live.demonstration import MOST_MS, whole_number
 from ewe_watch.live.foreign import ForeignProcess
 from ewe_watch.live.model_process import ModelProcess, ServerProcess, StartFailure
+from ewe_watch.live.serve import PageWorker
 
 LISTENING = "  0: 0100007F:1F90 00000000:0000 0A 00000000:00000003 00:00000000 00000000     0        0 4711\n"
 
@@ -98,6 +101,24 @@ def test_a_log_that_cannot_be_read_is_no_other_failure(
         server.wait_for_banner()
 
 
+def test_a_signal_within_the_handler_of_another_one_waits_for_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As TERM and HUP at the end of a session: Event.set() has a lock, which the thread would take twice."""
+    worker: Any = object.__new__(PageWorker)
+    sets: list[int] = []
+
+    def set_event() -> None:
+        sets.append(len(sets))
+        if len(sets) == 1:
+            worker.on_stop(signal.SIGHUP, None)
+
+    monkeypatch.setattr(Worker, "on_stop", lambda self, number, frame: None)
+    worker.director = SimpleNamespace(stopping=SimpleNamespace(set=set_event), end_readers=lambda: None)
+    worker.on_stop(signal.SIGTERM, None)
+    assert sets == [0]
+
+
 @pytest.mark.starts_processes
 def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later, the number of its process group may be that of another program."""
@@ -110,6 +131,21 @@ def test_a_server_is_stopped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
     server.stop()
     assert signals == [] and not server.alive()
+
+
+@pytest.mark.parametrize(("pid", "number"), [(os.getpid(), []), (2**22 + 1, [signal.SIGKILL])])
+def test_a_server_that_has_ended_may_have_the_number_of_another_program(
+    pid: int, number: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process has the second number (proc(5): pid_max). A group of this number has children of the server."""
+    signals: list[int] = []
+    monkeypatch.setattr(ServerProcess, "signal", lambda self, number: signals.append(number))
+    server: Any = ServerProcess()
+    server.process = SimpleNamespace(poll=lambda: 0, wait=lambda seconds: 0)
+    server.pid, server.log = pid, tmp_path / "log"
+    server.guard = SimpleNamespace(remove=lambda group: None)
+    server.stop()
+    assert signals == number
 
 
 @pytest.mark.starts_processes
@@ -185,7 +221,12 @@ def test_without_a_free_descriptor_a_server_from_outside_shows_no_change(
         raise OSError(errno.EMFILE, "Too many open files")
 
     server: Any = object.__new__(ForeignProcess)
-    server.port, server.names, server.held, server.pending = 80, {7: "1.1"}, {"1/1": ("1.1", False)}, []
+    server.port, server.names, server.held, server.pending = (
+        80,
+        {7: "1.1"},
+        {"1/1": foreign.HeldConnection("1.1", False)},
+        [],
+    )
     monkeypatch.setattr(foreign, "tcp_sockets", no_descriptor)
     assert server.read() == (b"", [])
     assert server.names == {7: "1.1"} and server.held
@@ -206,6 +247,11 @@ def test_the_holes_of_a_command_are_those_of_its_words(line: str, text: str) -> 
     with pytest.raises(UsageError) as raised:
         foreign.foreign_choice(line)
     assert text in str(raised.value)
+
+
+def test_a_setting_with_a_value_cannot_be_negated() -> None:
+    with pytest.raises(UsageError, match="--no-parking is not an option: parking has a value"):
+        parse_choice("-p --no-parking always")
 
 
 @pytest.mark.parametrize(

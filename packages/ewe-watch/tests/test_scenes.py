@@ -33,8 +33,8 @@ from ewe_watch.live.scenes import (
     SceneFailure,
     Stage,
     find_scene,
-    lacks_users,
     longest_wait_s,
+    missing_users_text,
     scene_files,
     scene_of,
 )
@@ -178,7 +178,7 @@ def test_without_accounts_a_scene_says_what_it_needs(tmp_path: Path) -> None:
             "xswitch-engines": lacks
         }
         assert "needs root and 2 accounts (--users NAME,NAME); without them it shows one" in lacks
-        assert not lacks_users(find_scene("parking"), director)
+        assert not missing_users_text(find_scene("parking"), director)
 
 
 @pytest.mark.starts_processes
@@ -339,6 +339,7 @@ def test_a_file_that_is_no_scene(tmp_path: Path) -> None:
         (f"{head}models = [5]\nstep = []", "5 does not begin with a model"),
         (f"{head}models = ['-p']\nstep = ['say']", "'say' is no table: write "),
         (f"{head}models = ['-p']\n[[step]]\nsay = 'z'\ncount = inf", "own.toml: cannot convert"),
+        (f"models = {'[' * 2000}", "own.toml: "),
         (None, "cannot read"),
     ]:
         path = tmp_path / "own.toml"

@@ -22,16 +22,17 @@ from ewe.processors.thread import Thread
 
 FLAGS = {"-n": "serial", "-f": "fork", "-t": "thread", "-p": "pool", "-a": "asyncio", "-x": "xswitch"}
 MOST_MODELS = 4
-# The groups of settings that describe a model and its patience. Addresses, files and logs are the page's own.
-GROUPS = ("model", "http")
-ALSO = ("backlog", "program-timeout", "database")
-NEVER = ("concurrency", "reload")
+# The settings that an option of a model may name: those of two groups, and MORE_SETTINGS, but no excluded one. They
+# describe the model and its timeouts; ewe-watch chooses addresses, files and logs itself.
+SETTING_GROUPS = ("model", "http")
+MORE_SETTINGS = ("backlog", "program-timeout", "database")
+EXCLUDED_SETTINGS = ("concurrency", "reload")
 # What the page's form can change, with the names of the settings
 PARAMETERS = (
     "poolthreads", "queue", "parking", "workers", "connections", "overload", "schedule", "backlog", "persistent",
 )  # fmt: skip
 
-PARKS = (
+HINT_OF_POOL = (
     "This pool parks a connection that waits, so silent clients hold no worker."
     ' The pool of 2006 keeps its worker: "-p --parking never"'
 )
@@ -57,7 +58,7 @@ class ModelChoice(NamedTuple):
     @property
     def hint(self) -> str:
         """What a lecturer may not expect of the defaults, in one line; "" for nothing."""
-        return PARKS if self.name == "pool" and "parking" not in self.values else ""
+        return HINT_OF_POOL if self.name == "pool" and "parking" not in self.values else ""
 
     @property
     def worker_limit(self) -> int:
@@ -96,7 +97,9 @@ def setting_of(key: str) -> Setting[object]:
     """Return the setting of a key or of a synonym. Raises UsageError."""
     for each in SETTINGS.values():
         if key in each.keys:
-            if (each.group in GROUPS or each.key in ALSO) and each.key not in NEVER:
+            if (
+                each.group in SETTING_GROUPS or each.key in MORE_SETTINGS
+            ) and each.key not in EXCLUDED_SETTINGS:
                 return each
             raise UsageError(
                 f"--{key} is not an option of a model here: ewe-watch chooses addresses, files and logs itself"
@@ -157,6 +160,8 @@ def options(text: str, words: list[str]) -> dict[str, str]:
         key, equals, value = word[2:].partition("=")
         negated = key.startswith("no-")
         setting = setting_of(key.removeprefix("no-"))
+        if negated and setting.kind is not BOOL:
+            raise UsageError(f"the model {text!r}: {word} is not an option: {setting.key} has a value")
         if setting.kind is BOOL:
             value = "false" if negated else value or "true"
         elif not equals:

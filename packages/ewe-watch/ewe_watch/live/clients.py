@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import median
 from typing import Any
 
@@ -45,24 +46,34 @@ SLOW_READ_BYTES = 4096  # of one read, and of the receive buffer
 # statement after its time-limit of ten seconds, which is less far away on a busy machine.
 REPORT_COUNT = 500_000
 USER_SCRIPT = "ewe-watch.py"  # in cgi-bin of a user's public_html
-ANSWERED, REFUSED, LOST, LET_GO = "answered", "refused", "lost", "let go"
-ERROR = "error"  # a response with a status from 400 on, but 503: that one refuses
-UNFINISHED = "unfinished"  # when the time of a flood was over
+
+
+class ClientEnd(StrEnum):
+    """How a client ended, in a word of the page."""
+
+    ANSWERED = "answered"
+    ERROR = "error"  # a response with a status from 400 on, but 503: that one refuses
+    REFUSED = "refused"  # no connection, or a response with the status 503
+    LOST = "lost"  # the connection ended before the response was complete
+    LET_GO = "let go"  # by the button
+    UNFINISHED = "unfinished"  # when the time of a flood was over
 
 
 @dataclass
 class ClientKind:
-    """A kind of client. most: how many one press of a button may send. holds: it stays until it is let go.
+    """A kind of client.
 
-    button: whether the page has a button for it; scenes may send all kinds.
+    usual, most: how many one press of a button sends, and may send. holds: it stays until it is let go. talk: its
+    conversation with the server; returns how it ended, and raises OSError. button: whether the page has a button
+    for it; scenes may send all kinds.
     """
 
     name: str
     title: str
     usual: int
     most: int
-    holds: bool
-    talk: Callable[[LiveClient], Awaitable[str]]
+    talk: Callable[[LiveClient], Awaitable[ClientEnd]]
+    holds: bool = False
     button: bool = True
 
 
@@ -71,12 +82,12 @@ class Tally:
     """The results of the clients of one kind at one model."""
 
     sent: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
+    ends: Counter[ClientEnd] = field(default_factory=Counter)
     alive: dict[int, float] = field(default_factory=dict)  # id() of a client -> its begin
     times_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
 
     def as_json(self, now: float) -> dict[str, Any]:
-        """Return the tally as an object for JSON."""
+        """Return the tally as an object for JSON; its times are in milliseconds. now: by time.monotonic()."""
         return {
             "sent": self.sent,
             "waiting": len(self.alive),
@@ -84,12 +95,16 @@ class Tally:
             "longest": round((now - min(self.alive.values(), default=now)) * 1000),
             "median": round(median(self.times_ms), 1) if self.times_ms else None,
             "worst": round(max(self.times_ms), 1) if self.times_ms else None,
-            **{end: self.ends[end] for end in (ANSWERED, ERROR, REFUSED, LOST, LET_GO)},
+            **{end.value: self.ends[end] for end in ClientEnd if end != ClientEnd.UNFINISHED},
         }
 
 
 class LiveClient:
-    """One client and its connection. slowdown: above 1 in slow motion. gate: at which its pages wait."""
+    """One client and its connection.
+
+    number: among those of its kind. gate: the number of the gate at which its pages wait (demonstration.py).
+    slowdown: the factor of slow motion, from 1.
+    """
 
     def __init__(
         self, group: ModelClients, kind: ClientKind, number: int, gate: int, slowdown: float
@@ -111,7 +126,7 @@ class LiveClient:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             sock.bind(("127.0.0.1", 0))
             self.address = "{}:{}".format(*sock.getsockname())
-            self.group.name(self.address, self.label)
+            self.group.note_client(self.address, self.label)
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.group.port))
             reader, self.writer = await asyncio.open_connection(sock=sock, limit=CHUNK_BYTES)
         except BaseException:  # also a cancellation by let_go(): no writer has the socket yet
@@ -125,7 +140,7 @@ class LiveClient:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def ask(self, target: str, *, close: bool = True, pause_s: float = 0.0) -> str:
+    async def ask(self, target: str, *, close: bool = True, pause_s: float = 0.0) -> ClientEnd:
         """Make one request and read its response; return how it ended. pause_s: between two pieces of the body."""
         reader = await self.connect()
         await self.send(head(target, close=close))
@@ -133,7 +148,7 @@ class LiveClient:
 
     async def read_response(
         self, reader: asyncio.StreamReader, pause_s: float = 0.0, piece_bytes: int = CHUNK_BYTES
-    ) -> str:
+    ) -> ClientEnd:
         """Read a response; return how it ended. A response with the status 503 ends with its head.
 
         pause_s: between two pieces of the response, of which each has piece_bytes at most.
@@ -146,12 +161,12 @@ class LiveClient:
                 else:
                     response.end()
                 if response.head is not None and response.head.status == 503:
-                    return REFUSED
+                    return ClientEnd.REFUSED
                 if pause_s:
                     await asyncio.sleep(pause_s)
         except HTTPError:  # a server that is still being written may send anything
-            return LOST
-        return ERROR if response.head is None or response.head.status >= 400 else ANSWERED
+            return ClientEnd.LOST
+        return ClientEnd.ERROR if response.head is None or response.head.status >= 400 else ClientEnd.ANSWERED
 
     def close(self) -> None:
         """Close the connection."""
@@ -173,18 +188,18 @@ def page_for(client: LiveClient) -> str:
     return f"/page?ms={round(SLOWED_PAGE_MS * client.slowdown)}&gate={client.gate}"
 
 
-async def visit(client: LiveClient) -> str:
+async def visit(client: LiveClient) -> ClientEnd:
     """Ask for one page."""
     return await client.ask(page_for(client))
 
 
-async def be_silent(client: LiveClient) -> str:
+async def be_silent(client: LiveClient) -> ClientEnd:
     """Connect and say nothing, until the server closes."""
     reader = await client.connect()
     return await client.read_response(reader)
 
 
-async def send_slowly(client: LiveClient) -> str:
+async def send_slowly(client: LiveClient) -> ClientEnd:
     """Send a request byte by byte, as a client behind a slow link does: it occupies a worker that waits for it."""
     reader = await client.connect()
     for byte in head(page_for(client)):
@@ -193,7 +208,7 @@ async def send_slowly(client: LiveClient) -> str:
     return await client.read_response(reader)
 
 
-async def read_slowly(client: LiveClient) -> str:
+async def read_slowly(client: LiveClient) -> ClientEnd:
     """Ask for a large file, and read a little of it at a time.
 
     The small receive buffer is soon full, so the server's send has to wait for this client.
@@ -203,123 +218,131 @@ async def read_slowly(client: LiveClient) -> str:
     return await client.read_response(reader, SLOW_READ_S * client.slowdown, SLOW_READ_BYTES)
 
 
-async def download(client: LiveClient) -> str:
+async def download(client: LiveClient) -> ClientEnd:
     """Ask for a large file. In slow motion, pause after each piece: 1 ms for each unit of the factor above 1."""
     return await client.ask("/large.bin", pause_s=(client.slowdown - 1) / 1000)
 
 
-async def run_program(client: LiveClient) -> str:
+async def run_program(client: LiveClient) -> ClientEnd:
     """Ask for a program that runs for a second."""
     return await client.ask(f"/cgi-bin/slow?ms={round(1000 * client.slowdown)}&gate={client.gate}")
 
 
-async def run_held_program(client: LiveClient) -> str:
+async def run_held_program(client: LiveClient) -> ClientEnd:
     """Ask for a program that runs until it is let go."""
     return await client.ask(f"/cgi-bin/slow?ms={MOST_MS}&gate={client.gate}")
 
 
-async def run_script(client: LiveClient) -> str:
+async def run_script(client: LiveClient) -> ClientEnd:
     """Ask for a program that X-Switch runs in an engine. In slow motion it takes longer."""
     milliseconds = 0 if client.slowdown <= 1 else round(SCRIPT_MS * client.slowdown)
     return await client.ask(f"/cgi-bin/slow.py?ms={milliseconds}&gate={client.gate}")
 
 
-async def ask_as(client: LiveClient, user_index: int) -> str:
+async def ask_as(client: LiveClient, user_index: int) -> ClientEnd:
     """Ask for a script of a user of --users. Without such a user, ask for one of the site."""
     users = client.group.users
     path = f"/~{users[user_index]}/cgi-bin/{USER_SCRIPT}" if user_index < len(users) else "/cgi-bin/slow.py"
     return await client.ask(f"{path}?ms={round(SCRIPT_MS * client.slowdown)}&gate={client.gate}")
 
 
-async def ask_first(client: LiveClient) -> str:
+async def ask_first(client: LiveClient) -> ClientEnd:
     """Ask for a script of the first user."""
     return await ask_as(client, 0)
 
 
-async def ask_second(client: LiveClient) -> str:
+async def ask_second(client: LiveClient) -> ClientEnd:
     """Ask for a script of the second user."""
     return await ask_as(client, 1)
 
 
-async def report(client: LiveClient) -> str:
+async def report(client: LiveClient) -> ClientEnd:
     """Ask for a page whose statements keep the database busy for some seconds."""
     return await client.ask(f"/count.sql.html?n={REPORT_COUNT}")
 
 
-async def block(client: LiveClient) -> str:
+async def block(client: LiveClient) -> ClientEnd:
     """Ask for a page that blocks its thread for two seconds."""
     return await client.ask(f"/blocking?ms={round(2000 * client.slowdown)}&gate={client.gate}")
 
 
-async def hold(client: LiveClient) -> str:
+async def hold(client: LiveClient) -> ClientEnd:
     """Ask for a page that blocks its thread until it is let go."""
     return await client.ask(f"/blocking?ms={MOST_MS}&gate={client.gate}")
 
 
-async def keep(client: LiveClient) -> str:
+async def keep(client: LiveClient) -> ClientEnd:
     """Ask for one page, and keep the connection until the server closes it, or the client is let go."""
     reader = await client.connect()
     await client.send(head(page_for(client), close=False))
-    if (end := await client.read_response(reader)) != ANSWERED:
+    if (end := await client.read_response(reader)) != ClientEnd.ANSWERED:
         return end
-    client.group.note(client, ANSWERED)  # now, not at the end: the page has come
+    client.group.note_end(client, ClientEnd.ANSWERED)  # now, not at the end: the page has come
     await reader.read(1)  # the server sends nothing more: this returns when it closes
-    return ANSWERED
+    return ClientEnd.ANSWERED
 
 
-async def flood(client: LiveClient) -> str:
+async def flood(client: LiveClient) -> ClientEnd:
     """Ask for pages as fast as they come, on many connections; at most FLOOD_REQUESTS, for FLOOD_S seconds.
 
-    Return the best end of all requests; the numbers of all ends are stored in `flooded`.
+    Return ANSWERED if one request was answered, else ERROR or REFUSED if one ended so, else LOST. The numbers of
+    all ends are stored in ModelClients.flooded.
     """
     deadline = time.monotonic() + FLOOD_S
-    left = FLOOD_REQUESTS
-    ends: Counter[str] = Counter()
+    unsent = FLOOD_REQUESTS
+    ends: Counter[ClientEnd] = Counter()
 
     async def one() -> None:
         """Make one request after another, each on a new connection, until the flood ends."""
-        nonlocal left
-        while left > 0 and time.monotonic() < deadline:
-            left -= 1
-            visitor = LiveClient(client.group, client.kind, 0, client.gate, client.slowdown)
+        nonlocal unsent
+        while unsent > 0 and (left_s := deadline - time.monotonic()) > 0:
+            unsent -= 1
+            visitor = LiveClient(
+                client.group, client.kind, number=0, gate=client.gate, slowdown=client.slowdown
+            )
             try:
-                ends[await asyncio.wait_for(visit(visitor), max(deadline - time.monotonic(), 0.01))] += 1
+                ends[await asyncio.wait_for(visit(visitor), left_s)] += 1
             except TimeoutError:
-                ends[UNFINISHED] += 1
+                ends[ClientEnd.UNFINISHED] += 1
             except OSError:
-                ends[LOST] += 1
+                ends[ClientEnd.LOST] += 1
             finally:
                 visitor.close()
 
     await asyncio.gather(*(one() for _ in range(FLOOD_CONNECTIONS)))
-    client.group.flooded = dict(ends)
-    return next((end for end in (ANSWERED, ERROR, REFUSED) if ends[end]), LOST)
+    client.group.flooded = {end.value: count for end, count in ends.items()}
+    return next(
+        (end for end in (ClientEnd.ANSWERED, ClientEnd.ERROR, ClientEnd.REFUSED) if ends[end]), ClientEnd.LOST
+    )
 
 
 KINDS = {
     kind.name: kind
     for kind in (
-        ClientKind("visitor", "one visitor", 1, 200, False, visit),
-        ClientKind("silent", "five silent clients", 5, 200, True, be_silent),
-        ClientKind("slow sender", "three slow senders", 3, 100, True, send_slowly),
-        ClientKind("slow reader", "three slow readers", 3, 100, True, read_slowly),
-        ClientKind("keep-alive", "five keep-alive clients", 5, 200, True, keep),
-        ClientKind("large file", "a large file", 1, 50, False, download),
-        ClientKind("program", "a slow program", 1, 50, False, run_program),
-        ClientKind("endless program", "an endless program", 1, 50, False, run_held_program, button=False),
-        ClientKind("script", "a short script", 1, 50, False, run_script, button=False),
-        ClientKind("first user", "a script of the first user", 1, 50, False, ask_first, button=False),
-        ClientKind("second user", "a script of the second user", 1, 50, False, ask_second, button=False),
-        ClientKind("report", "a page of a busy database", 1, 20, False, report, button=False),
-        ClientKind("blocking", "a page that blocks 2 s", 1, 20, False, block),
-        ClientKind("endless page", "a page that blocks until let go", 1, 20, True, hold),
-        ClientKind("flood", "a flood", 1, 1, False, flood),
+        ClientKind("visitor", "one visitor", 1, 200, visit),
+        ClientKind("silent", "five silent clients", 5, 200, be_silent, holds=True),
+        ClientKind("slow sender", "three slow senders", 3, 100, send_slowly, holds=True),
+        ClientKind("slow reader", "three slow readers", 3, 100, read_slowly, holds=True),
+        ClientKind("keep-alive", "five keep-alive clients", 5, 200, keep, holds=True),
+        ClientKind("large file", "a large file", 1, 50, download),
+        ClientKind("program", "a slow program", 1, 50, run_program),
+        ClientKind("endless program", "an endless program", 1, 50, run_held_program, button=False),
+        ClientKind("script", "a short script", 1, 50, run_script, button=False),
+        ClientKind("first user", "a script of the first user", 1, 50, ask_first, button=False),
+        ClientKind("second user", "a script of the second user", 1, 50, ask_second, button=False),
+        ClientKind("report", "a page of a busy database", 1, 20, report, button=False),
+        ClientKind("blocking", "a page that blocks 2 s", 1, 20, block),
+        ClientKind("endless page", "a page that blocks until let go", 1, 20, hold, holds=True),
+        ClientKind("flood", "a flood", 1, 1, flood),
     )
 }
 
 
 class ModelClients:
-    """The clients of one model. port: the model's. users: accounts whose scripts X-Switch runs."""
+    """The clients of one model. port: the model's. users: accounts whose scripts X-Switch runs.
+
+    flooded: the ends of the requests of the last flood, counted.
+    """
 
     def __init__(self, port: int, users: Sequence[str] = ()) -> None:
         self.port = port
@@ -333,8 +356,11 @@ class ModelClients:
         self.tasks: dict[asyncio.Task[None], LiveClient] = {}
         self.began: dict[LiveClient, float] = {}
 
-    def name(self, address: str, label: str) -> None:
-        """Note the client of a new connection. address: of its end. The oldest labels are forgotten."""
+    def note_client(self, address: str, label: str) -> None:
+        """Note the client of a new connection, which the server has not accepted yet.
+
+        address: IP:PORT of the client's end. label: its name for people. The oldest labels are forgotten.
+        """
         self.labels.pop(address, None)  # so that an address that is used again counts as new
         self.labels[address] = self.unaccepted[address] = label
         while len(self.labels) > MOST_LABELS:
@@ -352,20 +378,20 @@ class ModelClients:
         """Let a client live, at most LIMIT_S, and note its end."""
         self.began[client] = time.monotonic()
         self.tally(client.kind.name).alive[id(client)] = self.began[client]
-        end = LOST
+        end = ClientEnd.LOST
         try:
             end = await asyncio.wait_for(client.kind.talk(client), LIMIT_S)
         except asyncio.CancelledError:
-            end = LET_GO
+            end = ClientEnd.LET_GO
         except ConnectionRefusedError:
-            end = REFUSED
+            end = ClientEnd.REFUSED
         except OSError:  # also TimeoutError
-            end = LOST
+            end = ClientEnd.LOST
         finally:
             client.close()
-            self.note(client, end)
+            self.note_end(client, end)
 
-    def note(self, client: LiveClient, end: str) -> None:
+    def note_end(self, client: LiveClient, end: ClientEnd) -> None:
         """Note how a client ended. A second end of the same client does not count (keep() notes its end early)."""
         began = self.began.pop(client, None)
         if began is None:
@@ -374,7 +400,7 @@ class ModelClients:
         tally.alive.pop(id(client), None)
         tally.ends[end] += 1
         took_ms = (time.monotonic() - began) * 1000
-        if end == ANSWERED:
+        if end == ClientEnd.ANSWERED:
             tally.times_ms.append(took_ms)
         self.recent.append([client.label, end, round(took_ms, 1)])
 

@@ -12,7 +12,7 @@ from ewe.config.messages import one_line
 from ewe_watch.live.choice import MOST_MODELS, ModelChoice
 from ewe_watch.live.director import Choice, Director
 from ewe_watch.live.foreign import foreign_choice
-from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, lacks_users, scene_files
+from ewe_watch.live.scenes import SceneFailure, Stage, WatchScene, find_scene, missing_users_text, scene_files
 from ewe_watch.live.serve import open_director, serve
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")  # the variables of a graphical session
@@ -35,7 +35,7 @@ def run_live(models: list[ModelChoice], options: argparse.Namespace) -> int:
     if options.scene:
         scene = find_scene(options.scene)
         with open_director(users) as director:
-            tell_lack(scene, director)
+            warn_of_missing_users(scene, director)
             return serve(director, scene, browser=shows_browser(options.open))
     shown: list[Choice] = [*map(foreign_choice, options.command), *models]
     if len(shown) > MOST_MODELS:
@@ -57,9 +57,9 @@ def shows_browser(wanted: bool | None) -> bool:
     return graphical and os.geteuid() != 0 and "SSH_CONNECTION" not in os.environ and sys.stderr.isatty()
 
 
-def tell_lack(scene: WatchScene, director: Director) -> None:
-    """Say in one line what the scene needs, if the director has no users for it."""
-    if lacks := lacks_users(scene, director):
+def warn_of_missing_users(scene: WatchScene, director: Director) -> None:
+    """Print a line to standard error if a scene needs more accounts than --users names."""
+    if lacks := missing_users_text(scene, director):
         print(f"ewe-watch: {lacks}", file=sys.stderr)
 
 
@@ -73,7 +73,7 @@ def check(name: str, users: Sequence[str]) -> int:
     for scene in scenes:
         with open_director(users) as director:
             try:
-                tell_lack(scene, director)
+                warn_of_missing_users(scene, director)
                 stage = Stage(director, scene)
                 stage.play(all_steps=True)
                 print(f"{scene.name}: shows what it says, in {len(scene.steps)} steps")

@@ -27,7 +27,7 @@ from typing import Any
 from ewe.config.messages import Failure
 from ewe.scoreboard import is_alive
 from ewe_watch.behind import DATABASE, ENGINE
-from ewe_watch.events import parts_of_accepted
+from ewe_watch.events import accepted_client
 from ewe_watch.live.choice import PARAMETERS, ModelChoice, setting_of
 from ewe_watch.live.clients import KINDS, USER_SCRIPT, Clients, ModelClients
 from ewe_watch.live.demonstration import make_site, open_gate, write_user_script
@@ -49,6 +49,8 @@ MOST_READERS = 20
 STOP_S = 5.0  # the longest wait for a thread that is to end
 MOST_FACTOR = 1000.0
 
+# The names that Director.measure() knows: keys of CostMeter.measure(), numbers of a story, and OF_KIND: a state of
+# connections, or an end of clients, which stands before the kind of these clients
 COSTS = ("threads", "processes", "zombies", "descriptors")
 OF_STORY: dict[str, Callable[[LiveStory], int]] = {
     "from backlog": lambda story: story.from_backlog,
@@ -132,7 +134,7 @@ class ShownModel:
         self.recording.add(data)
         for event in events:
             if event.kind == "accepted":
-                self.clients.note_accepted(parts_of_accepted(event.text)[0])
+                self.clients.note_accepted(accepted_client(event.text).address)
         self.story.add(events)
         self.story.show_calls(self.process.calls_now())
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from ewe.config.command import UsageError
 from ewe_watch.events import TraceEvent
 from ewe_watch.live.guard import ModelGuard
-from ewe_watch.live.meters import CLOSE_WAIT, backlogs, descendants, tcp_sockets
+from ewe_watch.live.meters import CLOSE_WAIT, NO_INODE, backlogs, descendants, tcp_sockets
 from ewe_watch.live.model_process import START_S, ServerProcess, StartFailure
 
 DEFAULT_WORKERS = "5"
@@ -71,14 +71,17 @@ UNSEEN = "seen from outside: no requests, no queue of the server's own, no work 
 
 
 class ForeignChoice(NamedTuple):
-    """A server by its command line, with the holes {port}, {root} and {workers}."""
+    """A server of another program. line: its command line, with the holes {port}, {root} and {workers}.
+
+    values: the text of {workers}, if the page has changed it.
+    """
 
     line: str
     values: dict[str, str]
 
     @property
     def model(self) -> str:
-        """The name of the program."""
+        """The name of the program: the first word of the line, without its directories."""
         return Path(shlex.split(self.line)[0]).name
 
     @property
@@ -147,6 +150,13 @@ class ThreadNow(NamedTuple):
         return "ended" if self.is_zombie else f"in {self.call}" if self.call else COMPUTES
 
 
+class HeldConnection(NamedTuple):
+    """A connection that a worker reads or writes. name: of the connection. is_written: the worker writes to it."""
+
+    name: str
+    is_written: bool
+
+
 class ForeignProcess(ServerProcess):
     """A server that runs, and the looks at it."""
 
@@ -174,7 +184,7 @@ class ForeignProcess(ServerProcess):
         self.guard = guard
         guard.add(self.pid)
         self.names: dict[int, str] = {}  # inode -> connection
-        self.held: dict[str, tuple[str, bool]] = {}  # worker -> its connection, and whether it writes
+        self.held: dict[str, HeldConnection] = {}  # by worker
         self.calls: dict[str, str] = {}  # worker -> what it does, by the last look
         self.numbers = 0
         try:
@@ -235,29 +245,35 @@ class ForeignProcess(ServerProcess):
         threads = list(self.threads_now(peers))
         self.calls = {each.worker: each.text for each in threads}
         held_now = {
-            each.worker: (each.connection, each.call in WRITES) for each in threads if each.connection
+            each.worker: HeldConnection(each.connection, each.call in WRITES)
+            for each in threads
+            if each.connection
         }
         yield from self.turns_of_workers(held_now)
         for inode in [inode for inode in self.names if inode not in peers]:
             name = self.names.pop(inode)
-            self.held = {worker: each for worker, each in self.held.items() if each[0] != name}
+            self.held = {worker: each for worker, each in self.held.items() if each.name != name}
             yield self.event("ended", name, self.main, "the connection is gone")
             yield self.event("closed", name, self.main)
 
-    def turns_of_workers(self, held_now: dict[str, tuple[str, bool]]) -> Iterator[TraceEvent]:
+    def turns_of_workers(self, held_now: dict[str, HeldConnection]) -> Iterator[TraceEvent]:
         """Yield the events of the workers that have left a connection or taken one, or whose call is another one.
 
-        held_now: worker -> (the connection, whether the worker writes to it).
+        held_now: the connections by worker.
         """
-        for worker, (name, _) in list(self.held.items()):
-            if held_now.get(worker, ("", False))[0] != name:
+        for worker, before in list(self.held.items()):
+            now = held_now.get(worker)
+            if now is None or now.name != before.name:
                 del self.held[worker]
-                yield self.event("parked", name, worker)
-        for worker, (name, writes) in held_now.items():
-            if self.held.get(worker) != (name, writes):
-                self.held[worker] = (name, writes)
-                yield self.event("runs", name, worker)
-                yield self.event("sends" if writes else "waits", name, worker, "" if writes else "bytes")
+                yield self.event("parked", before.name, worker)
+        for worker, held in held_now.items():
+            if self.held.get(worker) != held:
+                self.held[worker] = held
+                yield self.event("runs", held.name, worker)
+                if held.is_written:
+                    yield self.event("sends", held.name, worker)
+                else:
+                    yield self.event("waits", held.name, worker, "bytes")
 
     def connections(self) -> dict[int, str]:
         """Return the accepted connections: inode -> the client's address.
@@ -269,9 +285,8 @@ class ForeignProcess(ServerProcess):
         found = {}
         for sock in tcp_sockets():
             is_open = sock.state in (ESTABLISHED, CLOSE_WAIT)
-            if sock.local.endswith(port_suffix) and is_open and sock.inode != "0":
-                client_port = int(sock.remote.rpartition(":")[2], 16)
-                found[int(sock.inode)] = f"127.0.0.1:{client_port}"
+            if sock.local.endswith(port_suffix) and is_open and sock.inode != NO_INODE:
+                found[int(sock.inode)] = f"127.0.0.1:{sock.remote_port}"
         return found
 
     def threads_now(self, peers: dict[int, str]) -> Iterator[ThreadNow]:

@@ -84,34 +84,38 @@ class ModelGuard:
 
     def add(self, group: int) -> None:
         """Note a group of processes that has started."""
-        self.tell(f"+ {group}")
+        self.write_line(f"+ {group}")
 
     def remove(self, group: int) -> None:
         """Note a group that has ended: its number may soon be that of another program."""
-        self.tell(f"- {group}")
+        self.write_line(f"- {group}")
 
-    def tell(self, words: str) -> None:
+    def write_line(self, words: str) -> None:
+        """Write a line to the guard's pipe; without a guard, do nothing. words: "+ GROUP", "- GROUP" or DONE."""
         # A short write to a pipe is never mixed with another one (pipe(7)). Without a guard, ewe-watch goes on.
         with suppress(OSError):
             os.write(self.pipe, f"{words}\n".encode())
 
     def close(self) -> None:
         """End the guard: all models have ended."""
-        self.tell(DONE)  # before the end of the pipe: otherwise the guard would kill and remove
+        self.write_line(DONE)  # before the end of the pipe: otherwise the guard would kill and remove
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
         self.process.wait()
 
 
-def signalled(groups: Iterable[int], number: int) -> list[int]:
-    """Send a signal to groups of processes; return those that still exist. Signal 0 only asks for that."""
-    left = []
+def signal_groups(groups: Iterable[int], number: int) -> list[int]:
+    """Send a signal to groups of processes; return those that still exist. Signal 0 only asks for that (kill(2)).
+
+    A group of another account cannot be signal_groups, and counts as one that has ended.
+    """
+    found = []
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
-            left.append(group)
-    return left
+            found.append(group)
+    return found
 
 
 def main(directory: str, *words: str) -> None:
@@ -125,11 +129,11 @@ def main(directory: str, *words: str) -> None:
             groups.add(int(group))
         else:
             groups.discard(int(group))
-    left = signalled(groups, signal.SIGTERM)
+    running = signal_groups(groups, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
-    while (left := signalled(left, 0)) and time.monotonic() < deadline:
+    while (running := signal_groups(running, 0)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
-    signalled(left, signal.SIGKILL)
+    signal_groups(running, signal.SIGKILL)
     for path, uid, gid in zip(words[::3], words[1::3], words[2::3], strict=True):
         UserScript(Path(path), int(uid), int(gid)).remove()
     shutil.rmtree(directory, ignore_errors=True)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
+from ewe_watch.behind import NO_REQUEST
 from ewe_watch.events import TraceEvent, is_main_thread, process_in_name, process_of
 from ewe_watch.live.behind_rows import BehindRows
 from ewe_watch.live.worker_lives import WorkerLives
-from ewe_watch.story import NO_REQUEST, OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory
+from ewe_watch.story import OCCUPYING, QUEUED, TICK_S, TracedConnection, TraceStory
 
 SETTLE_S = 0.02
 MOST_SPANS = 300  # of one change; of more, the longest are shown
@@ -101,7 +102,7 @@ class LiveStory(TraceStory):
         self.hidden = 0  # spans that were too many to show
         self.labels: dict[str, str] = {}
         self.from_backlog = 0  # connections that have waited in the kernel's backlog
-        self.longest_in_backlog = 0.0  # seconds
+        self.longest_in_backlog_s = 0.0
         self.zombies: frozenset[int] = frozenset()  # processes, by the last measurement
         self.shown_zombies: dict[str, float] = {}  # worker -> since when
         self.ended_at: dict[str, float] = {}  # worker -> its last event
@@ -127,15 +128,17 @@ class LiveStory(TraceStory):
         if event.kind == "answered":
             self.counts[f"status {event.text[:1]}xx"] += 1
         super().feed(event)
-        if event.kind == "request" and event.text.startswith(BLOCKING):
-            self.connections[event.connection].want = PAGE
-        elif event.kind == "accepted":
-            self.note_accepted(self.connections[event.connection])
-        elif event.kind == "closed":
+        if event.kind == "closed":
             self.ended_at[event.worker] = event.seconds
             self.forget(event.connection)
         elif event.kind in ("model", "begins", "ends", "stops"):
             self.note_life(event)
+        # The model of a student may write such an event without a connection
+        elif (connection := self.connections.get(event.connection)) is not None:
+            if event.kind == "accepted":
+                self.note_accepted(connection)
+            elif event.kind == "request" and event.text.startswith(BLOCKING):
+                connection.want = PAGE
 
     def note_life(self, event: TraceEvent) -> None:
         """Note the begin or the end of a worker. One that begins has a row, if one is free.
@@ -155,9 +158,9 @@ class LiveStory(TraceStory):
     def note_accepted(self, connection: TracedConnection) -> None:
         """Note the client of a new connection, and its time in the kernel's backlog, if it waited there."""
         self.labels[connection.name] = self.label_of(connection.address)
-        if connection.backlog is not None and connection.backlog >= TICK_S:
+        if connection.backlog_s is not None and connection.backlog_s >= TICK_S:
             self.from_backlog += 1
-            self.longest_in_backlog = max(self.longest_in_backlog, connection.backlog)
+            self.longest_in_backlog_s = max(self.longest_in_backlog_s, connection.backlog_s)
 
     def enter_state(
         self, connection: TracedConnection, event: TraceEvent, state: str, want: str = ""
@@ -203,6 +206,7 @@ class LiveStory(TraceStory):
         calls: PID/TID -> text, such as "in futex". {}: the trace says what the workers do.
         """
         self.calls = calls
+        # Rows without a worker yet, and those of workers that have ended
         free = MOST_ROWS - len(self.row_workers) + sum(map(self.is_gone, self.row_workers))
         for worker in [each for each in calls if each not in self.rows][:free]:
             self.give_row(worker)
@@ -254,7 +258,7 @@ class LiveStory(TraceStory):
             "queued_names": self.queued_names(),
             "parked": self.parked,
             "accepted": self.counts["accepted"],
-            "from_backlog": [self.from_backlog, round(self.longest_in_backlog * 1000)],
+            "from_backlog": [self.from_backlog, round(self.longest_in_backlog_s * 1000)],
             "requests": self.counts["request"],
             "answered": self.counts["answered"],
             "failed": self.counts["status 4xx"] + self.counts["status 5xx"],

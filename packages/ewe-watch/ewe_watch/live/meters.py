@@ -20,6 +20,7 @@ import psutil
 LISTENING, CLOSE_WAIT = "0A", "08"
 # Processes whose memory is read exactly: reading it takes the kernel about a millisecond each
 MOST_WITH_PSS = 24
+NO_INODE = "0"  # of a connection that no accept(2) has taken
 TCP = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -27,7 +28,7 @@ class TcpSocket(NamedTuple):
     """A line of /proc/net/tcp. All numbers but the inode have hexadecimal digits.
 
     local, remote: IP:PORT. queues: the bytes to send, a colon, and the received ones, or the backlog of a listening
-    socket. inode: "0" for a connection that no accept(2) has taken.
+    socket. inode: NO_INODE for a connection that no accept(2) has taken.
     """
 
     local: str
@@ -35,6 +36,21 @@ class TcpSocket(NamedTuple):
     state: str
     queues: str
     inode: str
+
+    @property
+    def local_port(self) -> int:
+        """The port of this end."""
+        return int(self.local.rpartition(":")[2], 16)
+
+    @property
+    def remote_port(self) -> int:
+        """The port of the other end."""
+        return int(self.remote.rpartition(":")[2], 16)
+
+    @property
+    def receive_queue(self) -> int:
+        """The bytes that no recv(2) has taken; of a listening socket, the connections in its backlog."""
+        return int(self.queues.partition(":")[2], 16)
 
 
 def tcp_sockets(*, listening_only: bool = False) -> Iterator[TcpSocket]:
@@ -57,15 +73,13 @@ def tcp_sockets(*, listening_only: bool = False) -> Iterator[TcpSocket]:
 
 def backlogs(ports: Iterable[int]) -> dict[int, int] | None:
     """Return how many connections are in the backlog of each port that listens; None if it cannot be known."""
-    port_of_text = {f"{port:04X}": port for port in ports}
+    wanted = frozenset(ports)
     found: dict[int, int] = {}
     try:
         for sock in tcp_sockets(listening_only=True):
-            port = port_of_text.get(sock.local.rpartition(":")[2])
             # Several sockets may listen at one port: IPv4, IPv6, SO_REUSEPORT
-            if port is not None:
-                backlog = sock.queues.partition(":")[2]
-                found[port] = found.get(port, 0) + int(backlog, 16)
+            if (port := sock.local_port) in wanted:
+                found[port] = found.get(port, 0) + sock.receive_queue
     except OSError:
         return None
     return found
@@ -80,9 +94,8 @@ def left_connections(ports: Iterable[int]) -> dict[int, int] | None:
     found = dict.fromkeys(ports, 0)
     try:
         for sock in tcp_sockets():
-            port = int(sock.local.rpartition(":")[2], 16)
-            if port in found and sock.state == CLOSE_WAIT and sock.inode != "0":
-                found[port] += 1
+            if sock.state == CLOSE_WAIT and sock.inode != NO_INODE and sock.local_port in found:
+                found[sock.local_port] += 1
     except OSError:
         return None
     return found

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ewe.config.messages import Failure
+from ewe.scoreboard import is_alive
 from ewe_watch.events import TraceEvent, parse
 from ewe_watch.live.choice import ModelChoice
 from ewe_watch.live.guard import STOP_S, ModelGuard
@@ -73,16 +74,20 @@ class ServerProcess:
     def stop(self) -> None:
         """End the server with all its processes, and remove its log. A second call does nothing.
 
-        The process group has ended then, and its number may be that of another program.
+        The process group has ended then, and its number may be that of another program. A first process may also
+        have ended long before: alive() has read its status, and the kernel gives its number again.
         """
         if self.is_stopped:
             return
         self.is_stopped = True
-        if self.alive():
+        if was_alive := self.alive():
             self.signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_S)
-        self.signal(signal.SIGKILL)  # always: children may have ignored SIGTERM, or outlive their parent
+        # Children may have ignored SIGTERM, or outlive their parent: while they are in the group, no other process
+        # gets its number
+        if was_alive or not is_alive(self.pid):
+            self.signal(signal.SIGKILL)
         # A server that runs as another account (sudo) cannot be killed.
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_S)

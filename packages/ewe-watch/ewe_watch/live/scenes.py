@@ -122,8 +122,10 @@ def find_scene(name: str) -> WatchScene:
         raise SceneError(f"cannot read the scene {path}: {getattr(reason, 'strerror', reason)}") from None
     try:
         return scene_of(path.stem, tomllib.loads(text))
-    # OverflowError: a number of clients that is infinite
-    except (tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError) as reason:
+    # OverflowError: a number of clients that is infinite. RecursionError: lists within lists
+    except (
+        tomllib.TOMLDecodeError, ConfigError, TypeError, ValueError, OverflowError, RecursionError
+    ) as reason:  # fmt: skip
         raise SceneError(f"{path}: {reason}") from None
 
 
@@ -192,8 +194,8 @@ def condition_of(number: int, text: str, models: int) -> SceneCondition:
     return SceneCondition(text, int(found["model"]) - 1, measure, found["sign"], found["value"])
 
 
-def lacks_users(scene: WatchScene, director: Director) -> str:
-    """Return in one line what a scene with several users needs; "" if it has that."""
+def missing_users_text(scene: WatchScene, director: Director) -> str:
+    """Return in one line which accounts a scene with several users needs; "" if the director has them."""
     if len(director.users) >= scene.users:
         return ""
     return (
@@ -213,15 +215,15 @@ def longest_wait_s(slowdown: float) -> float:
 class Stage:
     """A scene in play. at: the index of the next step. failed: why the last step failed; "" if it did not.
 
-    lacks: what this computer lacks for a scene with several users; "" for nothing (lacks_users()). skipped: the
-    indexes of the steps whose waits a user has left.
+    lacks: the accounts that a scene with several users lacks, in a line; "" for none (missing_users_text()).
+    skipped: the indexes of the steps whose waits a user has left.
     """
 
     def __init__(self, director: Director, scene: WatchScene) -> None:
         """Start the scene's models; until ready() the page offers no step. Raises StartFailure."""
         self.director = director
         self.scene = scene
-        self.lacks = lacks_users(scene, director)
+        self.lacks = missing_users_text(scene, director)
         self.at = 0
         self.failed = ""
         self.skipped: list[int] = []
@@ -314,7 +316,12 @@ class SceneChooser:
         self.choices_before_scene: list[Choice] = []  # the models to show again after the scene
         found = [find_scene(name) for name in scene_files()]
         director.scenes = [
-            {"name": each.name, "title": each.title, "text": each.text, "lacks": lacks_users(each, director)}
+            {
+                "name": each.name,
+                "title": each.title,
+                "text": each.text,
+                "lacks": missing_users_text(each, director),
+            }
             for each in found
         ]
         self.stage = None if scene is None else Stage(director, scene)
@@ -322,7 +329,10 @@ class SceneChooser:
             self.stage.ready()
 
     def start(self, name: str) -> None:
-        """Show a scene instead of the models of now. Raises ActionError, SceneError, StartFailure."""
+        """Show a scene instead of the models that are shown now.
+
+        If its models do not start, the page shows those models again. Raises ActionError, SceneError, StartFailure.
+        """
         known = scene_files()
         if name not in known:  # a page names no file of this computer
             raise ActionError(f"there is no scene {name!r}{nearest(name, known)}")
@@ -354,7 +364,10 @@ class SceneChooser:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others from the stage. Raises ActionError if a step or another choice has it."""
+        """Exclude other choices of a scene, and steps of the scene that is shown, until the end of the block.
+
+        Raises ActionError at once if another page chooses a scene, or plays a step.
+        """
         if not self.lock.acquire(blocking=False):
             raise ActionError("another scene is being chosen")
         try:

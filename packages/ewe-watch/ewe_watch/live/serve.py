@@ -50,10 +50,15 @@ class PageWorker(Worker):
     """Ends the streams of the pages, and a scene in play, when it stops: they would last for the grace time."""
 
     director: Director
+    has_ended_streams = False
 
     def on_stop(self, number: int, frame: object) -> None:
-        self.director.stopping.set()
-        self.director.end_readers()
+        """End the scene and the streams, then stop as each worker does. It is a signal handler."""
+        if not self.has_ended_streams:
+            # First: a second signal may come within set(), and would wait for the lock that this thread holds there
+            self.has_ended_streams = True
+            self.director.stopping.set()
+            self.director.end_readers()
         super().on_stop(number, frame)
 
     def on_reload(self, number: int, frame: object) -> None:
@@ -120,7 +125,7 @@ def serve(director: Director, scene: WatchScene | None = None, *, browser: bool 
 
 
 def page_config(directory: Path) -> Config:
-    """Return the settings of the page's server. directory: of the director.
+    """Return the settings of the page's server. directory: the private one of the director.
 
     The server runs no programs and no libraries: the directory `none` does not exist.
     """

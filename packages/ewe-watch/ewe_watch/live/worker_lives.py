@@ -9,7 +9,7 @@ Under the model fork a process lives for one connection, so fifty clients are fi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ewe_watch.events import is_main_thread, process_of
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 MOST_LIVES = 300  # of one change; of more, the last ones are shown
 MOST_LIVING = 4000  # workers whose begin is kept; with more, the trace has lost their ends
+
+
+class WorkerLife(NamedTuple):
+    """The life of a worker that has ended, in seconds by the trace's clock."""
+
+    began: float
+    ended: float
 
 
 class WorkerLives:
@@ -30,8 +37,8 @@ class WorkerLives:
         self.at = at
         self.rows = rows
         self.began: dict[str, float] = {}  # worker that lives -> when it began
-        self.ended: dict[str, tuple[float, float]] = {}  # worker that has ended, and has a row -> its life
-        self.past: list[list[float]] = []
+        self.ended: dict[str, WorkerLife] = {}  # by the worker, which has a row
+        self.past: list[list[float]] = []  # [row, begin, end] of the lives since the last change
         self.reaped: set[str] = set()  # of `ended`: processes whose status the parent has read
 
     def begin(self, worker: str, seconds: float) -> None:
@@ -45,7 +52,7 @@ class WorkerLives:
         """Note that a worker ends, if its begin is known."""
         began = self.began.pop(worker, None)
         if began is not None and worker in self.rows:
-            self.ended[worker] = began, seconds
+            self.ended[worker] = WorkerLife(began, seconds)
             self.past.append([self.rows[worker], self.at(began), self.at(seconds)])
 
     def end_process(self, process: str, seconds: float) -> None:
@@ -90,7 +97,6 @@ class WorkerLives:
 
     def life(self, worker: str) -> list[float | None]:
         """Return the begin and the end of a worker as the page counts them; None: unknown, or not ended."""
-        if worker in self.ended:
-            began, ended = self.ended[worker]
-            return [self.at(began), self.at(ended)]
+        if (life := self.ended.get(worker)) is not None:
+            return [self.at(life.began), self.at(life.ended)]
         return [self.at(self.began[worker]) if worker in self.began else None, None]
