@@ -324,6 +324,16 @@ def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch:
         submissions.read(tmp_path)
 
 
+def test_a_link_to_a_name_that_is_too_long_does_not_end_the_class(tmp_path: Path) -> None:
+    for name in ("ada", "bo"):
+        put(tmp_path / name / "server.py")
+    for name in (".git", "notes"):
+        (tmp_path / "bo" / name).symlink_to("a" * 300)
+    (tmp_path / "cy").symlink_to("a" * 300)
+    found = submissions.read(tmp_path).hand_ins
+    assert [each.name for each in found] == ["ada", "bo"] and all(each.sent for each in found)
+
+
 @pytest.mark.parametrize("seconds", [1e12, 1e17])
 def test_a_time_of_change_that_no_calendar_has_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float

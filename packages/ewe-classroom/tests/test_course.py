@@ -253,6 +253,8 @@ def test_a_rubric_without_points_has_no_criteria() -> None:
     ["new", "pol", "x"], ["show", "../pool"], ["new", "fork", "x", "--language", "model"], ["pack", "pool", "x"],
     ["show", "pool", "--toml"],
     ["measure", "pool"], ["measure", "pool", "nothing.py"], ["questions", "pool", "nothing.json"], [],
+    ["show", "a" * 300], ["leaderboard", "a" * 300], ["pack", "pool", "a" * 300, "--for", "autolab"],
+    ["pack", "pool", "x", "--for", "autolab", "--scheme", f"{'a' * 300}.toml"],
 ])  # fmt: skip
 def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert course(*arguments) == 2

@@ -18,6 +18,7 @@ from ewe_classroom.grader import cli as grade_cli
 from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
+from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sandbox import SubjectAccount
@@ -83,6 +84,15 @@ def test_a_name_that_is_too_long_is_wrong_usage(from_path: Callable[[str], objec
         assert locate_submission(name, "server") == name
     with pytest.raises(BadSubject, match="not a file"):
         from_path(LONG_NAME)
+
+
+def test_a_link_to_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
+    """A student may leave such a link. An exception would leave the submission without a report."""
+    (tmp_path / "server.py").symlink_to(LONG_NAME)
+    with pytest.raises(BadSubject, match=r"a directory without server.py"):
+        locate_submission(str(tmp_path), "server")
+    assert library_queue("python", [tmp_path / "server.py"]) == ""
+    assert with_imports(tmp_path / "server.py") == [tmp_path / "server.py"]
 
 
 def test_an_argument_that_is_too_long_for_a_name_names_no_file(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def unpacked(folder: Path) -> Iterator[Path]:
 
     Raises ConfigError if the archive cannot be unpacked.
     """
-    if not folder.is_file():
+    if not os.path.isfile(folder):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="ewe-class-") as name:

@@ -16,6 +16,7 @@ file, because an earlier lab was about it. If a lab's folder lacks a source, the
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from dataclasses import dataclass
@@ -141,7 +142,8 @@ class Lab:
 def lab(name: str) -> Lab:
     """Return a lab by its name. Raises ConfigError."""
     file = LABS / name / "lab.toml"
-    if "/" in name or not file.is_file():  # a name with a slash could lead to a file outside of LABS
+    # A name with a slash could lead to a file outside of LABS. os.path.isfile() is false for one that is too long.
+    if "/" in name or not os.path.isfile(file):
         known = [each.name for each in labs()]
         raise ConfigError(f"there is no lab {name!r}{nearest(name, known)}; the labs are {', '.join(known)}")
     table = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -24,6 +24,7 @@ import hashlib
 import hmac
 import io
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
     Raises ConfigError if the directory or a result is missing, or if `lab` is None and there are results of several
     labs.
     """
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise ConfigError(
             f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
@@ -128,7 +129,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
     The file may come from a student, so each of its values is converted to its type. Raises OSError, and one of the
     exceptions of BAD_CONTENTS if the file was not written by ewe-grade --json.
     """
-    if not path.is_file():  # the opening of a FIFO would wait for a writer
+    if not os.path.isfile(path):  # the opening of a FIFO would wait for a writer
         raise ValueError("not a file")
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_RESULT_BYTES))

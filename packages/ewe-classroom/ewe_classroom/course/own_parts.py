@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,12 +33,9 @@ def lab_scheme(lab: Lab, own: Path | None) -> Scheme:
     of_lab = scheme.load(lab.name)
     if own is None:
         return of_lab
-    if own.suffix != ".toml" or not own.is_file():
+    if own.suffix != ".toml" or not os.path.isfile(own):
         raise ConfigError(f"--scheme {own}: name a file such as my/grading.toml, a copy of the lab's scheme")
-    try:
-        found = scheme.load(str(own))
-    except OSError as reason:
-        raise ConfigError(f"--scheme {own}: {reason.strerror}") from None
+    found = scheme.load(str(own))
     if found.subject != of_lab.subject:
         raise ConfigError(
             f"--scheme {own}: its subject is {found.subject}, and the lab {lab.name} has {of_lab.subject};"

@@ -286,13 +286,17 @@ def check_target(names: Collection[str], target: Path) -> None:
 
     names: of the pack's files, as far as they are known.
     """
-    if target.suffix == ".zip":
-        if target.exists():
-            raise ConfigError(f"{target} exists already; choose another name")
+    is_zip = target.suffix == ".zip"
+    paths = [target] if is_zip else [target / name for name in names]
+    try:
+        there = [path for path in paths if path.exists()]
+    except OSError as reason:  # a name is too long, or a directory is closed
+        raise ConfigError(f"cannot write {reason.filename or target}: {reason.strerror}") from None
+    if there:
+        raise ConfigError(f"{there[0]} exists already; choose another {'name' if is_zip else 'directory'}")
+    if is_zip:
         check_writable(target)
         return
-    if there := [name for name in names if (target / name).exists()]:
-        raise ConfigError(f"{target / there[0]} exists already; choose another directory")
     for directory in dict.fromkeys((target, *((target / name).parent for name in names))):
         check_directory(directory)
 

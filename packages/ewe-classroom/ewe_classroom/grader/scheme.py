@@ -25,6 +25,7 @@ The file is ewe_classroom/labs/NAME/grading.toml, or the argument of --lab PATH.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,7 +112,8 @@ def lab_names() -> list[str]:
 def load(name: str) -> Scheme:
     """Load the scheme of a lab by its name, or from a file. Raises ConfigError."""
     path = Path(name) if name.endswith(".toml") else LABS / name / "grading.toml"
-    if not path.is_file():
+    # False for a name that is too long, and below a closed directory: Path.is_file() would raise an error.
+    if not os.path.isfile(path):
         near = nearest(name, lab_names())
         raise ConfigError(f"--lab: there is no lab {name}{near}; the labs are {', '.join(lab_names())}")
     table = read_table(path)
@@ -144,9 +146,11 @@ def load(name: str) -> Scheme:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the table of a scheme's file. Raises ConfigError if it is not TOML, or for an unknown key."""
+    """Return the table of a scheme's file. Raises ConfigError if it cannot be read, or for an unknown key."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as reason:
+        raise ConfigError(f"{path}: {reason.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     unknown = sorted(table.keys() - KNOWN_KEYS)

@@ -121,7 +121,7 @@ def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:
             continue
         if is_go_program(program):
             return SourceFiles("go", program, index) if any(program.parent.glob("*.go")) else None
-        return SourceFiles("c", program, index) if program.with_suffix(".c").is_file() else None
+        return SourceFiles("c", program, index) if os.path.isfile(program.with_suffix(".c")) else None
     return None
 
 
