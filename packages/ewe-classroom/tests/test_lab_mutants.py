@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tomllib
@@ -320,6 +321,13 @@ def test_a_script_with_other_output_behind_xswitch_is_the_engines_fault(
     monkeypatch.setattr(server, "ask", lambda *_, **__: (200, body))
     with pytest.raises(FailedExpectation, match="an ordinary script behind X-Switch answered"):
         server.probe()
+
+
+def test_an_xswitch_that_an_engine_has_ended_is_the_engines_fault(tmp_path: Path) -> None:
+    server = server_behind_xswitch(["true"], tmp_path)
+    server.port = free_port()
+    with pytest.raises(FailedExpectation, match=r"endless.py behind X-Switch got no connection"):
+        server.leave("/cgi-bin/endless.py", os.getpid())
 
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:

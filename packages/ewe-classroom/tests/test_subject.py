@@ -15,14 +15,14 @@ import pytest
 from classroom_server import make_nested
 
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
+from ewe_classroom.grader import engine_scene, processes, queue_races, race_bursts, run_scene, subject
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
 from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sandbox import SubjectAccount
-from ewe_classroom.grader.scene import Scene, SceneClient
+from ewe_classroom.grader.scene import FailedExpectation, Scene, SceneClient
 from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
 
 # The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
@@ -69,10 +69,23 @@ def test_the_last_lines_of_a_long_output_are_its_end() -> None:
         assert errors.tell() == position
 
 
-def test_an_output_that_the_server_has_removed_is_empty(tmp_path: Path) -> None:
+def test_an_output_that_the_server_has_removed_or_replaced_is_empty(tmp_path: Path) -> None:
     server = object.__new__(Subject)
     server.output = tmp_path / "output"
     assert server.log() == ""
+    server.output.mkdir()
+    assert server.log() == ""
+    server.output.rmdir()
+    os.mkfifo(server.output)
+    assert server.log() == ""
+
+
+def test_a_server_that_removes_the_reports_of_the_race_detector_fails(tmp_path: Path) -> None:
+    bursts = object.__new__(race_bursts.Bursts)
+    bursts.scene = object.__new__(Scene)
+    bursts.scene.subject = cast(Subject, SimpleNamespace(output=tmp_path / "output"))
+    with pytest.raises(FailedExpectation, match="removed or replaced the file of its output"):
+        bursts.output()
 
 
 LONG_NAME = "a" * 300

@@ -254,16 +254,24 @@ class XSwitchServer:
         return answer
 
     def leave(self, path: str, pid: int) -> None:
-        """Send a request, wait until the engine with this pid has run for MIN_CPU_S, and disconnect."""
+        """Send a request, wait until the engine with this pid has run for MIN_CPU_S, and disconnect.
+
+        Fail without a connection: an engine with the grader's account can end `ewe -x`.
+        """
         lane = "impatient browser"
         before = cpu_s(pid)
         self.scene.note(lane=lane, do="connect")
-        with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
-            deadline = time.monotonic() + WAIT_LIMIT_S
-            while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < deadline:
-                time.sleep(POLL_EVERY_S)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
+                deadline = time.monotonic() + WAIT_LIMIT_S
+                while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < deadline:
+                    time.sleep(POLL_EVERY_S)
+        except OSError as error:
+            self.scene.fail(
+                f"{path} behind X-Switch got no connection: {error}", "answer", self.last_output()
+            )
         self.scene.note(lane=lane, do="close")
 
     def probe(self, fields: Mapping[str, str] | None = None) -> dict[str, object]:

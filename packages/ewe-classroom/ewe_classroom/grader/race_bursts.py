@@ -51,7 +51,7 @@ from ewe_classroom.grader.sanitizers import (
     source_line,
 )
 from ewe_classroom.grader.scene import CONNECT_S, NO_LIMIT, Condition, Scene, SceneClient
-from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources
+from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources, read_regular
 from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
 
 MIN_HANG_S = 2.0
@@ -512,8 +512,15 @@ class Bursts:
         )
 
     def output(self) -> str:
-        with open(self.scene.subject.output, "rb") as file:
-            return file.read(MAX_REPORT_BYTES).decode(errors="replace")
+        """Return the output of the server, which has the reports of the detector. Fail if it is no longer there."""
+        try:
+            return read_regular(self.scene.subject.output, MAX_REPORT_BYTES).decode(errors="replace")
+        except OSError:
+            # The server has the grader's account. Without its output, a race would be no failure.
+            self.scene.fail(
+                "the server has removed or replaced the file of its output",
+                "leave this file alone: the grader reads the reports of the race detector in it",
+            )
 
     def crash_position(self, output: str) -> str:
         """Return " at server.go:50, `...`" for the first place in the student's files that a crash names."""

@@ -91,11 +91,15 @@ class Runs:
             )
 
     def add(self, run: GradingRun) -> None:
-        """Add a finished run to the list and to the file."""
+        """Add a finished run to the list and to the file. Raises ConfigError, for example if the disk is full."""
         self.finished_runs.append(run)
-        if self.file is not None:
+        if self.file is None:
+            return
+        try:
             with open(self.file, "a") as out:
                 out.write(json.dumps(vars(run)) + "\n")
+        except OSError as reason:
+            raise ConfigError(f"--runs: cannot write {self.file}: {reason.strerror}") from None
 
     def flips(self) -> dict[str, Counter[str]]:
         """Return check -> status -> number of runs, for every check with more than one status."""

@@ -34,7 +34,7 @@ import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
 from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_all
-from ewe_classroom.grader.sources import find_sources
+from ewe_classroom.grader.sources import find_sources, open_regular
 from ewe_classroom.seeds import Seed
 
 T = TypeVar("T")
@@ -419,11 +419,11 @@ class Subject:
         return ""
 
     def log(self, lines: int = 12) -> str:
-        """Return the last lines of the server's output."""
+        """Return the last lines of the server's output; "" if the file is no longer there."""
         try:
-            with open(self.output, "rb") as file:
+            with open_regular(self.output) as file:
                 return last_lines(file.fileno(), lines)
-        except FileNotFoundError:  # a server with the grader's account may remove it
+        except OSError:  # a server with the grader's account may remove the file, or put a FIFO in its place
             return ""
 
     def close(self) -> None:
