@@ -20,13 +20,13 @@ MAPS = """\
 7f736f1e9000-7f736f20f000 r--p 00000000 fe:00 326269                     /usr/lib/a name with spaces/libc.so.6
 7f736f3d7000-7f736f3db000 r--p 00000000 00:00 0                          [vvar]
 """
-STACK = AddressSpace((8 << 20) + 4096, guards=1)
-PIECE = AddressSpace(64 << 20, guards=1)  # that the C library takes at once for the memory of a thread
+STACK = AddressSpace((8 << 20) + 4096, guard_count=1)
+PIECE = AddressSpace(64 << 20, guard_count=1)  # that the C library takes at once for the memory of a thread
 ONE_ROUND = MEMORY_VISITS // MEMORY_ROUNDS
 
 
 def test_the_address_space_has_the_stacks_and_their_guards() -> None:
-    assert parse_maps(MAPS) == AddressSpace((8 << 20) + 2 * 4096, guards=1)
+    assert parse_maps(MAPS) == AddressSpace((8 << 20) + 2 * 4096, guard_count=1)
     own = processes.address_space(os.getpid())
     assert own.size_bytes > 1 << 20 and own.threads >= threading.active_count()
     assert parse_maps("") == AddressSpace()
@@ -37,14 +37,14 @@ def judge(*rounds: AddressSpace, more: dict[int, AddressSpace] | None = None) ->
     spaces = [{7: AddressSpace(1 << 20)}]
     for growth in rounds:
         last = spaces[-1][7]
-        size_bytes, guards = last.size_bytes + growth.size_bytes, last.guards + growth.guards
-        spaces.append({7: AddressSpace(size_bytes, guards, last.threads + growth.threads)})
+        size_bytes, guard_count = last.size_bytes + growth.size_bytes, last.guard_count + growth.guard_count
+        spaces.append({7: AddressSpace(size_bytes, guard_count, last.threads + growth.threads)})
     spaces[-1] |= more or {}
     expect_stacks_back(Scene(SimpleNamespace(site=None, workers=4)), spaces)  # type: ignore[arg-type]
 
 
 def times(count: int, part: AddressSpace) -> AddressSpace:
-    return AddressSpace(count * part.size_bytes, count * part.guards, count * part.threads)
+    return AddressSpace(count * part.size_bytes, count * part.guard_count, count * part.threads)
 
 
 def test_a_stack_for_each_connection_is_found() -> None:
@@ -68,8 +68,8 @@ def test_a_few_large_pieces_and_new_processes_are_no_leak() -> None:
 
 def test_the_stack_of_a_thread_that_goes_on_is_no_leak() -> None:
     """A server may forget the threads of clients that leave early: who-works and descriptors look for those."""
-    thread = AddressSpace(STACK.size_bytes, guards=1, threads=1)
-    first = AddressSpace(STACK.size_bytes + PIECE.size_bytes, guards=2, threads=1)
+    thread = AddressSpace(STACK.size_bytes, guard_count=1, threads=1)
+    first = AddressSpace(STACK.size_bytes + PIECE.size_bytes, guard_count=2, threads=1)
     judge(*[times(ONE_ROUND // 4, thread)] * MEMORY_ROUNDS)
     judge(*[times(ONE_ROUND, first)] * MEMORY_ROUNDS)
     with pytest.raises(FailedExpectation):

@@ -642,7 +642,7 @@ from ewe_classroom.grader.sandbox import SandboxLimits, own_account
 limits = SandboxLimits(own_account())
 with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=limits) as sleep:
     try:
-        print(processes.descriptors(sleep.pid)[0], processes.memory_share(sleep.pid) > 0)
+        print(processes.descriptors(sleep.pid)[0], processes.memory_share_bytes(sleep.pid) > 0)
         print(processes.bytes_read(sleep.pid) > 0, goroutines.is_go(sleep.pid))
     except processes.HiddenProcess as hidden:
         print(hidden)

@@ -182,5 +182,5 @@ def accepted(scene: Scene) -> int:
     port = scene.subject.port
     return sum(
         entry.port == port and entry.state != "LISTEN" and entry.inode != "0"
-        for entry in processes.sockets().values()
+        for entry in processes.tcp_sockets().values()
     )

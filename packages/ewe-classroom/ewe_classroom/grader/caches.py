@@ -56,8 +56,8 @@ def bytes_read(scene: Scene) -> int:
 
 
 def memory_bytes(scene: Scene) -> int:
-    """Return the memory that the server's processes use together (processes.memory())."""
-    return sum(map(processes.memory, scene.subject.running()))
+    """Return the memory that the server's processes use together (processes.memory_bytes())."""
+    return sum(map(processes.memory_bytes, scene.subject.running()))
 
 
 @check(

@@ -316,17 +316,13 @@ def child_killed(scene: Scene) -> None:
     for number in range(3):
         stalled.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
         scene.settle()
-        known = processes.sockets()
+        entries = processes.tcp_sockets()
+        inodes = {inode for inode, entry in entries.items() if entry.peer_port == stalled[-1].port}
         children_of_client.append(
             [
                 pid
                 for pid in scene.subject.running()
-                if pid != scene.subject.pid
-                and any(
-                    known[processes.inode(target)].peer == stalled[-1].port
-                    for target in processes.descriptors(pid).values()
-                    if processes.inode(target) in known
-                )
+                if pid != scene.subject.pid and inodes.intersection(processes.socket_inodes(pid))
             ]
         )
     if not children_of_client[1]:

@@ -680,7 +680,10 @@ class Scene:
 
     def is_unread(self, client: SceneClient) -> bool:
         """Return whether no thread of the server has read the bytes of a client: they wait in its kernel."""
-        return any(entry.peer == client.port and entry.unread for entry in processes.sockets().values())
+        return any(
+            entry.peer_port == client.port and entry.unread_bytes
+            for entry in processes.tcp_sockets().values()
+        )
 
     # Verdicts
 

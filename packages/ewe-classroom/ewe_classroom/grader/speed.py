@@ -388,11 +388,11 @@ def memory_of_connection(student: Subject) -> float:
     scene = Scene(student)
     try:
         scene.settle()
-        before = sum(map(processes.memory_share, student.running()))
+        before = sum(map(processes.memory_share_bytes, student.running()))
         for _ in range(KEPT_CONNECTIONS):
             scene.hold("half", PATH)
         scene.settle()
-        during = sum(map(processes.memory_share, student.running()))
+        during = sum(map(processes.memory_share_bytes, student.running()))
     finally:
         scene.close()
     return round(max(0, during - before) / KEPT_CONNECTIONS / 1024, 1)

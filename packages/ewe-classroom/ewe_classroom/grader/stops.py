@@ -147,7 +147,7 @@ def restart(scene: Scene) -> None:
     scene.settle()
     in_time_wait = any(
         entry.port == scene.subject.port and entry.state == "TIME_WAIT"
-        for entry in processes.sockets().values()
+        for entry in processes.tcp_sockets().values()
     )
     problem = scene.start_again()
     if problem:

@@ -401,9 +401,9 @@ class Subject:
     def excess(self) -> str:
         """Describe the limit of memory, tasks or files that the server's processes exceed together; "" if none."""
         pids = self.running()
-        used = sum(processes.memory(pid) for pid in pids)
+        used = sum(processes.memory_bytes(pid) for pid in pids)
         if used > MAX_MEMORY_BYTES:  # this counted shared pages several times; the exact measure is slower
-            used = sum(processes.memory_share(pid) for pid in pids)
+            used = sum(processes.memory_share_bytes(pid) for pid in pids)
         if used > MAX_MEMORY_BYTES:
             return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
         count = sum(len(processes.thread_ids(pid)) for pid in pids)

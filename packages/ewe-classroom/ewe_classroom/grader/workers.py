@@ -221,17 +221,16 @@ def parent_lets_go(scene: Scene) -> None:
     stalled = scene.hold_halves(3)
     scene.settle(sure=True)
     listening = processes.listener_inode(scene.subject.port)
-    known = processes.sockets()
+    entries = processes.tcp_sockets()
     pids = scene.subject.running()
     client_of_port = {client.port: client for client in stalled}
     pids_of_port: dict[int, list[int]] = {port: [] for port in client_of_port}
     children_that_listen = []
     for pid in pids:
-        for target in processes.descriptors(pid).values():
-            inode = processes.inode(target)
-            if inode and inode == listening and pid != scene.subject.pid:
+        for inode in processes.socket_inodes(pid):
+            if inode == listening and pid != scene.subject.pid:
                 children_that_listen.append(pid)
-            client_port = known[inode].peer if inode in known else 0
+            client_port = entries[inode].peer_port if inode in entries else 0
             if client_port in pids_of_port:
                 pids_of_port[client_port].append(pid)
     for port, owners in pids_of_port.items():
