@@ -36,7 +36,7 @@ from ewe_classroom.grader.sandbox import (
     named_account,
     own_account,
 )
-from ewe_classroom.grader.sanitizers import detector_named, source_line
+from ewe_classroom.grader.sanitizers import mention_in_sources, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
 from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject
@@ -180,7 +180,7 @@ def test_a_source_that_names_the_race_detector_is_found(
 ) -> None:
     (tmp_path / name).write_text(f"\n{line}\n")
     language = name.rpartition(".")[2]
-    found = detector_named(SourceFiles(language, tmp_path / "server", 0))
+    found = mention_in_sources(SourceFiles(language, tmp_path / "server", 0))
     assert found == (f"{name}:2, `{line}`" if is_found else "")
 
 
@@ -198,7 +198,7 @@ def test_a_linked_worktree_has_its_history_in_another_clone(
 
 def test_a_form_feed_ends_no_line_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "server.c").write_text("int a;\f\n\fint __tsan_b;\n")
-    assert detector_named(SourceFiles("c", tmp_path / "server", 0)) == "server.c:2, `int __tsan_b;`"
+    assert mention_in_sources(SourceFiles("c", tmp_path / "server", 0)) == "server.c:2, `int __tsan_b;`"
     assert source_line(tmp_path / "server.c", 2) == "int __tsan_b;"
 
 

@@ -124,12 +124,11 @@ def hold(scene: Scene, count: int) -> list[SceneClient]:
     return stalled
 
 
-def judge(scene: Scene, kind: str, client_count: int) -> None:
-    """Count goroutines before stalled clients come, beside them, and after they have left.
+def expect_goroutines(scene: Scene, kind: str, client_count: int) -> None:
+    """Count goroutines before stalled clients come, beside them, and after they have left; fail unless they fit.
 
-    A count ends the server (SIGQUIT), so each of the three counts has a new server. Fail unless the counts fit the
-    model. kind: the model, an option of the check who-works: "thread", "fixed" or "one" (workers.KIND).
-    client_count: the number of stalled clients.
+    A count ends the server (SIGQUIT), so each of the three counts has a new server. kind: the model, an option of
+    the check who-works: "thread", "fixed" or "one" (workers.KIND). client_count: the number of stalled clients.
     """
     scene.settle()
     processes_alone = len(scene.subject.running())

@@ -49,7 +49,7 @@ from ewe_classroom.grader.scene import (
 )
 from ewe_classroom.grader.scheme import Item, Scheme
 from ewe_classroom.grader.sources import find_sources
-from ewe_classroom.grader.speed import SPEED, judge, run_speed
+from ewe_classroom.grader.speed import SPEED, fill_in_verdict, run_speed
 from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, StartCommand, Subject
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 from ewe_classroom.seeds import Seed
@@ -429,7 +429,7 @@ class Grading:
             note_fault_of_grader(verdict)
             verdict.earned = 0
             return None
-        judge(speed, verdict, self.scheme.speed)
+        fill_in_verdict(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:
             verdict.output = subject.log(OUTPUT_LINES)
         return speed.as_dict()

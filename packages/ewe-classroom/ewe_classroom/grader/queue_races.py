@@ -118,7 +118,7 @@ def queue_races(scene: Scene) -> None:
     else:
         sources = race_bursts.unchanged_sources(scene)
         expect_own_queue(scene, [sources.program.parent / name for name in sources.names])
-        race_bursts.judge(scene, has_queue=True)
+        race_bursts.play_with_detector(scene, has_queue=True)
 
 
 def expect_own_queue(scene: Scene, files: list[Path]) -> None:

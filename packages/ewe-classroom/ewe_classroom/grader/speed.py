@@ -398,7 +398,7 @@ def memory_of_connection(student: Subject) -> float:
     return round(max(0, during - before) / KEPT_CONNECTIONS / 1024, 1)
 
 
-def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
+def fill_in_verdict(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
     """Fill in the verdict from the results of a measurement: points, status and texts."""
     verdict.earned = speed.earned(plan.marks)
     if speed.failure:

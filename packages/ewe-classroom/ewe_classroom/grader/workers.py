@@ -64,7 +64,7 @@ def who_works(scene: Scene) -> None:
     scene.settle()
     is_go = goroutines.runs_go(scene)
     if is_go and kind != "process":
-        goroutines.judge(scene, kind, STALLED_CLIENTS)
+        goroutines.expect_goroutines(scene, kind, STALLED_CLIENTS)
         return
     before = count_workers(scene)
     stalled = scene.hold_halves(STALLED_CLIENTS)
