@@ -569,7 +569,7 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
     print(
         f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.start_command.shown}{speed}"
     )
-    save(grading.report(), options)  # before the first check, so that a complete file always exists
+    save(grading.empty_report(), options)  # before the first check, so that a complete file always exists
     report = grading.run()
     save(report, options)
     print_summary(report)

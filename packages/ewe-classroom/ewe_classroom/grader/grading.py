@@ -129,23 +129,24 @@ class Grading:
         self.starts = 0  # how often a server was started
         self.subject: Subject | None = None  # the running server
 
-    def report(self) -> Report:
-        """Return a report in which no check has run."""
+    def empty_report(self) -> Report:
+        """Return a report in which no check has run: each of its verdicts is "not run"."""
+        runs_program = self.scheme.subject != DATA  # the data of a measurement is only read
         verdicts = [self.empty_verdict(item) for item in self.scheme.items]
         if self.measures_speed:
             verdicts.append(self.empty_verdict(Item(SPEED, self.scheme.speed.points)))
         return Report(
-            self.scheme.name,
-            self.scheme.title,
-            shlex.join(self.start_command.command),
-            verdicts,
+            lab=self.scheme.name,
+            title=self.scheme.title,
+            subject=shlex.join(self.start_command.command),
+            verdicts=verdicts,
             private_network=self.private_network,
             student=self.student,
             seeded=self.seed is not None,
             limit_s=self.limit_s,
             starter_points=self.scheme.starter_points,
-            unprotected=self.limits.account is None and self.scheme.subject != DATA,
-            notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
+            unprotected=self.limits.account is None and runs_program,
+            notes=[NOT_HIDDEN] if runs_program and not self.limits.hidden else [],
         )
 
     def empty_verdict(self, item: Item) -> Verdict:
@@ -161,7 +162,7 @@ class Grading:
 
     def run(self) -> Report:
         """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
-        report = self.report()
+        report = self.empty_report()
         checks = {item.check.name for item in self.scheme.items}
         if self.start_command.language == "go" and checks.intersection(BUILDS_AGAIN):
             # The first build with the race detector takes a minute, which is not the student's.

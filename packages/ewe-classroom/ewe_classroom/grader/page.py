@@ -49,6 +49,7 @@ PAGE_STEPS = (  # by which a page becomes smaller
     PageLimits(200, ()),
 )
 INTERPRETER = re.compile(r"python[\d.]*")
+MAX_PROGRAM_CHARS, MAX_STUDENT_CHARS = 60, 200
 COLUMNS_FACTOR = 4  # a text in columns is mostly spaces, so it may be longer than others by this factor
 LITERAL_STYLES = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–", NOT_JUDGED: "?"}
@@ -61,16 +62,21 @@ class Piece(NamedTuple):
     is_code: bool
 
 
-class Card(NamedTuple):
-    """One check. rows: a label, the pieces of its text, and its style.
+class CardRow(NamedTuple):
+    """One row of a check. style: did, code, pre, columns (a wide text whose lines must not be broken), or ""."""
 
-    The styles are did, code, pre, columns (a wide text whose lines must not be broken) and "".
-    """
+    label: str
+    pieces: list[Piece]
+    style: str
+
+
+class Card(NamedTuple):
+    """One check. is_open: the page shows its rows at once, and not only after a click."""
 
     verdict: Verdict
     mark: str
     is_open: bool
-    rows: list[tuple[str, list[Piece], str]]
+    rows: list[CardRow]
     ratios: Ratios | None
     timeline: Markup | None
 
@@ -104,10 +110,10 @@ def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
         # The template itself has the words of RESTLESS, the first of them in bold.
         "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
         "subject": clip(report.subject, limits.max_chars),
-        "program": clip(program(report.subject), 60),
-        "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
+        "program": clip(program_name(report.subject), MAX_PROGRAM_CHARS),
+        "seed": shlex.quote(clip(report.student, MAX_STUDENT_CHARS)) if report.seeded else "",
         "tiles": [tiles for tiles in (failed, open_verdicts, right) if tiles],
-        "student": clip(report.student, 200),
+        "student": clip(report.student, MAX_STUDENT_CHARS),
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
         "done": 100 * share,
@@ -133,16 +139,19 @@ def by_weight(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdic
     return sorted(verdicts, key=lambda verdict: (verdict is not first, -verdict.points))
 
 
-def program(subject: str) -> str:
-    """Return the name of the graded program, without its interpreter, directory and arguments."""
+def program_name(command: str) -> str:
+    """Return the name of the program that a command starts, without its interpreter, directory and arguments.
+
+    Return the whole command if it has no such name.
+    """
     try:
-        words = [word for word in shlex.split(subject) if "{" not in word]  # without {port} and the like
+        words = [word for word in shlex.split(command) if "{" not in word]  # without {port} and the like
     except ValueError:  # a quotation without its end
-        return subject
+        return command
     names = [Path(word).name for word in words]
     if len(names) > 1 and INTERPRETER.fullmatch(names[0]) and not names[1].startswith("-"):
         return names[1]
-    return " ".join(names[:1]) or subject
+    return " ".join(names[:1]) or command
 
 
 def pieces(text: str) -> list[Piece]:
@@ -163,7 +172,7 @@ def card(verdict: Verdict, report: Report, limits: PageLimits) -> Card:
         columns_factor = COLUMNS_FACTOR if style == "columns" else 1
         clipped = clip(text, limits.max_chars * columns_factor)
         text_pieces = [Piece(clipped, is_code=False)] if style in LITERAL_STYLES else pieces(clipped)
-        rows.append((label, text_pieces, style))
+        rows.append(CardRow(label, text_pieces, style))
     return Card(
         verdict,
         mark=MARKS[verdict.status],
@@ -181,7 +190,7 @@ def drawing(steps: list[dict[str, Any]]) -> Markup | None:
 
 
 def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield (label, text, style) for each row of a check that has a text. Card names the styles."""
+    """Yield (label, text, style) for each row of a check that has a text. CardRow names the styles."""
     failed = verdict.status in (FAILED, ERROR)
     rows = [
         ("What was sent", verdict.sent, ""),
