@@ -201,7 +201,7 @@ def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.Mon
     """On the first connection that stays open: the responses before it were right."""
     response = SimpleNamespace(fields={}, length=None, body=b"")
     monkeypatch.setattr(conditional, "put", lambda *_: None)
-    monkeypatch.setattr(conditional, "validators", lambda *_: ('"tag"', ""))
+    monkeypatch.setattr(conditional, "validators", lambda *_: conditional.Validators('"tag"', ""))
     monkeypatch.setattr(conditional, "exchange", lambda *_: response)
     monkeypatch.setattr(conditional, "expect", lambda *_, **__: response)
     monkeypatch.setattr(conditional, "ask", lambda *_: None)

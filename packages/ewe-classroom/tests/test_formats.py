@@ -250,9 +250,7 @@ def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
                 words, words, words, words, steps=steps)
         for n in range(40)
     ])  # fmt: skip
-    made = {name: convert(report) for name, (_, convert) in formats.FORMATS.items()} | {
-        "html": to_html(report)
-    }
+    made = {name: each.convert(report) for name, each in formats.FORMATS.items()} | {"html": to_html(report)}
     for name, page in made.items():
         assert len(page.encode(errors="replace")) <= formats.MAX_FILE_BYTES, name
     ElementTree.fromstring(made["junit"].encode(errors="replace"))
@@ -338,7 +336,7 @@ def on_console(report: Report) -> str:
 
 
 MAKERS: dict[str, Callable[[Report], str]] = {
-    **{name: make for name, (_, make) in formats.FORMATS.items() if name != "json"},
+    **{name: each.convert for name, each in formats.FORMATS.items() if name != "json"},
     "html": to_html, "notebook": lambda report: repr(Graded(report)), "console": on_console,
 }  # fmt: skip
 

@@ -75,7 +75,9 @@ def test_the_page_of_lecturers_has_the_hours_of_the_steps() -> None:
     for name, total, in_class, at_home in shown:
         text = labs.lab(name).in_language("text.md", "python")
         assert (float(in_class), float(at_home)) == labs.class_and_home(text), name
-        assert float(in_class) + float(at_home) == float(total) == sum(hours for _, hours in labs.steps(text))
+        assert (
+            float(in_class) + float(at_home) == float(total) == sum(step.hours for step in labs.steps(text))
+        )
     assert f"at most {labs.CLASS_HOURS} hours" in page
 
 

@@ -133,7 +133,7 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
         measured=variant.grade,
         subject=plan.subject,
     )
-    times = [hours for _, hours in steps(text)]
+    times = [step.hours for step in steps(text)]
     head = shared_text("head", locale).format(
         how=shared_text("model", locale) if variant.name == MODEL else PROGRAMMING[variant.name],
         hours=sum(times),

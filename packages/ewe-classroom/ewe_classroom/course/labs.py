@@ -21,6 +21,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.course import locales
@@ -30,6 +31,7 @@ from ewe_classroom.course.one_text import TextError, text_for
 
 LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")
+# The heading of a section: its title, and its time as a number and a unit.
 STEP = re.compile(r"^## (.+) \(([\d.]+) (h|min)\)$", re.MULTILINE)
 PICTURE = re.compile(r"!\[[^]]*\]\(([\w-]+\.svg)\)")
 CLASS_HOURS = 1.5  # of the class that begins a lab
@@ -175,16 +177,31 @@ def lab(name: str) -> Lab:
     )
 
 
-def steps(text: str) -> list[tuple[str, float]]:
-    """Return the headings of an assignment that have a time (matches of STEP), each with its hours."""
-    return [(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in STEP.findall(text)]
+class LabStep(NamedTuple):
+    """A section of an assignment that has a time."""
+
+    title: str
+    hours: float
 
 
-def class_and_home(text: str) -> tuple[float, float]:
-    """Return the hours of a lab in class and at home. The class begins the first step, for at most CLASS_HOURS."""
-    hours = [hours for _, hours in steps(text)]
+def steps(text: str) -> list[LabStep]:
+    """Return the sections of an assignment whose headings have a time (STEP)."""
+    found = STEP.findall(text)
+    return [LabStep(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in found]
+
+
+class LabHours(NamedTuple):
+    """The hours that a student should plan for a lab."""
+
+    in_class: float
+    at_home: float
+
+
+def class_and_home(text: str) -> LabHours:
+    """Return the hours for an assignment. The class begins the first step, for at most CLASS_HOURS."""
+    hours = [step.hours for step in steps(text)]
     in_class = min(hours[0], CLASS_HOURS)
-    return in_class, sum(hours) - in_class
+    return LabHours(in_class, sum(hours) - in_class)
 
 
 def labs() -> list[Lab]:

@@ -167,8 +167,8 @@ def parser() -> RaisingParser:
         help="a directory or file that the server and its build cannot see, beside the solutions; may be repeated",
     )  # fmt: skip
     command_parser.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
-    for name, (what, _) in formats.FORMATS.items():
-        command_parser.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
+    for name, report_format in formats.FORMATS.items():
+        command_parser.add_argument(f"--{name}", metavar="FILE", help=f"write {report_format.description}")
     command_parser.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
     command_parser.add_argument(
         "--user", metavar="NAME", help="the server's account, if the grader is root [a separate one]"
@@ -534,10 +534,10 @@ def print_replay(grading: Grading, recording: replay.RecordedCheck) -> int:
 
 def save(report: Report, options: argparse.Namespace) -> None:
     """Write the files that the options ask for."""
-    for name, (_, convert) in formats.FORMATS.items():
+    for name, report_format in formats.FORMATS.items():
         file = getattr(options, name)
         if file:
-            formats.write(Path(file), convert(report))
+            formats.write(Path(file), report_format.convert(report))
     if options.html:
         formats.write(Path(options.html), to_html(report))
 

@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe import svg
 from ewe.config.messages import ConfigError
@@ -419,11 +419,18 @@ def try_directory(directory: Path) -> None:
         pass
 
 
-FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
-    "json": ("the whole report, as JSON", to_json),
-    "junit": ("JUnit's XML", to_junit),
-    "gradescope": ("Gradescope's results.json", to_gradescope),
-    "classroom": ("the results for GitHub Classroom's reporter, as JSON", to_classroom),
-    "classroom50": ("Classroom 50's result.json", to_classroom50),
-    "prairielearn": ("PrairieLearn's results.json", to_prairielearn),
+class ReportFormat(NamedTuple):
+    """A format of a report file. description: for the help of ewe-grade. convert: returns the text of the file."""
+
+    description: str
+    convert: Callable[[Report], str]
+
+
+FORMATS = {  # the name of ewe-grade's option -> the format
+    "json": ReportFormat("the whole report, as JSON", to_json),
+    "junit": ReportFormat("JUnit's XML", to_junit),
+    "gradescope": ReportFormat("Gradescope's results.json", to_gradescope),
+    "classroom": ReportFormat("the results for GitHub Classroom's reporter, as JSON", to_classroom),
+    "classroom50": ReportFormat("Classroom 50's result.json", to_classroom50),
+    "prairielearn": ReportFormat("PrairieLearn's results.json", to_prairielearn),
 }

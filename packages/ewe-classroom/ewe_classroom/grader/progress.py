@@ -13,6 +13,8 @@ the server becomes quiescent without one. Both outcomes are facts, so the number
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 
@@ -26,18 +28,28 @@ LIMIT_MEANINGS = (
 )
 
 
-def stalled_counts(scene: Scene, kind: str) -> tuple[list[int], int | None]:
-    """Return the numbers of stalled clients that must not stop another client, and the number that must.
+class StalledCounts(NamedTuple):
+    """Numbers of stalled clients, for the model of a lab.
 
-    The second one is None if no number may stop a client. kind: of the stalled clients (Scene.hold()).
+    serves_beside: beside each of these numbers, in increasing order, the server must serve another client.
+    waits_beside: beside this number, another client must wait; None if no number may make it wait.
     """
+
+    serves_beside: list[int]
+    waits_beside: int | None
+
+
+def stalled_counts(scene: Scene, kind: str) -> StalledCounts:
+    """Return the numbers for the model of the lab. kind: of the stalled clients (Scene.hold())."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
-        return [0], 1
+        return StalledCounts([0], waits_beside=1)
     if limit == "workers":
+        # A wrong number of workers costs the points of `progress` alone, which stalls half requests.
+        count = scene.at_once() if kind == "reader" and scene.workers > 1 else scene.workers
         # Without the number itself: with one worker, one stalled client stops the others.
-        return sorted({0, 1, scene.workers - 1} - {scene.workers}), scene.workers
-    return [1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None
+        return StalledCounts(sorted({0, 1, count - 1} - {count}), waits_beside=count)
+    return StalledCounts([1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None)
 
 
 def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -> None:
@@ -54,13 +66,9 @@ def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -
 
 def play_progress(scene: Scene, kind: str) -> None:
     """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
-    served, stopped = stalled_counts(scene, kind)
-    if kind == "reader" and stopped is not None and scene.workers > 1:
-        # A wrong number of workers costs the points of `progress` alone.
-        stopped = scene.at_once()
-        served = sorted({0, 1, stopped - 1})
+    serves_beside, waits_beside = stalled_counts(scene, kind)
     stalled: list[SceneClient] = []
-    for count in served:
+    for count in serves_beside:
         hold_more(scene, stalled, count, kind)
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} gets a response"):
@@ -72,11 +80,11 @@ def play_progress(scene: Scene, kind: str) -> None:
         scene.expect_file(fast, "/39.txt")
         fast.close()
     waiting = None
-    if stopped is not None:
-        hold_more(scene, stalled, stopped, kind)
-        waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
+    if waits_beside is not None:
+        hold_more(scene, stalled, waits_beside, kind)
+        waiting = scene.client(f"waits, beside {waits_beside}").ask("/39.txt", Connection="close")
         if scene.until_answered(waiting):
-            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.outcome_text()}"
+            did = f"beside {held_clients(waits_beside, kind)}, the next client {waiting.outcome_text()}"
             note_at_once(scene, kind)
             scene.fail(
                 did,
@@ -85,8 +93,8 @@ def play_progress(scene: Scene, kind: str) -> None:
             )
     release_all(scene, stalled, waiting, kind)
     scene.confirm(
-        f"beside {', '.join(map(str, served))} stalled clients, the next client got a response"
-        + (f"; beside {stopped} it waited until a gate was opened" if stopped is not None else "")
+        f"beside {', '.join(map(str, serves_beside))} stalled clients, the next client got a response"
+        + (f"; beside {waits_beside} it waited until a gate was opened" if waits_beside is not None else "")
     )
 
 

@@ -53,6 +53,7 @@ EXPLORER_ASLEEP_S = 30.0  # nothing wakes an explorer that has slept for so long
 MAX_EXPLORER_BYTES = 1 << 30  # memory of the explorer, with the student's queue
 MAX_REPORT_BYTES = 1 << 20
 SCENARIO_COUNT = SCENARIOS.read_text(encoding="utf-8").count("\ndef scenario_")
+# Its groups: the name of a scenario, and the number of its schedules, with a comma between thousands.
 PASSED_LINE = re.compile(r"^[^:\n]+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
 ROOM_LINE = re.compile(rb"^ROOM = \d+", re.MULTILINE)
 SMALLEST_ROOM = b"ROOM = 1"
@@ -135,9 +136,9 @@ def explore_queue(scene: Scene, source: Path) -> None:
     if source.name != "server.py" and (directory / source.name).is_file():
         (directory / source.name).rename(directory / "server.py")
     copy(SCENARIOS, directory / SCENARIOS.name)
-    status, report = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
-    passed = PASSED_LINE.findall(report)
-    if status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
+    done = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
+    passed = PASSED_LINE.findall(done.report)
+    if done.exit_status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
         # The control (see above): the same scenarios with a queue that loses each item.
         broken = SCENARIOS.read_text(encoding="utf-8").replace(QUEUE_IMPORT, QUEUE_CONTROL)
         (directory / SCENARIOS.name).write_text(broken, encoding="utf-8")
@@ -145,7 +146,7 @@ def explore_queue(scene: Scene, source: Path) -> None:
         schedules = sum(int(count.replace(",", "")) for _, count in passed)
         scene.confirm(f"{len(passed)} scenarios passed in {schedules:,} orders of their threads")
         return
-    fail(scene, report)
+    fail(scene, done.report)
 
 
 def explore_model(scene: Scene, module: str, name: str) -> None:
@@ -158,10 +159,10 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
         if scenario.room_for_one and file.is_file():
             file.write_bytes(ROOM_LINE.sub(SMALLEST_ROOM, file.read_bytes()))
         arguments = [file.name, "--model", name, "--clients", "3", scenario.option, *runs]
-        status, report = explore(scene, directory, arguments)
-        passed = PASSED_LINE.findall(report)
-        if status != 0 or not passed:
-            fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario.text}")
+        done = explore(scene, directory, arguments)
+        passed = PASSED_LINE.findall(done.report)
+        if done.exit_status != 0 or not passed:
+            fail(scene, done.report, f"the explorer ran {name} of {file.name}: {scenario.text}")
         schedules += sum(int(count.replace(",", "")) for _, count in passed)
     with file.open("a", encoding="utf-8") as broken:
         broken.write(MODEL_CONTROL.format(name=name))
@@ -171,7 +172,7 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
 
 def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
     """Run the explorer for the control, which no honest report passes; fail if this one does."""
-    _, report = explore(scene, directory, arguments)
+    report = explore(scene, directory, arguments).report
     if {name for name, _ in PASSED_LINE.findall(report)} - CONTROL_PASSES:
         scene.fail(
             FORGED,
@@ -241,8 +242,15 @@ def copy_of_submission(scene: Scene, source: Path) -> Path:
     return directory
 
 
-def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, str]:
-    """Run the explorer in a directory as the server's account; return its exit status and its report."""
+class ExplorerRun(NamedTuple):
+    """A finished run of the explorer. report: the first MAX_REPORT_BYTES of its output."""
+
+    exit_status: int
+    report: str
+
+
+def explore(scene: Scene, directory: Path, arguments: list[str]) -> ExplorerRun:
+    """Run the explorer in a directory as the server's account. Fail if it does not end (wait())."""
     # The explorer needs ewe, which may be hidden from the server, but none of ewe's models.
     limits = replace(
         scene.subject.limits, also_hidden=own_model.hidden_parts("model"), data_bytes=MAX_EXPLORER_BYTES
@@ -263,7 +271,7 @@ def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, s
             # Without the account: end_account() would also kill the server, which has the same account.
             end_all(process, before, account=None)
     with report_file.open("rb") as report:
-        return process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace")
+        return ExplorerRun(process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace"))
 
 
 def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:
