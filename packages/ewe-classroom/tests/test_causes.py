@@ -11,7 +11,7 @@ import pytest
 from ewe_classroom.grader import conditional, progress, race_bursts, workers
 from ewe_classroom.grader.conversations import half_close, keep_alive
 from ewe_classroom.grader.responses import ResponseSplitter
-from ewe_classroom.grader.sanitizers import Sanitized
+from ewe_classroom.grader.sanitizers import SanitizedBuild
 from ewe_classroom.grader.scene import (
     NO_LIMIT,
     FailedExpectation,
@@ -213,30 +213,32 @@ def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.Mon
         conditional.not_modified(scene)
 
 
-def bursts(at_once: int | None) -> race_bursts.Bursts:
+def bursts(concurrency: int | None) -> race_bursts.Bursts:
     """Return the bursts on a server of which `progress` has found how many clients it serves at a time."""
     scene = ScriptedScene()
-    scene.check, scene.findings = "queue-races", Findings({"progress": "progress"}, at_once=at_once)
+    scene.check, scene.findings = "queue-races", Findings({"progress": "progress"}, concurrency=concurrency)
     scene.subject = cast(Subject, SimpleNamespace(alive=lambda: True))
-    made = race_bursts.Bursts(scene, cast(Sanitized, None))
+    made = race_bursts.Bursts(scene, cast(SanitizedBuild, None))
     made.expect_no_race = made.settle = lambda: None  # type: ignore[method-assign]
     made.traced = lambda: iter(())  # type: ignore[method-assign]
     return made
 
 
-@pytest.mark.parametrize(("at_once", "expected"), [(None, 4), (3, 3), (5, 5), (1, 4), (NO_LIMIT, 4)])
+@pytest.mark.parametrize(("concurrency", "expected"), [(None, 4), (3, 3), (5, 5), (1, 4), (NO_LIMIT, 4)])
 def test_the_bursts_have_the_number_of_workers_that_progress_has_found(
-    at_once: int | None, expected: int
+    concurrency: int | None, expected: int
 ) -> None:
     """A pool with a worker too few would leave the last client of a burst without a response."""
-    assert bursts(at_once).workers == expected
+    assert bursts(concurrency).workers == expected
 
 
 @pytest.mark.parametrize(
-    ("at_once", "raised"),
+    ("concurrency", "raised"),
     [(None, FailedExpectation), (3, FailedExpectation), (1, NotJudged), (NO_LIMIT, NotJudged)],
 )
-def test_a_burst_that_hangs_on_no_pool_is_not_judged(at_once: int | None, raised: type[Exception]) -> None:
+def test_a_burst_that_hangs_on_no_pool_is_not_judged(
+    concurrency: int | None, raised: type[Exception]
+) -> None:
     client = cast(SceneClient, ScriptedClient("client 1", is_answered=False))
     with pytest.raises(raised):
-        bursts(at_once).no_answer([client], "4 clients at once")
+        bursts(concurrency).no_answer([client], "4 clients at once")

@@ -117,7 +117,7 @@ def test_the_ratio_is_the_median_of_the_pairs_and_the_spread_its_middle_half() -
 
 
 def test_points_are_given_by_the_upper_end_of_the_spread() -> None:
-    marks = ((0.1, 2), (0.3, 4))
+    marks = (scheme.SpeedMark(0.1, points=2), scheme.SpeedMark(0.3, points=4))
     for high, points in ((0.05, 0), (0.1, 2), (0.29, 2), (0.31, 4), (3.0, 4)):
         assert measured(0.01, high / 2, high).earned(marks) == points
     assert measured(1, 1, 1).earned(()) == 0
@@ -136,7 +136,7 @@ def test_the_reference_has_another_user_id_than_a_server_with_a_separate_account
 
 
 def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
-    plan = scheme.SpeedPlan("pool", 16, ((0.3, 4),))
+    plan = scheme.SpeedPlan("pool", 16, (scheme.SpeedMark(0.3, points=4),))
     verdict = Verdict("speed", "", 4)
     speed.fill_in_verdict(measured(0.9, 1.0, 1.1, cpu=0.8, p99=1.2, memory_kib=3.5), verdict, plan)
     assert verdict.status == PASSED and verdict.score == 4

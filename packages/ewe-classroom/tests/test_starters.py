@@ -16,7 +16,7 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, programs, scheme
 from ewe_classroom.grader.scene import FailedExpectation, Scene
-from ewe_classroom.grader.subject import BadSubject, Subject, model_class, names_in, parsed
+from ewe_classroom.grader.subject import BadSubject, Subject, model_class, names_in, parse_python
 
 SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
@@ -202,7 +202,7 @@ def test_a_constant_that_names_no_module_is_no_fault(tmp_path: Path, source: str
 
 def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path) -> None:
     with pytest.raises(BadSubject, match=r"not Python: .*directory"):
-        parsed(tmp_path)
+        parse_python(tmp_path)
 
 
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Pa
         site=None, workers=1, close=lambda: ends.append("the server"),
     )  # fmt: skip
     scene = Scene(cast(Subject, subject))
-    scene.findings.sources = sources.digest()
+    scene.findings.sources_digest = sources.digest()
     assert race_bursts.unchanged_sources(scene) == sources and ends == ["the server"]
     source.write_text("int main(void) { return 1; }\n")
     with pytest.raises(FailedExpectation, match="the source files beside the program have changed"):

@@ -66,7 +66,7 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
 )
 def bursts(scene: Scene) -> None:
     # A server without a limit serves any number of clients at once, so any number of them will do.
-    count = scene.at_once() if scene.options.get("limit") == "workers" else IDLE_CLIENTS
+    count = scene.concurrency() if scene.options.get("limit") == "workers" else IDLE_CLIENTS
     for number in range(1, BURST_COUNT + 1):
         clients = connect_at_once(
             scene,
@@ -122,7 +122,7 @@ def cause(scene: Scene) -> str:
 )
 def bound(scene: Scene) -> None:
     scene.expect_answer()
-    stalled = scene.hold_halves(scene.at_once())
+    stalled = scene.hold_halves(scene.concurrency())
     scene.settle()
     waiting: list[SceneClient] = []
     accepted_count = 0

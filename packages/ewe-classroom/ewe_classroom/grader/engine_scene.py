@@ -234,8 +234,8 @@ class EngineSubject:
     def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
-    def excess(self) -> str:
-        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess()
+    def excess_text(self) -> str:
+        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess_text()
 
     def alive(self) -> bool:
         return True  # driver() starts an engine if none runs, so the end of one does not end the subject

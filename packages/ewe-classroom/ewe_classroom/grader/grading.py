@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
@@ -67,6 +68,13 @@ NOT_HIDDEN = (
     " or user namespaces."
 )
 REPLAY_FORMAT = "ewe-replay/1"
+
+
+class CheckOfRun(NamedTuple):
+    """A check of a run. item: its place in the scheme, with its points; None for the speed."""
+
+    item: Item | None
+    verdict: Verdict
 
 
 def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
@@ -170,9 +178,9 @@ class Grading:
         self.waited_before_s = processes.waited_s()
         self.began = time.monotonic()
         self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
-        self.findings = Findings(sources=self.sources_digest())
+        self.findings = Findings(sources_digest=self.sources_digest())
         # Verdicts that depend on checks that have not run yet.
-        waiting: list[tuple[Item | None, Verdict]] = []
+        waiting: list[CheckOfRun] = []
         try:
             for item, verdict in self.in_order(report.verdicts):
                 began = time.monotonic()
@@ -188,21 +196,23 @@ class Grading:
                 self.update_times(report)
                 verdict.clip()
                 # This check may be the one for which earlier verdicts have waited.
-                waiting = self.hand_over(report, [*waiting, (item, verdict)])
+                waiting = self.hand_over(report, [*waiting, CheckOfRun(item, verdict)])
         finally:
             self.end_subject()
         report.finished = True
         return report
 
-    def in_order(self, verdicts: list[Verdict]) -> list[tuple[Item | None, Verdict]]:
+    def in_order(self, verdicts: list[Verdict]) -> list[CheckOfRun]:
         """Return the verdicts with their items in the order of the run: FIRST_CHECK, the needed checks, the others.
 
         The verdict of the speed, which is the last one, has no item: None.
         """
-        pairs = list(zip_longest(self.scheme.items, verdicts))
+        checks = [CheckOfRun(item, verdict) for item, verdict in zip_longest(self.scheme.items, verdicts)]
         needed = {name for item in self.scheme.items for name in item.needs}
         # False comes before True, and sorted() keeps the order of equal keys.
-        return sorted(pairs, key=lambda pair: (pair[1].name != FIRST_CHECK, pair[1].name not in needed))
+        return sorted(
+            checks, key=lambda each: (each.verdict.name != FIRST_CHECK, each.verdict.name not in needed)
+        )
 
     def note_faults(self, verdict: Verdict) -> None:
         """Note for later checks that this one has failed, and by which fault, if no earlier one failed by it."""
@@ -217,24 +227,19 @@ class Grading:
             report.waited_s = round((processes.waited_s() or 0.0) - self.waited_before_s, 3)
 
     def sources_digest(self) -> str:
-        """Return the digest of the source files beside the program (Findings.sources); "" if there are none."""
+        """Return the digest of the source files beside the program, for the findings; "" if there are none."""
         if self.scheme.subject != SERVER:
             return ""
         sources = find_sources(self.start_command.command, self.start_command.directory)
         return sources.digest() if sources is not None else ""
 
-    def hand_over(
-        self, report: Report, waiting: list[tuple[Item | None, Verdict]]
-    ) -> list[tuple[Item | None, Verdict]]:
-        """Hand the verdicts that are final to on_verdict(); return the others.
-
-        waiting: verdicts of checks that have ended, each with its item.
-        """
+    def hand_over(self, report: Report, waiting: list[CheckOfRun]) -> list[CheckOfRun]:
+        """Hand the verdicts that are final to on_verdict(); return the others. waiting: checks that have ended."""
         # First for all of them: on_verdict() saves the whole report, with the verdicts that come later in the list.
-        for _, verdict in waiting:
-            verdict.waits = True
+        for each in waiting:
+            each.verdict.waits = True
         while True:
-            left = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+            left = [each for each in waiting if not self.hand_over_if_judged(report, each.item, each.verdict)]
             # One that is final now may be the one for which a verdict before it in the list has waited.
             if len(left) == len(waiting):
                 return left
@@ -315,7 +320,7 @@ class Grading:
                 return
             if not is_disturbed:
                 return
-        is_race = verdict.name in self.findings.causes
+        is_race = verdict.name in self.findings.self_explained
         if scene is not None and scene.queued_s >= BUSY_MACHINE_S and not is_race:
             verdict.make_not_judged(
                 f"the machine was too busy: in {MAX_ATTEMPTS} attempts the server disconnected a client that had "

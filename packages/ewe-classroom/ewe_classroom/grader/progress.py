@@ -46,7 +46,7 @@ def stalled_counts(scene: Scene, kind: str) -> StalledCounts:
         return StalledCounts([0], waits_beside=1)
     if limit == "workers":
         # A wrong number of workers costs the points of `progress` alone, which stalls half requests.
-        count = scene.at_once() if kind == "reader" and scene.workers > 1 else scene.workers
+        count = scene.concurrency() if kind == "reader" and scene.workers > 1 else scene.workers
         # Without the number itself: with one worker, one stalled client stops the others.
         return StalledCounts(sorted({0, 1, count - 1} - {count}), waits_beside=count)
     return StalledCounts([1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None)
@@ -75,7 +75,7 @@ def play_progress(scene: Scene, kind: str) -> None:
             scene.expect_alive(f"{held_clients(count, kind)} connected")
             did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
-            note_at_once(scene, kind)  # last, because it closes all clients
+            note_concurrency(scene, kind)  # last, because it closes all clients
             scene.fail(did, f"answer this client: {expectation_text(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
@@ -85,7 +85,7 @@ def play_progress(scene: Scene, kind: str) -> None:
         waiting = scene.client(f"waits, beside {waits_beside}").ask("/39.txt", Connection="close")
         if scene.until_answered(waiting):
             did = f"beside {held_clients(waits_beside, kind)}, the next client {waiting.outcome_text()}"
-            note_at_once(scene, kind)
+            note_concurrency(scene, kind)
             scene.fail(
                 did,
                 f"let this client wait with an open connection until a worker is free: {expectation_text(scene)}",
@@ -98,7 +98,7 @@ def play_progress(scene: Scene, kind: str) -> None:
     )
 
 
-def note_at_once(scene: Scene, kind: str) -> None:
+def note_concurrency(scene: Scene, kind: str) -> None:
     """Note how many clients the server serves at a time in scene.findings, for the checks that follow `progress`.
 
     Stall one client more each time, until another client gets no response.
@@ -113,10 +113,10 @@ def note_at_once(scene: Scene, kind: str) -> None:
         scene.settle()
         probe = scene.client(f"next to {count}").ask("/2.txt", Connection="close")
         if not scene.until(probe.answered, f"{probe.name} gets a response"):
-            scene.findings.at_once = count
+            scene.findings.concurrency = count
             return
         probe.close()
-    scene.findings.at_once = NO_LIMIT
+    scene.findings.concurrency = NO_LIMIT
 
 
 def held_clients(count: int, kind: str) -> str:
@@ -225,7 +225,7 @@ def second_client(scene: Scene) -> None:
     options={"limit": LIMIT_MEANINGS},
 )
 def progress(scene: Scene) -> None:
-    scene.findings.at_once = None
+    scene.findings.concurrency = None
     play_progress(scene, "half")
 
 
@@ -322,7 +322,7 @@ def own_answers(scene: Scene) -> None:
 )
 def fifo(scene: Scene) -> None:
     # Occupy all workers.
-    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    count = 1 if scene.options.get("limit") == "none" else scene.concurrency()
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
     queued = []
@@ -377,7 +377,7 @@ def fifo(scene: Scene) -> None:
     options={"limit": LIMIT_MEANINGS},
 )
 def backlog(scene: Scene) -> None:
-    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    count = 1 if scene.options.get("limit") == "none" else scene.concurrency()
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
     waiting = [scene.client(f"waits {number + 1}") for number in range(12)]

@@ -45,9 +45,9 @@ from ewe_classroom.grader.sanitizers import (
     ENVIRONMENT,
     MAX_REPORT_BYTES,
     RaceReport,
-    Sanitized,
+    SanitizedBuild,
     mention_in_sources,
-    sanitized,
+    sanitized_build,
     source_line,
 )
 from ewe_classroom.grader.scene import CONNECT_S, NO_LIMIT, Condition, Scene, SceneClient
@@ -85,10 +85,10 @@ def play_with_detector(scene: Scene, *, has_queue: bool) -> None:
     sources = unchanged_sources(scene)
     expect_no_mention(scene, mention_in_sources(sources))
     try:
-        with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
+        with sanitized_build(sources, scene.subject.limits, str(scene.subject.output.parent)) as build:
             # A macro or an assembler's line may hide the name in the sources.
-            expect_no_mention(scene, program.mention_in_kept_texts())
-            Bursts(scene, program).play(has_queue=has_queue)
+            expect_no_mention(scene, build.mention_in_kept_texts())
+            Bursts(scene, build).play(has_queue=has_queue)
     except BadSubject as problem:
         scene.fail(
             f"the server does not build with a race detector: {problem}",
@@ -105,7 +105,7 @@ def unchanged_sources(scene: Scene) -> SourceFiles:
     scene.subject.close()
     start_command = scene.subject.start_command
     sources = find_sources(start_command.command, start_command.directory)
-    before = scene.findings.sources
+    before = scene.findings.sources_digest
     if sources is None or (before and sources.digest() != before):
         scene.fail(
             "the source files beside the program have changed since the grading began",
@@ -160,9 +160,9 @@ def processor_s(tasks: Mapping[int, processes.ThreadSample]) -> float:
 def workers_of(scene: Scene) -> int:
     """Return how many clients the server serves at a time, as found by `progress`, or else as the lab asks for.
 
-    A server that is no pool (Scene.at_once()) gets the bursts of the lab's number: a race in it is a race.
+    A server that is no pool (Scene.concurrency()) gets the bursts of the lab's number: a race in it is a race.
     """
-    found = scene.findings.at_once
+    found = scene.findings.concurrency
     if found is None or found in (1, NO_LIMIT):
         return scene.workers
     return found
@@ -171,13 +171,13 @@ def workers_of(scene: Scene) -> int:
 class Bursts:
     """The bursts on one server. The scene's subject is the server that is built with a race detector."""
 
-    def __init__(self, scene: Scene, program: Sanitized) -> None:
+    def __init__(self, scene: Scene, build: SanitizedBuild) -> None:
         self.scene = scene
-        self.program = program
+        self.build = build
         self.workers = workers_of(scene)
         self.hang_s = MIN_HANG_S
         self.positions: list[str] = []  # at which threads have waited for a condition, in the first run
-        self.spurious = ""  # the place where waits return without a reason
+        self.spurious_position = ""  # where waits return without a reason (spurious wake-ups)
         self.requests = 0
 
     def play(self, *, has_queue: bool) -> None:
@@ -205,23 +205,23 @@ class Bursts:
             f"{self.requests} requests in bursts, with a race detector: no race, no lost wake-up{where}"
         )
 
-    def start(self, spurious: str = "") -> None:
+    def start(self, spurious_position: str = "") -> None:
         """Start the server again, and measure its normal answers. Raises NotStarted.
 
-        spurious: the place where waits return without a reason, as `server.c:41`; "" for none.
+        spurious_position: where waits return without a reason, as "server.c:41"; "" for none.
         """
-        old, sources = self.scene.subject, self.program.sources
+        old, sources = self.scene.subject, self.build.sources
         old.close()
         self.scene.clients.clear()
-        self.spurious = spurious
+        self.spurious_position = spurious_position
         # Put the program with the detector in the place of the student's. At a second start it is there already.
-        words, built = list(old.start_command.command), str(self.program.program)
-        words[words.index(built) if built in words else sources.word] = built
-        start_command = replace(old.start_command, command=tuple(words), directory=self.program.directory)
+        words, built = list(old.start_command.command), str(self.build.program)
+        words[words.index(built) if built in words else sources.word_index] = built
+        start_command = replace(old.start_command, command=tuple(words), directory=self.build.directory)
         self.scene.note(do="note", text="the server starts, built with a race detector")
         self.scene.subject = Subject(
             start_command, old.site, old.workers, old.limits, old.port, old.output,
-            {**ENVIRONMENT, "EWE_SPURIOUS": spurious},
+            {**ENVIRONMENT, "EWE_SPURIOUS": spurious_position},
         )  # fmt: skip
         self.scene.subject.wait_until_ready()
         slowest_s = 0.0
@@ -327,7 +327,7 @@ class Bursts:
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
         for pid in self.scene.subject.running():
-            if how := silenced(pid, self.program.program):
+            if how := silenced(pid, self.build.program):
                 self.scene.fail(
                     how,
                     "be the same program with and without the detector",
@@ -479,8 +479,8 @@ class Bursts:
         """
         self.expect_no_race()
         # The waits of this run and of the first one, as "server.c:41", each once. In this run the waits at
-        # `spurious` return without a reason, so they come first: the likely cause.
-        positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
+        # `spurious_position` return without a reason, so they come first: the likely cause.
+        positions = dict.fromkeys([self.spurious_position, *self.positions, *self.traced_positions()])
         keywords = {position: self.keyword_of(position) for position in positions if position}
         position = next((position for position, keyword in keywords.items() if keyword == "if"), "")
         if position:
@@ -489,23 +489,25 @@ class Bursts:
                 "the queue, and it goes on although its condition is false"
             )
             should = f"test again after the wait: a loop in place of the `if` before {position}"
-        elif self.spurious and not keywords[self.spurious]:
-            because = f"a thread that woke at {self.spurious} went on although its condition was false"
-            should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
+        elif self.spurious_position and not keywords[self.spurious_position]:
+            because = (
+                f"a thread that woke at {self.spurious_position} went on although its condition was false"
+            )
+            should = f"test the condition of {self.spurious_position} in a loop (`while`; in Go `for`)"
         elif is_hang:
             # Only for its NotJudged, if the server serves one client at a time, or any number.
-            self.scene.at_once()
+            self.scene.concurrency()
         self.scene.fail(
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )
 
     def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
-        races: list[RaceReport] = self.program.reports(self.output())
+        races: list[RaceReport] = self.build.reports(self.output())
         if not races:
             return
         # A report of a race explains itself: this check loses its points, also if an earlier check has failed.
-        self.scene.findings.causes.add(self.scene.check)
+        self.scene.findings.self_explained.add(self.scene.check)
         first, more = races[0], len(races) - 1
         others = f" ({more} more report{'s' if more > 1 else ''})" if more else ""
         self.scene.fail(
@@ -530,7 +532,7 @@ class Bursts:
         """Return " at server.go:50, `...`" for the first place in the student's files that a crash names."""
         start = CRASH.search(output)
         for name, number in POSITION.findall(output[start.start() :] if start else ""):
-            line = source_line(self.program.directory / name, int(number))
+            line = source_line(self.build.directory / name, int(number))
             if line and not name.startswith("ewe_unlucky"):  # the condition with bad luck (sanitizers.py)
                 return f" at {name}:{number}, `{line}`"
         return ""
@@ -572,7 +574,7 @@ class Bursts:
         """
         name, _, number = position.partition(":")
         for back in range(LINES_BEFORE):
-            line = source_line(self.program.directory / name, int(number) - back)
+            line = source_line(self.build.directory / name, int(number) - back)
             if found := re.search(r"\b(while|for|if)\b", COMMENT.sub("", line)):
                 return found[1]
         return ""

@@ -184,7 +184,7 @@ def line_at(text: str, position: int) -> str:
     return text[text.rfind("\n", 0, position) + 1 :].partition("\n")[0].strip()
 
 
-class Sanitized:
+class SanitizedBuild:
     """A copy of a program's sources, built with a race detector."""
 
     def __init__(self, sources: SourceFiles, limits: SandboxLimits, parent: str | None) -> None:
@@ -407,10 +407,10 @@ def source_line(path: Path, number: int) -> str:
 
 
 @contextmanager
-def sanitized(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[Sanitized]:
-    """Yield a program that is built with a race detector; remove it at the end. Raises as Sanitized does."""
-    program = Sanitized(sources, limits, parent)
+def sanitized_build(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[SanitizedBuild]:
+    """Yield a program that is built with a race detector; remove it at the end. Raises as SanitizedBuild does."""
+    build = SanitizedBuild(sources, limits, parent)
     try:
-        yield program
+        yield build
     finally:
-        program.close()
+        build.close()

@@ -114,17 +114,18 @@ class Findings:
     """What the checks of a run have found, for the checks that follow.
 
     faults: the name of a fault, or of a check that has failed -> the check that loses its points for it.
-    at_once: how many clients the server serves at a time, if `progress` has found another number than the lab asks
-    for; NO_LIMIT if it has found no limit. passed: the checks that the server passes, but that need a failed one.
-    causes: the checks that have failed by a fact which explains itself, and which no other failure explains.
-    sources: the digest of the program's source files before its first start (SourceFiles.digest); "" without any.
+    concurrency: how many clients the server serves at the same time, if `progress` has found another number than
+    the lab asks for; NO_LIMIT if it has found no limit. passed_without_need: the checks that the server passes, but
+    that need a failed one. self_explained: the checks that have failed by a fact which explains itself, such as the
+    report of a race detector; no other failure explains them. sources_digest: of the program's source files before
+    its first start (SourceFiles.digest()); "" without any.
     """
 
     faults: dict[str, str] = field(default_factory=dict)
-    passed: set[str] = field(default_factory=set)
-    causes: set[str] = field(default_factory=set)
-    sources: str = ""
-    at_once: int | None = None
+    passed_without_need: set[str] = field(default_factory=set)
+    self_explained: set[str] = field(default_factory=set)
+    sources_digest: str = ""
+    concurrency: int | None = None
 
 
 class MissingProgram(Exception):
@@ -627,7 +628,7 @@ class Scene:
 
     def expect_no_excess(self) -> None:
         """Fail if the server's processes exceed a limit of memory, tasks or files together."""
-        excess = self.subject.excess()
+        excess = self.subject.excess_text()
         if excess:
             self.fail(
                 f"the server uses too much: {excess}",
@@ -722,12 +723,12 @@ class Scene:
         if blamed_check != self.check:
             raise NotJudged(f"it rests on {blamed_check}, which has failed. Mend that first.")
 
-    def at_once(self) -> int:
-        """Return how many clients the server serves at a time: the workers asked for, or the number found.
+    def concurrency(self) -> int:
+        """Return how many clients the server serves at the same time: the workers asked for, or the number found.
 
         Raises NotJudged if there is no such number, or if it is 1: then the server is no pool.
         """
-        found = self.findings.at_once  # None: `progress` has found no other number, or has not run
+        found = self.findings.concurrency  # None: `progress` has found no other number, or has not run
         if found is not None and self.workers > 1 and (found == 1 or found == NO_LIMIT):
             number = "one client at a time" if found == 1 else "any number of clients at a time"
             raise NotJudged(f"it rests on progress: the server serves {number}. Mend that first.")

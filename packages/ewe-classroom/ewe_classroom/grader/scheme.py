@@ -29,7 +29,7 @@ import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.grader.check import Check, all_checks
@@ -56,17 +56,24 @@ class Item:
     needs: tuple[str, ...] = ()
 
 
+class SpeedMark(NamedTuple):
+    """The points from a ratio on. ratio: the server's rate, divided by that of the reference."""
+
+    ratio: float
+    points: int
+
+
 @dataclass(frozen=True)
 class SpeedPlan:
-    """The speed measurement of a lab. marks: pairs of a ratio and its points. clients: the claimed load."""
+    """The speed measurement of a lab. clients: the claimed load."""
 
     reference: str = "thread"
     clients: int = 16
-    marks: tuple[tuple[float, int], ...] = ()
+    marks: tuple[SpeedMark, ...] = ()
 
     @property
     def points(self) -> int:
-        return max((points for _, points in self.marks), default=0)
+        return max((mark.points for mark in self.marks), default=0)
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
         raise ConfigError(
             f"{where}: marks = {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
         )
-    return SpeedPlan(reference, clients, tuple((float(ratio), points) for ratio, points in marks))
+    return SpeedPlan(reference, clients, tuple(SpeedMark(float(ratio), points) for ratio, points in marks))
 
 
 def read_item(row: object, where: str) -> Item:

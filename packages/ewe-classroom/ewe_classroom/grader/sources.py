@@ -35,11 +35,11 @@ class NotRegular(OSError):
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The sources of a program. word: the index of the program among the words of its command."""
+    """The sources of a program. word_index: the place of the program among the words of its command, from 0 on."""
 
     language: str
     program: Path
-    word: int
+    word_index: int
 
     @property
     def names(self) -> list[str]:

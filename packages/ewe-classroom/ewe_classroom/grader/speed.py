@@ -49,7 +49,7 @@ from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.load import Slice, closed_loop
 from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, own_account
 from ewe_classroom.grader.scene import Scene
-from ewe_classroom.grader.scheme import SpeedPlan
+from ewe_classroom.grader.scheme import SpeedMark, SpeedPlan
 from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand, Subject, from_path
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
@@ -127,14 +127,11 @@ class Speed:
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "noisy": self.noisy}
 
-    def earned(self, marks: tuple[tuple[float, int], ...]) -> int:
-        """Return the points of the highest threshold that the upper end of the spread reaches.
-
-        marks: pairs of a threshold, which is a ratio, and its points.
-        """
+    def earned(self, marks: tuple[SpeedMark, ...]) -> int:
+        """Return the most points of a mark whose ratio the upper end of the spread reaches; 0 for none."""
         if self.rate is None:
             return 0
-        return max((points for threshold, points in marks if self.rate.high >= threshold), default=0)
+        return max((mark.points for mark in marks if self.rate.high >= mark.ratio), default=0)
 
 
 def ratio(pairs: list[tuple[float, float]]) -> Ratio:

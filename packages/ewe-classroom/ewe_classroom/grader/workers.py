@@ -155,7 +155,7 @@ def expect_workers_ended(scene: Scene, before: WorkerCount, *, is_go: bool) -> N
     hint="Wait for the condition in a loop (while, not if), and notify under the lock, once for each connection.",
 )
 def exactly_n(scene: Scene) -> None:
-    n = scene.at_once()
+    n = scene.concurrency()
     clients = []
     for number in range(3 * n):
         clients.append(scene.hold("half", numbered_path(number), f"stalled {number + 1}"))
