@@ -1036,7 +1036,9 @@ def table(directory: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize(("seeded", "word"), [(False, "--student=-x Ada"), (True, "--seed=-x Ada")])
 def test_each_report_has_the_name_of_its_student(tmp_path: Path, seeded: bool, word: str) -> None:
-    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, seeded)
+    plan = ClassPlan(
+        lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=120.0, seeded=seeded
+    )
     words = plan.command(HandIn("-x Ada", "x-ada"), None)
     named = [each for each in words if each.startswith(("--student", "--seed"))]
     assert named == [word]
@@ -1141,8 +1143,8 @@ def test_a_change_since_the_earlier_report_is_named(
 ) -> None:
     """Not if the student has handed in other files: these are the reason then."""
     pool = lab("pool")
-    plan = ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0, own=("conversation.py",))
-    given = class_run.given_files(plan)
+    plan = ClassPlan(pool, pool.variant("python"), tmp_path, jobs=1, limit_s=9.0, own=("conversation.py",))
+    given = class_run.write_given_files(plan)
     put(tmp_path / "ada" / "server.py")
     rules = class_run.digests(plan, given)
     now = class_run.identify_work(plan, HandIn("Ada", "ada"), tmp_path / "ada", rules)
@@ -1158,8 +1160,8 @@ def test_the_given_files_of_another_lab_are_removed(tmp_path: Path) -> None:
         ("fork", {"conversation.c", "conversation.h", "Makefile"}),
         ("serial", {"conversation.h", "Makefile"}),
     ):
-        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, 1, 9.0)
-        assert set(os.listdir(class_run.given_files(plan) or "")) == given
+        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, jobs=1, limit_s=9.0)
+        assert set(os.listdir(class_run.write_given_files(plan) or "")) == given
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", "{}", "[" * 100_000])
@@ -1189,7 +1191,7 @@ def test_a_class_is_graded_by_the_lecturers_scheme_and_with_the_students_own_fil
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plan = ClassPlan(
-        lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, own=("conversation.py",),
+        lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=120.0, own=("conversation.py",),
         scheme=Path("my/pool.toml"),
     )  # fmt: skip
     words = plan.command(HandIn("Ada", "ada"), tmp_path / "given")
@@ -1299,7 +1301,7 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
 
     monkeypatch.setattr(class_run, "start", start)
     monkeypatch.setattr(os, "pidfd_open", no_descriptor)
-    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=9.0)
     try:
         with pytest.raises(OSError, match="Too many open files"):
             waiting = class_run.WaitingHandIn(HandIn("ada", "ada"), tmp_path, {})
@@ -1346,7 +1348,7 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     hidden = class_command.hidden_paths(given, folder, results)
     assert hidden == (given, folder, results)
     variant = lab("pool").variant("c")
-    words = ClassPlan(lab("pool"), variant, results, 1, 9.0, hidden=hidden).command(
+    words = ClassPlan(lab("pool"), variant, results, jobs=1, limit_s=9.0, hidden=hidden).command(
         HandIn("ada", "ada"), None
     )
     assert [words[number + 1] for number, word in enumerate(words) if word == "--hide"] == [*map(str, hidden)]

@@ -221,7 +221,7 @@ def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
         packs.write({"setup.sh": b""}, tmp_path)
     monkeypatch.setattr(class_run, "take_files", full)
-    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
+    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, jobs=1, limit_s=9.0)
     (tmp_path / "students").mkdir()
     found = class_run.prepare(plan, HandIn("Ada", "ada"), {})
     assert isinstance(found, class_run.GradedHandIn)
@@ -321,7 +321,7 @@ def test_a_process_that_ends_while_it_is_measured_is_left_out(monkeypatch: pytes
 
     child = types.SimpleNamespace(cpu_times=gone, memory_full_info=gone, num_threads=gone)
     server: Any = None
-    monkeypatch.setattr(measurements, "family", lambda subject: [child, psutil.Process()])
+    monkeypatch.setattr(measurements, "processes_of", lambda subject: [child, psutil.Process()])
     assert measurements.cpu_seconds(server) > 0
     threads, memory_kib = measurements.threads_and_memory_kib(server)
     assert threads >= 1 and memory_kib > 0
@@ -331,7 +331,7 @@ def test_a_stalled_client_that_cannot_connect_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match="a stalled client could not connect"):
-        measurements.hold(port)
+        measurements.connect_stalled(port)
 
 
 def test_answers_are_computed_from_the_measurements(

@@ -73,8 +73,8 @@ def grade(options: argparse.Namespace) -> int:
         # A graded program may not copy another submission, a mark, or a solution.
         hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
         plan = ClassPlan(
-            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden,
-            tuple(options.own), options.scheme,
+            lab, variant, results, jobs=options.jobs, limit_s=options.limit, seeded=options.seeded,
+            user=options.user, hidden=hidden, own=tuple(options.own), scheme=options.scheme,
         )  # fmt: skip
         with ended_by_sigterm():
             graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
