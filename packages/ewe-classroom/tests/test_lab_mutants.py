@@ -81,13 +81,13 @@ def explained(verdict: Verdict, says: str) -> bool:
 
 @pytest.mark.parametrize("name", caching_mutants.ZOO)
 def test_a_mutant_of_caching_is_caught(name: str, caching: Grading) -> None:
-    _, check, _, says = caching_mutants.ZOO[name]
-    (verdict,) = grade(caching, of_caching(name), check)
-    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+    mutant = caching_mutants.ZOO[name]
+    (verdict,) = grade(caching, of_caching(name), mutant.check)
+    assert explained(verdict, mutant.says), f"{mutant.check}: {verdict.status}\n{verdict.text()}"
 
 
 def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None:
-    checks = sorted({check for _, check, _, _ in caching_mutants.ZOO.values()})
+    checks = sorted({mutant.check for mutant in caching_mutants.ZOO.values()})
     verdicts = grade(caching, of_caching("Caching"), *checks)
     assert all(each.status == PASSED for each in verdicts), [
         each.text() for each in verdicts if each.status != PASSED
@@ -96,9 +96,9 @@ def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None
 
 @pytest.mark.parametrize("name", engine_mutants.ZOO)
 def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
-    _, check, _, says = engine_mutants.ZOO[name]
-    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", check)
-    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+    mutant = engine_mutants.ZOO[name]
+    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", mutant.check)
+    assert explained(verdict, mutant.says), f"{mutant.check}: {verdict.status}\n{verdict.text()}"
 
 
 WRITES_WITHOUT_END = "import os\nwhile True: os.write(1, bytes(65536))"

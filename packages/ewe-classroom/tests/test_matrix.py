@@ -68,11 +68,11 @@ def test_each_reason_is_used() -> None:
         (name, check)
         for name, found in matrix.on_page().items()
         for check, loss in found.items()
-        if check != matrix.mutants()[name][1] and not loss.rests
+        if check != matrix.mutants()[name].check and not loss.rests
     }
     assert SINGLE.keys() <= beside
     assert EVERYTHING.keys() <= {name for name, _ in beside}
-    assert PAIRS.keys() <= {(matrix.mutants()[name][1], check) for name, check in beside}
+    assert PAIRS.keys() <= {(matrix.mutants()[name].check, check) for name, check in beside}
 
 
 def test_the_page_is_what_the_tool_writes() -> None:
@@ -126,7 +126,7 @@ def test_the_points_are_those_of_the_schemes() -> None:
 
 def test_the_checks_of_the_page_are_in_the_labs() -> None:
     for name, checks in matrix.on_page().items():
-        lab = matrix.mutants()[name][2]
+        lab = matrix.mutants()[name].lab
         known = {item.check.name for item in scheme(lab).items}
         assert checks.keys() <= known, f"{name}: {sorted(checks.keys() - known)}"
 
