@@ -72,7 +72,7 @@ class ScriptedScene(Scene):
     def is_unread(self, client: SceneClient) -> bool:
         return client.name in self.unread_names
 
-    def calls(self) -> dict[str, int]:
+    def threads_by_call(self) -> dict[str, int]:
         return self.sleeps
 
     def blocked_text(self) -> str:
@@ -158,7 +158,7 @@ def test_a_free_worker_that_serves_nobody(unread: str, says: str) -> None:
 def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str) -> None:
     scene = ScriptedScene()
     scene.subject = cast(Subject, SimpleNamespace(tasks=lambda: dict.fromkeys(range(threads))))
-    stuck = cast(SceneClient, SimpleNamespace(received=received))
+    stuck = cast(SceneClient, SimpleNamespace(received_bytes=received))
     assert says in progress.deadlock_cause(scene, stuck)
 
 
@@ -171,7 +171,7 @@ def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str
     ],
 )
 def test_a_client_without_its_own_file(is_answered: bool, received: int, says: str) -> None:
-    client = SimpleNamespace(answered=lambda: is_answered, received=received)
+    client = SimpleNamespace(answered=lambda: is_answered, received_bytes=received)
     found = progress.cause_of_wrong_file(cast(SceneClient, client), "response")
     assert found.startswith(says) and bool(found) == bool(says)
 
@@ -220,7 +220,7 @@ def bursts(concurrency: int | None) -> race_bursts.Bursts:
     scene.subject = cast(Subject, SimpleNamespace(alive=lambda: True))
     made = race_bursts.Bursts(scene, cast(SanitizedBuild, None))
     made.expect_no_race = made.settle = lambda: None  # type: ignore[method-assign]
-    made.traced = lambda: iter(())  # type: ignore[method-assign]
+    made.traced_waits = lambda: iter(())  # type: ignore[method-assign]
     return made
 
 

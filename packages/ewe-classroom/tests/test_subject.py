@@ -131,7 +131,7 @@ def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
     waiting = iter([*pieces, *pieces[:1], b"HTTP/", b"HTTP/"])
     notes: list[dict[str, Any]] = []
     client = object.__new__(SceneClient)
-    client.name, client.received, client.reader = "A", 0, ResponseSplitter()
+    client.name, client.received_bytes, client.reader = "A", 0, ResponseSplitter()
     client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
     client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
     for _ in range(8):

@@ -31,7 +31,7 @@ from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
     SandboxLimits,
     SubjectAccount,
-    closed_to_others,
+    close_to_others,
     end_account,
     named_account,
     own_account,
@@ -405,7 +405,7 @@ def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path
     (closed / "trace").touch()
     (closed / "trace").chmod(0o666)
     first, second = named_account("nobody"), own_account()
-    closed_to_others(closed, first)
+    close_to_others(closed, first)
     for account, status in ((first, 0), (second, 1)):
         command = ["sh", "-c", f"echo forged >> {closed}/trace || exit 1"]
         done = subprocess.run(command, preexec_fn=SandboxLimits(account), capture_output=True, check=False)

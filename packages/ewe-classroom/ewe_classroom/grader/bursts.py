@@ -125,13 +125,13 @@ def bound(scene: Scene) -> None:
     stalled = scene.hold_halves(scene.concurrency())
     scene.settle()
     waiting: list[SceneClient] = []
-    accepted_count = 0
+    connection_count = 0
     for _ in range(MAX_GROUPS):
         waiting += connect_group(scene, len(waiting))
         scene.settle()
-        accepted_count = accepted(scene)
-        if accepted_count > MAX_ACCEPTED:
-            more = accepted_count - len(stalled)
+        connection_count = accepted_count(scene)
+        if connection_count > MAX_ACCEPTED:
+            more = connection_count - len(stalled)
             scene.fail(
                 f"all workers were occupied, and the server accepted {more} of {len(waiting)} more "
                 "connections",
@@ -139,10 +139,10 @@ def bound(scene: Scene) -> None:
                 "the queue is unbounded: put() never waits",
             )
         # This many connections wait in the kernel only if the server has stopped accepting: its queue is full.
-        if len(waiting) + len(stalled) - accepted_count >= MIN_KERNEL_QUEUE:
+        if len(waiting) + len(stalled) - connection_count >= MIN_KERNEL_QUEUE:
             break
     scene.note(
-        do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait"
+        do="note", text=f"{connection_count} connections accepted, beside {len(waiting)} clients that wait"
     )
     for client in (*waiting, *stalled):
         client.close()
@@ -154,7 +154,7 @@ def bound(scene: Scene) -> None:
         because="put() waited while the queue was full, and was not woken when a worker had taken an item",
     )
     scene.confirm(
-        f"{waiting_count} clients waited, and the server had accepted {accepted_count} connections: "
+        f"{waiting_count} clients waited, and the server had accepted {connection_count} connections: "
         "its queue is bounded"
     )
 
@@ -177,7 +177,7 @@ def connect_group(scene: Scene, earlier_count: int) -> list[SceneClient]:
     return connected_clients
 
 
-def accepted(scene: Scene) -> int:
+def accepted_count(scene: Scene) -> int:
     """Return how many connections the server has accepted, and not closed. The others have the inode 0."""
     port = scene.subject.port
     return sum(

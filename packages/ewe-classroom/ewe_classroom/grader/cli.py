@@ -34,7 +34,7 @@ from ewe_classroom.grader.sandbox import (
     SandboxLimits,
     SubjectAccount,
     adopt_orphans,
-    closed_to_others,
+    close_to_others,
     hideable,
     named_account,
     own_account,
@@ -395,7 +395,7 @@ def prepare_grading(
     directory = Path(scratch.path) / "grading"
     try:
         directory.mkdir()
-        closed_to_others(Path(scratch.path), account)
+        close_to_others(Path(scratch.path), account)
         yield Grading(
             start_command, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
@@ -506,7 +506,7 @@ def explain(name: str) -> int:
     check = checks[name]
     rows = [("proves", check.proves), ("sends", check.sends), ("expects", check.expects), ("why", check.why)]
     rows += [("hint", check.hint), *((f"option {key}", text) for key, text in check.options.items())]
-    labs = ", ".join(lab for lab in scheme.lab_names() if name in names_of(lab))
+    labs = ", ".join(lab for lab in scheme.lab_names() if name in check_names_of(lab))
     rows.append(("labs", labs or ("all, with --speed" if name == SPEED.name else "none")))
     print(name)
     for label, text in rows:
@@ -514,7 +514,7 @@ def explain(name: str) -> int:
     return 0
 
 
-def names_of(lab: str) -> set[str]:
+def check_names_of(lab: str) -> set[str]:
     return {item.check.name for item in scheme.load(lab).items}
 
 

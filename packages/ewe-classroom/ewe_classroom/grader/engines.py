@@ -447,7 +447,7 @@ def errors(scene: EngineScene) -> None:
         answer = scene.run(name, text)
         if answer.status is None:
             scene.fail(
-                f"the engine ended with {name}{scene.errors(answer)}",
+                f"the engine ended with {name}{scene.errors_text(answer)}",
                 f"write the end mark with status {status}, and live on",
                 "an exception of the script ends the engine",
             )

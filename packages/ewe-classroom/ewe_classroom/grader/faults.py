@@ -92,7 +92,7 @@ def reset_in_response(scene: Scene) -> None:
         scene.settle()
         scene.expect_alive("a client reset its connection in the middle of a response")
     # The last settle() has ended: a server that still runs goes on although no client waits for it.
-    goes_on = "running" in scene.calls() and not scene.never_sleeps
+    goes_on = "running" in scene.threads_by_call() and not scene.never_sleeps
     for _ in range(2):
         scene.expect_answer(
             after="clients aborted downloads",

@@ -100,7 +100,7 @@ def to_frame(report: Report) -> str:
 def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
     """Return the values of the page's template."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
-    failed = by_weight(report.failed, report.first_advice())
+    failed = by_points(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
     starter = 100 * report.starter_points / report.points if report.starter_points and report.points else None
     open_verdicts = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
@@ -134,7 +134,7 @@ def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
     }
 
 
-def by_weight(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdict]:
+def by_points(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdict]:
     """Return verdicts with the most points first. first: the verdict to begin with, if any."""
     return sorted(verdicts, key=lambda verdict: (verdict is not first, -verdict.points))
 

@@ -72,8 +72,8 @@ def play_progress(scene: Scene, kind: str) -> None:
         hold_more(scene, stalled, count, kind)
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} gets a response"):
-            scene.expect_alive(f"{held_clients(count, kind)} connected")
-            did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
+            scene.expect_alive(f"{stalled_text(count, kind)} connected")
+            did = f"beside {stalled_text(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
             note_concurrency(scene, kind)  # last, because it closes all clients
             scene.fail(did, f"answer this client: {expectation_text(scene)}", because)
@@ -84,7 +84,7 @@ def play_progress(scene: Scene, kind: str) -> None:
         hold_more(scene, stalled, waits_beside, kind)
         waiting = scene.client(f"waits, beside {waits_beside}").ask("/39.txt", Connection="close")
         if scene.until_answered(waiting):
-            did = f"beside {held_clients(waits_beside, kind)}, the next client {waiting.outcome_text()}"
+            did = f"beside {stalled_text(waits_beside, kind)}, the next client {waiting.outcome_text()}"
             note_concurrency(scene, kind)
             scene.fail(
                 did,
@@ -119,7 +119,7 @@ def note_concurrency(scene: Scene, kind: str) -> None:
     scene.findings.concurrency = NO_LIMIT
 
 
-def held_clients(count: int, kind: str) -> str:
+def stalled_text(count: int, kind: str) -> str:
     """Describe the stalled clients: "3 stalled clients (each has sent half a request)"."""
     if count == 1:
         return f"one stalled client (it {STALL_DESCRIPTIONS[kind]})"
@@ -200,7 +200,7 @@ def second_client(scene: Scene) -> None:
     if not scene.until(second.answered, f"{second.name} gets a response"):
         scene.expect_alive("a stalled client connected")
         scene.fail(
-            f"beside {held_clients(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
+            f"beside {stalled_text(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
             "answer this client",
             "the server serves one client at a time: the code that accepts also serves, or a lock is held"
             " while the server waits for a client",
@@ -274,7 +274,7 @@ def cause_of_wrong_file(client: SceneClient, what: str) -> str:
     """Return the likely cause if a client did not get its file while another one was served; "" if unknown."""
     if client.answered():
         return f"two connections share a buffer for the {what}"
-    if client.received:
+    if client.received_bytes:
         return "only a part of the response was sent: send() may take fewer bytes than it is given; call it again"
     return ""
 
@@ -408,7 +408,7 @@ def deadlock_cause(scene: Scene, stuck: SceneClient) -> str:
         return (
             "two threads each hold a lock and wait for the other's (a deadlock), or a lock was never released"
         )
-    if stuck.received:
+    if stuck.received_bytes:
         return (
             "one thread serves all clients, so this is no deadlock: it has sent a part of the response and "
             "forgotten the rest; keep the rest, and wait until the socket can be written"

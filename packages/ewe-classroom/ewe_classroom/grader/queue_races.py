@@ -184,19 +184,19 @@ def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
 def fail(scene: Scene, report: str, sent: str = "") -> None:
     """Fail the check with the failure that a report of the explorer shows, or else with its last line."""
     report_lines = [line for line in report.splitlines() if line.strip()]
-    headline = part_of(report, FAILURE)
+    headline = paragraph_of(report, FAILURE)
     again = AGAIN_LINE.search(report)
     scenario = re.search(r"--scenario (\w+)", again[1]) if again else None
     scene.schedule = timeline_of(report)
     scene.fail(
         headline or (report_lines[-1] if report_lines else "the explorer has written nothing"),
         "keep every item and every wake-up in each order of the threads",
-        part_of(report, WHY) + (f" Run `{again[1]}` in your directory." if again else ""),
+        paragraph_of(report, WHY) + (f" Run `{again[1]}` in your directory." if again else ""),
         sent=f"the explorer ran {scenario[1]} of test_queue.py" if scenario else sent,
     )
 
 
-def part_of(report: str, begin: str) -> str:
+def paragraph_of(report: str, begin: str) -> str:
     """Return the paragraph of a report whose first line begins with `begin`, without `begin`; "" if there is none.
 
     The paragraph ends at an empty line, or where the explanation (WHY) begins.

@@ -39,7 +39,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.bursts import accepted
+from ewe_classroom.grader.bursts import accepted_count
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.sanitizers import (
     ENVIRONMENT,
@@ -133,8 +133,8 @@ def expect_no_mention(scene: Scene, mention: str) -> None:
         )
 
 
-def silenced(pid: int, program: Path) -> str:
-    """Return how a process has left the race detector, or its options; "" if it has not.
+def escape_text(pid: int, program: Path) -> str:
+    """Describe how a process has left the race detector, or its options; "" if it has not.
 
     program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
     """
@@ -252,7 +252,7 @@ class Bursts:
         """Send n requests at once, of which only number `whole` is whole: its client needs the last worker."""
         with self.stopped():
             clients = [
-                self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")
+                self.ask(f"/{number}.txt") if number == whole else self.ask_half(f"/{number}.txt")
                 for number in range(self.workers)
             ]
         stalled = [client for client in clients if client is not clients[whole]]
@@ -287,7 +287,7 @@ class Bursts:
         self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
-                f"SIGTERM was sent {beside}, and the server did not end{self.sleepers()}",
+                f"SIGTERM was sent {beside}, and the server did not end{self.sleeping_text()}",
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
@@ -301,7 +301,7 @@ class Bursts:
         """
         held, clients = self.fill(whole=False)
         # With a small backlog, connections come about late, and in any order.
-        in_queue = 0 if self.scene.connecting() else accepted(self.scene) - len(held) - 1
+        in_queue = 0 if self.scene.connecting() else accepted_count(self.scene) - len(held) - 1
         self.scene.signal(signal.SIGTERM)
         batch, rest = len(held) - 1, [*held[1:], *clients]
         while rest and (len(rest) > len(clients) or processes.listener_inode(self.scene.subject.port)):
@@ -327,7 +327,7 @@ class Bursts:
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
         for pid in self.scene.subject.running():
-            if how := silenced(pid, self.build.program):
+            if how := escape_text(pid, self.build.program):
                 self.scene.fail(
                     how,
                     "be the same program with and without the detector",
@@ -348,14 +348,14 @@ class Bursts:
         self.requests += 1
         return self.scene.client(f"client {self.requests}").ask(path, Connection="close")
 
-    def half(self, path: str) -> SceneClient:
+    def ask_half(self, path: str) -> SceneClient:
         """Return a new client that has sent half a request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").send_half(path, Connection="close")
 
     def hold(self, count: int) -> list[SceneClient]:
         """Occupy so many workers, and wait until the server has read the half requests."""
-        stalled = [self.half(f"/{number}.txt") for number in range(count)]
+        stalled = [self.ask_half(f"/{number}.txt") for number in range(count)]
         self.settle()
         return stalled
 
@@ -365,7 +365,7 @@ class Bursts:
         whole: the clients of the queue send whole requests, or else half ones.
         """
         stalled = self.hold(self.workers)
-        ask = self.ask if whole else self.half
+        ask = self.ask if whole else self.ask_half
         with self.stopped():
             clients = [ask(numbered_path(number)) for number in range(FULL_QUEUE_CLIENTS)]
         self.settle()
@@ -463,10 +463,10 @@ class Bursts:
         missing = [client for client in clients if not client.answered()]
         self.fail(
             f"{what}: {len(missing)} of {len(clients)} without a response, and {missing[0].name} "
-            f"{missing[0].outcome_text()}{self.sleepers()}",
+            f"{missing[0].outcome_text()}{self.sleeping_text()}",
             "wake a thread for each connection that is put into the queue",
             "a wake-up is lost"
-            if self.waiting()
+            if self.waiting_threads()
             else "a worker has ended, or it waits for a lock without end",
             is_hang=True,
         )
@@ -539,7 +539,7 @@ class Bursts:
 
     # Where threads wait
 
-    def traced(self) -> Iterator[str]:
+    def traced_waits(self) -> Iterator[str]:
         """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
         # One line after the other: the program itself may fill the file, up to SandboxLimits.file_bytes.
         with self.scene.subject.trace.open(errors="replace") as trace:
@@ -548,22 +548,25 @@ class Bursts:
                     yield line.rstrip("\n")
 
     def traced_positions(self) -> list[str]:
-        return sorted({line[1:] for line in self.traced()})
+        return sorted({line[1:] for line in self.traced_waits()})
 
-    def waiting(self) -> Counter[str]:
+    def waiting_threads(self) -> Counter[str]:
         """Return how many threads wait for a condition at each place: "server.c:41" -> number of threads.
 
         The trace has a line "+server.c:41" for the beginning of such a wait, and "-server.c:41" for its end.
         """
         threads: Counter[str] = Counter()
-        for line in self.traced():
+        for line in self.traced_waits():
             threads[line[1:]] += 1 if line[0] == "+" else -1
         # The operator + of a Counter leaves out the places without a thread.
         return +threads
 
-    def sleepers(self) -> str:
+    def sleeping_text(self) -> str:
         """Describe where the threads of the server sleep: in waits of the trace, else in system calls."""
-        found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
+        found = [
+            f"{number} in the wait at {position}"
+            for position, number in sorted(self.waiting_threads().items())
+        ]
         return f" (threads: {', '.join(found)})" if found else self.scene.blocked_text()
 
     def keyword_of(self, position: str) -> str:

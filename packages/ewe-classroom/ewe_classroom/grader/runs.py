@@ -18,7 +18,7 @@ import re
 from itertools import accumulate
 
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.run_scene import LoadRun, RunScene, Served, TimedRequest, mean, percentile
+from ewe_classroom.grader.run_scene import LoadRun, RunScene, ServedRequest, TimedRequest, mean, percentile
 
 MIN_REPETITIONS = 3
 MIN_LEVELS = 4
@@ -160,7 +160,7 @@ def first_sent(run: LoadRun) -> float:
     return min(request.sent for request in run.requests)
 
 
-def unmatched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list[Served]]:
+def unmatched(run: LoadRun, lines: list[ServedRequest]) -> tuple[list[TimedRequest], list[ServedRequest]]:
     """Match requests and log lines; return the requests without a line, and the lines without a request.
 
     A line fits a request if sent <= arrival and end <= done. Lines are taken in the order of their arrival, so each

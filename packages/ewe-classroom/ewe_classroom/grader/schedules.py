@@ -152,7 +152,7 @@ class SchedulingScenario:
                 )
             self.serve(client)
             scene.settle()
-            self.compare()
+            self.expect_trace_agrees()
 
     def send(self, name: str, path: str) -> SceneClient:
         """Return a new client that has sent a request and does not read; wait until the server is quiescent."""
@@ -197,7 +197,7 @@ class SchedulingScenario:
                 )
         else:
             self.expect_drop(victim)
-        self.compare()
+        self.expect_trace_agrees()
 
     def expect_drop(self, victim: Rule) -> None:
         """Fail unless the server drops exactly the request that the rule names."""
@@ -250,7 +250,7 @@ class SchedulingScenario:
         self.observed_order.completion.append(port)
         if not self.waiting:
             scene.settle()
-            self.compare()
+            self.expect_trace_agrees()
             return
         scene.until(lambda: any(self.status(each.client) for each in self.waiting), "the next one is served")
         scene.settle()
@@ -269,7 +269,7 @@ class SchedulingScenario:
                 each.client.note("served")
             scene.fail(
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
-                f"{' and '.join(each.name for each in begun)}{self.claimed()}",
+                f"{' and '.join(each.name for each in begun)}{self.claimed_text()}",
                 f"take {wanted.name}",
                 cause_of_choice(self.served)
                 if len(begun) == 1
@@ -280,7 +280,7 @@ class SchedulingScenario:
         self.waiting.remove(wanted)
         self.serve(wanted.client)
         self.observed_order.predecessors[wanted.client.port] = port
-        self.compare()
+        self.expect_trace_agrees()
 
     def finish(self) -> None:
         """Free one worker after the other until all requests are served."""
@@ -306,7 +306,7 @@ class SchedulingScenario:
         client.close()
         answers[-1].body = b""  # frees 8 MB
 
-    def claimed(self) -> str:
+    def claimed_text(self) -> str:
         """Return a part of a verdict: the next request by the trace; "" if the trace has no such line."""
         try:
             traced_order = trace.read(self.scene.subject.trace)
@@ -318,7 +318,7 @@ class SchedulingScenario:
         ]
         return f"; its trace says that it took {', '.join(names)}" if names else ""
 
-    def compare(self) -> None:
+    def expect_trace_agrees(self) -> None:
         """Fail if the trace contradicts the clients' observations so far."""
         if not self.checks_trace:
             return
