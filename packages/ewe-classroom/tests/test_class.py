@@ -269,7 +269,7 @@ def test_two_students_of_one_name_have_directories_of_their_own() -> None:
         HandIn("-rf", "-rf"),
         HandIn("", ""),
     ]
-    submissions.unique_keys(found)
+    submissions.make_keys_unique(found)
     keys = [each.key for each in found]
     assert keys[3] == "rf" and keys[2][:8] == keys[4][:8] == "student-"
     assert len({key.casefold() for key in keys}) == 5
@@ -280,7 +280,7 @@ def test_a_student_keeps_the_key_when_another_of_this_name_hands_in() -> None:
 
     def keys(*numbers: str) -> dict[str, str]:
         found = [HandIn("Kim Lee", "Kim Lee", identity={"SID": number}) for number in numbers]
-        submissions.unique_keys(found)
+        submissions.make_keys_unique(found)
         return {each.identity["SID"]: each.key for each in found}
 
     two, three = keys("2", "3"), keys("1", "2", "3")
@@ -1299,7 +1299,7 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
     def no_descriptor(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(class_run, "start", start)
+    monkeypatch.setattr(class_run, "start_grader", start)
     monkeypatch.setattr(os, "pidfd_open", no_descriptor)
     plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=9.0)
     try:

@@ -370,7 +370,7 @@ def test_a_scheme_that_suits_no_lab_is_refused(tmp_path: Path, text: str | None,
     if text is not None:
         own.write_text(text)
     with pytest.raises(ConfigError, match=says):
-        packs.check(plan({}, lab="pool", scheme_file=own), "gradescope")
+        packs.check_plan(plan({}, lab="pool", scheme_file=own), "gradescope")
 
 
 # Clusters

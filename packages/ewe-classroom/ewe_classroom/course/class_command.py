@@ -238,13 +238,13 @@ def write_results(
         print(f"{plan.results / options.table.name}")
         if table.missing:
             print(
-                f"ewe-course: not in {options.table}, or several times: {first_names(table.missing)}",
+                f"ewe-course: not in {options.table}, or several times: {shown_names(table.missing)}",
                 file=sys.stderr,
             )
         if table.above:
             print(
                 f"ewe-course: {options.table}: above the maximum of this table, and written all the same:"
-                f" {first_names(table.above)}; set `points` in --rules, or the platform's maximum",
+                f" {shown_names(table.above)}; set `points` in --rules, or the platform's maximum",
                 file=sys.stderr,
             )
     if options.similar:
@@ -261,7 +261,7 @@ def write_results(
     return 1 if not_graded else 0
 
 
-def first_names(names: list[str]) -> str:
+def shown_names(names: list[str]) -> str:
     """Return the first names of a list for a message, and the number of the others."""
     more = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

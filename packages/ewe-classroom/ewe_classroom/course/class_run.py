@@ -318,7 +318,7 @@ def prepare_again(plan: ClassPlan, graded: GradedHandIn, lab_digests: dict[str, 
     report, and grades the submission. lab_digests: the result of digests(). Raises OSError.
     """
     directory = plan.directory(graded.hand_in)
-    forget_result(directory)
+    remove_result(directory)
     files = directory / "files"
     work = directory_of(files, (*plan.variant.work, *plan.variant.data))
     return WaitingHandIn(graded.hand_in, work, identify_work(plan, graded.hand_in, files, lab_digests))
@@ -390,26 +390,26 @@ def prepare(plan: ClassPlan, hand_in: HandIn, lab_digests: dict[str, Any]) -> Gr
             shutil.rmtree(new_files)
             return GradedHandIn(hand_in, earlier_report)
     except (BadHandIn, ConfigError) as reason:
-        keep_files(directory, new_files)
+        replace_files(directory, new_files)
         return GradedHandIn(hand_in, problem=one_line(str(reason))[:MAX_PROBLEM_CHARS])
     except OSError as reason:
         where = reason.filename or directory  # write(2) names no file
         return GradedHandIn(hand_in, problem=f"{where}: {reason.strerror}", grader_failed=True)
-    files = keep_files(directory, new_files)
+    files = replace_files(directory, new_files)
     changed = what_changed(earlier_work, graded_work)
     return WaitingHandIn(hand_in, files / work.relative_to(new_files), graded_work, changed)
 
 
-def keep_files(directory: Path, new_files: Path) -> Path:
+def replace_files(directory: Path, new_files: Path) -> Path:
     """Replace the files and the result of an earlier submission by the new files; return their directory."""
-    forget_result(directory)
+    remove_result(directory)
     files = directory / "files"
     shutil.rmtree(files, ignore_errors=True)
     new_files.rename(files)
     return files
 
 
-def forget_result(directory: Path) -> None:
+def remove_result(directory: Path) -> None:
     """Remove the result of an earlier submission."""
     for name in ("graded.json", "report.json", "report.html", "output.txt"):
         (directory / name).unlink(missing_ok=True)
@@ -488,7 +488,7 @@ def in_parallel(
         try:
             while not_started or running:
                 while not_started and len(running) < plan.jobs:
-                    grader = start(plan, not_started.pop(), given_directory)
+                    grader = start_grader(plan, not_started.pop(), given_directory)
                     try:
                         descriptor = os.pidfd_open(grader.process.pid)
                     except OSError:  # no descriptor is free
@@ -506,7 +506,7 @@ def in_parallel(
                     yield result_of(plan, grader)
                 for each in running.values():
                     if time.monotonic() >= each.end:
-                        end(each)
+                        end_grader(each)
         finally:  # graders run on if this process was stopped, or a result could not be written
             for each in running.values():
                 each.process.terminate()  # ewe-grade then stops the server, and ends
@@ -523,7 +523,7 @@ def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def start(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path | None) -> RunningGrader:
+def start_grader(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path | None) -> RunningGrader:
     """Start ewe-grade in the directory of a submission.
 
     It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
@@ -532,20 +532,20 @@ def start(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path | None)
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             plan.command(hand_in, given_directory), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True, env=environment(),
+            stderr=subprocess.STDOUT, start_new_session=True, env=grader_environment(),
         )  # fmt: skip
     end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
     return RunningGrader(hand_in, process, waiting.graded_work, end_s)
 
 
-def environment() -> dict[str, str]:
+def grader_environment() -> dict[str, str]:
     """Return the variables of ewe-grade. A relative PYTHONPATH would name the student's directory there."""
     path = os.environ.get("PYTHONPATH", "")
     absolute = os.pathsep.join(os.path.abspath(each) for each in path.split(os.pathsep)) if path else ""
     return {**os.environ, "PYTHONPATH": absolute}
 
 
-def end(grader: RunningGrader) -> None:
+def end_grader(grader: RunningGrader) -> None:
     """End a grader whose time is over: first ask it, so that it can stop its server; at the next call, kill it."""
     grader.process.send_signal(signal.SIGKILL if grader.asked_to_end else signal.SIGTERM)
     grader.asked_to_end = True

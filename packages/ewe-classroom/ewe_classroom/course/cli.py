@@ -319,7 +319,7 @@ def leaderboard(options: argparse.Namespace) -> int:
     )
     if options.pseudonyms:
         names = boards.pseudonyms((entry.name for entry in entries), options.pseudonyms)
-        entries = boards.renamed(entries, names)
+        entries = boards.with_pseudonyms(entries, names)
         if options.names:
             write(options.names, boards.names_as_csv(names))
     if options.html:

@@ -140,7 +140,7 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
         steps=len(times),
         points=sum(item.points for item in plan.items),
     )
-    own = numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
+    own = section_of_numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
     title = phrase(lab.title, locale)
     scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
     watch = shared_text("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
@@ -190,7 +190,7 @@ def has_numbers(lab: Lab) -> bool:
     return scheme.load(lab.name).subject == SERVER
 
 
-def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
+def section_of_numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
     """Return the section of a handout with the student's numbers: the port, the workers, and the files."""
     usual_workers = scheme.load(lab.name).workers
     workers = seed.workers(usual_workers)

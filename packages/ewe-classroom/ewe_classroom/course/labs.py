@@ -93,7 +93,9 @@ class Lab:
     def locales(self) -> list[str]:
         """Return the locales in which the lab has a text."""
         return [
-            each for each in locales.LOCALES if (self.folder / locales.localized("text.md", each)).exists()
+            each
+            for each in locales.LOCALES
+            if (self.folder / locales.localized_name("text.md", each)).exists()
         ]
 
     def in_language(self, file: str, language: str, locale: str = ENGLISH) -> str:
@@ -107,7 +109,7 @@ class Lab:
                 f"the lab {self.name} has no text in {locale}; it has {', '.join(self.locales)}"
             )
         is_picture = file.endswith(".svg")
-        name = file if is_picture else locales.localized(file, locale)
+        name = file if is_picture else locales.localized_name(file, locale)
         source = locales.picture(self.read(name), locale) if is_picture else self.read(name)
         try:
             return text_for(language, source, locales.words(locale), (*LANGUAGES, MODEL))

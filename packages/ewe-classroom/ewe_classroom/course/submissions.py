@@ -122,9 +122,9 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
     if len(layout.hand_ins) > MAX_STUDENTS:
         raise ConfigError(f"{folder}: {len(layout.hand_ins)} submissions; the limit is {MAX_STUDENTS}")
     for each in layout.hand_ins:
-        each.name, each.key = encodable(each.name), encodable(each.key)
-        each.identity = {column: encodable(value) for column, value in each.identity.items()}
-    unique_keys(layout.hand_ins)
+        each.name, each.key = as_utf8_line(each.name), as_utf8_line(each.key)
+        each.identity = {column: as_utf8_line(value) for column, value in each.identity.items()}
+    make_keys_unique(layout.hand_ins)
     return layout
 
 
@@ -389,12 +389,12 @@ def archive_suffix(name: str) -> str:
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
 
 
-def encodable(text: str) -> str:
+def as_utf8_line(text: str) -> str:
     """Return a name as UTF-8 can write it, in one line. A name from an old archive may have bytes of Latin-1."""
     return one_line(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
-def unique_keys(hand_ins: list[HandIn]) -> None:
+def make_keys_unique(hand_ins: list[HandIn]) -> None:
     """Replace the key of each submission by one that no other submission has, and that can name a directory.
 
     If several keys would be equal, each gets a part of the hash of its student's identity. A number in its place
@@ -507,7 +507,7 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
         raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
 
 
-def inside(target: Path, name: str) -> Path:
+def path_inside(target: Path, name: str) -> Path:
     """Return the path of an archive's member below a directory. Raises BadHandIn for a name that leaves it.
 
     The path of a member with too many folders ends at MAX_UNPACKED_LEVELS, and walk_within_limits() then refuses
@@ -527,7 +527,7 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             unix_mode = member.external_attr >> 16  # 0 if the archive was made on Windows
             if is_folder(member) or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
-            path = inside(target, member.filename)
+            path = path_inside(target, member.filename)
             counter.count(member.file_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             with opened.open(member) as source:
@@ -598,7 +598,7 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             counter.count(member.size)
             if not member.isreg():
                 continue
-            path = inside(target, member.name)
+            path = path_inside(target, member.name)
             source = opened.extractfile(member)
             assert source is not None  # a regular file has contents
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,12 +61,12 @@ Wheels = dict[str, bytes]  # name of the file -> content
 def collect(given: Sequence[Path] = ()) -> Wheels:
     """Return all wheels of a pack; those in `given` take the place of others. Raises ConfigError."""
     wheels = dict(read(path) for path in given)
-    given_projects = {project(name) for name in wheels}
+    given_projects = {project_of(name) for name in wheels}
     own = [name for name in OWN_PROJECTS if name not in given_projects]
     libraries = [each for each in requirements() if each.partition("==")[0] not in given_projects]
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as directory:
         if own:
-            take_ours(own, directory)
+            write_own_wheels(own, directory)
         if libraries:
             download(libraries, directory)
         for path in sorted(Path(directory).glob("*.whl")):
@@ -74,7 +74,7 @@ def collect(given: Sequence[Path] = ()) -> Wheels:
     return {name: without_sources(name, content) for name, content in sorted(wheels.items())}
 
 
-def project(file: str) -> str:
+def project_of(file: str) -> str:
     """Return the name of a wheel's project, as an index writes it: ewe_server-0.1.0-… is ewe-server."""
     return file.partition("-")[0].lower().replace("_", "-").replace(".", "-")
 
@@ -86,7 +86,7 @@ def read(path: Path) -> tuple[str, bytes]:
         raise ConfigError(
             f"--wheel {path}: not the name of a wheel, as pip writes them (NAME-VERSION-...whl)"
         )
-    if project(path.name) in OWN_PROJECTS and match["version"] != __version__:
+    if project_of(path.name) in OWN_PROJECTS and match["version"] != __version__:
         raise ConfigError(
             f"--wheel {path}: version {match['version']}; this ewe-course writes packs of {__version__}"
         )
@@ -126,7 +126,7 @@ def clone() -> Path | None:
     return root if there else None
 
 
-def take_ours(names: Iterable[str], directory: str) -> None:
+def write_own_wheels(names: Iterable[str], directory: str) -> None:
     """Write the wheels of own projects to a directory: build them from the clone, or else download them.
 
     Raises ConfigError.
@@ -199,7 +199,7 @@ def without_sources(name: str, wheel: bytes) -> bytes:
 
     The list of files in the wheel (RECORD) must not name what is not there, or pip would refuse the wheel.
     """
-    if project(name) != "ewe-classroom":
+    if project_of(name) != "ewe-classroom":
         return wheel
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
