@@ -86,13 +86,13 @@ def solutions(directory: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
                 (lab.name, [str(data_mutants.write("honest", made(directory / "honest")))]),
             )
             continue
-        for language, way in lab.variants.items():
+        for language, variant in lab.variants.items():
             place = directory / f"{lab.name}-{language}"
-            write(lab, way, place, solved=True)
-            if way.build:
-                subprocess.run(way.build, shell=True, cwd=place, check=True, stdout=subprocess.DEVNULL)
+            write(lab, variant, place, solved=True)
+            if variant.build:
+                subprocess.run(variant.build, shell=True, cwd=place, check=True, stdout=subprocess.DEVNULL)
             if language in ("python", "model"):
-                arguments = [str(place / way.grade)]
+                arguments = [str(place / variant.grade)]
             else:
                 arguments = ["--command", f"{place}/server {{port}} {{root}} {{workers}}"]
             yield f"the solution in {LANGUAGES[language]}, {lab.name}", (lab.name, arguments)

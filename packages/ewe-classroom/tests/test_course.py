@@ -36,10 +36,11 @@ from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
-WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
+LAB_LANGUAGES = [(each.name, language) for each in labs.labs() for language in each.variants]
 FOUND = measurements.Measurements(
-    "pool", 4, {1: 100.0, 2: 150.0, 4: 200.0, 8: 200.0, 16: 400.0},
-    {1: 10.0, 2: 13.0, 4: 20.0, 8: 40.0, 16: 39.0}, {0: 5, 100: 5}, {0: 1000, 100: 3000}, 250.0, {1: 12.0},
+    "pool", workers=4, rate={1: 100.0, 2: 150.0, 4: 200.0, 8: 200.0, 16: 400.0},
+    time_ms={1: 10.0, 2: 13.0, 4: 20.0, 8: 40.0, 16: 39.0}, tasks={0: 5, 100: 5},
+    memory_kib={0: 1000, 100: 3000}, cpu_us=250.0, program_ms={1: 12.0},
 )  # fmt: skip
 
 # Measurements of some labs only: other_measurements.py.
@@ -108,14 +109,14 @@ def test_a_lab_is_complete(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
-def test_starter_and_solution_differ_and_compile(name: str, way: str) -> None:
+@pytest.mark.parametrize(("name", "language"), LAB_LANGUAGES)
+def test_starter_and_solution_differ_and_compile(name: str, language: str) -> None:
     lab = labs.lab(name)
-    solved = lab.files(lab.variants[way], solved=True)
-    begun = lab.files(lab.variants[way], solved=False)
-    for file in lab.variants[way].work:
+    solved = lab.files(lab.variants[language], solved=True)
+    begun = lab.files(lab.variants[language], solved=False)
+    for file in lab.variants[language].work:
         assert begun[file] != solved[file]
-    for file in lab.variants[way].given:
+    for file in lab.variants[language].given:
         assert begun[file] == solved[file]
     for file, text in (*solved.items(), *begun.items()):
         assert not re.search(r"--- (solution|starter|end)", text)
@@ -142,26 +143,26 @@ def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     return run_grader("--lab", lab, *only, *server, timeout_s=300)
 
 
-WAYS_GRADED = [
+GRADED_LAB_LANGUAGES = [
     *((name, "python") for name in LABS if name != "measure"), ("pool", "model"), ("scheduling", "model"),
 ]  # fmt: skip
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(("name", "way"), WAYS_GRADED)
-def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) -> None:
-    file = labs.lab(name).variants[way].grade
-    assert course("solution", name, str(tmp_path / "solved"), "--language", way) == 0
+@pytest.mark.parametrize(("name", "language"), GRADED_LAB_LANGUAGES)
+def test_solution_and_starter_are_graded(tmp_path: Path, name: str, language: str) -> None:
+    file = labs.lab(name).variants[language].grade
+    assert course("solution", name, str(tmp_path / "solved"), "--language", language) == 0
     graded = grade(name, str(tmp_path / "solved" / file))
     assert graded.returncode == 0, graded.stdout + graded.stderr
-    assert course("new", name, str(tmp_path / "begun"), "--language", way) == 0
+    assert course("new", name, str(tmp_path / "begun"), "--language", language) == 0
     graded = grade(name, str(tmp_path / "begun" / file))
     assert graded.returncode == 1, graded.stdout + graded.stderr
     assert "FAILED" in graded.stdout and "the grader has a fault" not in graded.stdout
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "c"])
+@pytest.mark.parametrize("name", [name for name, language in LAB_LANGUAGES if language == "c"])
 @pytest.mark.needs("gcc")
 def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
     assert course("new", name, str(tmp_path / "begun"), "--language", "c") == 0
@@ -176,7 +177,7 @@ def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("Go")
 @pytest.mark.timeout(300)  # a new machine compiles Go's library first
-@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
+@pytest.mark.parametrize("name", [name for name, language in LAB_LANGUAGES if language == "go"])
 def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
     for command, directory in (("new", "begun"), ("solution", "solved")):
         assert course(command, name, str(tmp_path / directory), "--language", "go") == 0

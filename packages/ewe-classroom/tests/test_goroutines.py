@@ -58,8 +58,8 @@ rax    0xca
 
 def test_the_runtimes_own_goroutines_do_not_count() -> None:
     found = goroutines.parse_dump(DUMP)
-    assert [state for state, _ in found] == ["syscall", "IO wait"]
-    assert "main.Converse" in found[1][1]
+    assert [each.state for each in found] == ["syscall", "IO wait"]
+    assert "main.Converse" in found[1].stack
     assert goroutines.states_text(found) == "1 in IO wait, 1 in syscall"
 
 
@@ -78,8 +78,8 @@ def test_lines_that_look_like_stacks_take_no_time() -> None:
     assert len(goroutines.parse_dump("goroutine 1 [" + "a" * 1_000_000 + "\n\n" + DUMP)) == 2
 
 
-class Printed:
-    """A scene of a program that has written a stack before the signal, and the dump after it."""
+class DumpingScene:
+    """A scene whose program has written one stack before SIGQUIT; until() writes the dump of the runtime."""
 
     def __init__(self, output: Path) -> None:
         self.output, self.subject = output, self
@@ -100,5 +100,5 @@ def test_stacks_that_the_program_wrote_before_the_signal_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(goroutines, "listening_pids", lambda scene: [])
-    found = goroutines.dump_goroutines(Printed(tmp_path / "output"))  # type: ignore[arg-type]
-    assert [state for state, _ in found] == ["syscall", "IO wait"]
+    found = goroutines.dump_goroutines(DumpingScene(tmp_path / "output"))  # type: ignore[arg-type]
+    assert [each.state for each in found] == ["syscall", "IO wait"]

@@ -561,7 +561,10 @@ def test_the_results_may_lie_in_the_folder_of_the_class(tmp_path: Path) -> None:
 
 @pytest.mark.starts_processes
 def test_a_refused_network_changes_nothing_in_the_grader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ubuntu 24.04 makes the user namespace and refuses its map: the grader was left without a network."""
+    """Ubuntu 24.04 makes the user namespace and refuses its map: the grader was left without a network.
+
+    private_network() tries the steps in a child process first, so none of them may have run in this process.
+    """
     steps: list[int] = []
 
     def refuse_the_map(flags: int) -> bool:
@@ -580,7 +583,7 @@ def test_an_attempt_that_fails_by_an_exception_leaves_no_second_grader() -> None
 
 @pytest.mark.starts_processes
 def test_a_program_that_could_read_hidden_paths_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """hideable() has hidden them before; the memory may be full later."""
+    """hideable() has succeeded at the beginning of the grading, but the memory may be full later."""
     monkeypatch.setattr(sandbox, "hide", lambda paths: False)
     with pytest.raises(subprocess.SubprocessError):
         subprocess.run(["true"], preexec_fn=SandboxLimits(hidden=("/labs",)), check=False)
