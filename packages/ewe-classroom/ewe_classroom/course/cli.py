@@ -295,7 +295,9 @@ def pack(options: argparse.Namespace) -> int:
 
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
-    plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded, options.scheme)
+    plan_without_wheels = PackPlan(
+        lab, variant, wheels={}, own=tuple(options.own), seeded=options.seeded, scheme_file=options.scheme
+    )
     # A wrong option or target shows its error now, and not after pip has built and downloaded the wheels.
     packs.check_target(packs.pack(plan_without_wheels, options.platform), options.target)
     plan = replace(plan_without_wheels, wheels=wheels.collect(options.wheel))
