@@ -324,6 +324,15 @@ def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch:
         submissions.read(tmp_path)
 
 
+def test_a_folder_that_is_a_link_to_itself_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("class").symlink_to("class")
+    assert cli.main(["grade", "class", "--lab", "pool"]) == 2
+    assert "Too many levels of symbolic links; name the folder" in capsys.readouterr().err
+
+
 def test_a_link_to_a_name_that_is_too_long_does_not_end_the_class(tmp_path: Path) -> None:
     for name in ("ada", "bo"):
         put(tmp_path / name / "server.py")

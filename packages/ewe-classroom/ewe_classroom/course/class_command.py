@@ -59,8 +59,8 @@ def grade(options: argparse.Namespace) -> int:
     check_own_files(variant, options.own)
     lab_scheme(lab, options.scheme)
     rules = marks.read_rules(options.rules)
-    # resolve(): the folder may be given as "." or as a link.
-    class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
+    # The folder may be given as "." or as a link. For a link to itself, Path.resolve() would raise a RuntimeError.
+    class_name = os.path.basename(os.path.realpath(options.folder)).removesuffix(".zip")
     results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
     for name in result_files(options, rules):
         check_writable(results / name)
