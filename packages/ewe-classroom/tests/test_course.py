@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from classroom_server import run_grader
+from support.server import wait_until
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import (
@@ -32,6 +34,7 @@ from ewe_classroom.course import (
 )
 from ewe_classroom.course.one_source import SourceError, solution, starter
 from ewe_classroom.course.submissions import HandIn
+from ewe_classroom.grader.processes import free_port, listener_inode
 from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
@@ -193,6 +196,27 @@ def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
         f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}",
     )
     assert graded.returncode == 0, graded.stdout + graded.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "cgi", "scheduling"])
+def test_a_second_sigterm_does_not_cut_a_response_of_a_solution(tmp_path: Path, name: str) -> None:
+    assert course("solution", name, str(tmp_path)) == 0
+    (tmp_path / "large").write_bytes(bytes(8 << 20))  # more than the buffers of a connection hold
+    port = free_port()
+    command = [sys.executable, "server.py", str(port), str(tmp_path), "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+        wait_until(lambda: listener_inode(port), 10)
+        with socket.create_connection(("127.0.0.1", port), 60) as client:
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            client.recv(1)  # the response has begun
+            server.terminate()
+            wait_until(lambda: not listener_inode(port), 10)
+            server.terminate()
+            received_bytes = 1
+            while data := client.recv(1 << 16):
+                received_bytes += len(data)
+        assert server.wait(60) == 0 and received_bytes > 8 << 20
 
 
 # Handouts
