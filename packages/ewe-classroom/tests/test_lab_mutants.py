@@ -55,7 +55,7 @@ def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
     whole = grading.scheme
     items = tuple(item for item in whole.items if not checks or item.check.name in checks)
     start_command = (
-        grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
+        grading.kind.from_path(subject) if whole.kind == DATA else grading.kind.from_command(subject)
     )
     grading.start_command, grading.scheme = start_command, replace(whole, items=items)
     try:

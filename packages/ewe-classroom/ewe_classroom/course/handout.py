@@ -131,7 +131,7 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
         grade=variant.grade,
         name=lab.name,
         measured=variant.grade,
-        subject=plan.subject,
+        subject=plan.kind,
     )
     times = [step.hours for step in steps(text)]
     head = shared_text("head", locale).format(
@@ -187,7 +187,7 @@ def heading(item: scheme.Item) -> str:
 
 def has_numbers(lab: Lab) -> bool:
     """Return whether a seed changes this lab. It changes the labs that grade servers."""
-    return scheme.load(lab.name).subject == SERVER
+    return scheme.load(lab.name).kind == SERVER
 
 
 def section_of_numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:

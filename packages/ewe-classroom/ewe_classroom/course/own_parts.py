@@ -38,10 +38,10 @@ def lab_scheme(lab: Lab, own_file: Path | None) -> Scheme:
             f"--scheme {own_file}: name a file such as my/grading.toml, a copy of the lab's scheme"
         )
     own = scheme.load(str(own_file))
-    if own.subject != default.subject:
+    if own.kind != default.kind:
         raise ConfigError(
-            f"--scheme {own_file}: its subject is {own.subject}, and the lab {lab.name} has {default.subject};"
-            f' write subject = "{default.subject}"'
+            f"--scheme {own_file}: its subject is {own.kind}, and the lab {lab.name} has {default.kind};"
+            f' write subject = "{default.kind}"'
         )
     return own
 

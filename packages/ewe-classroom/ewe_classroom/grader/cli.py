@@ -213,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
     check_suits_lab(options, lab)
     if options.path and not options.work:
         try:
-            options.path = locate_submission(options.path, lab.subject)
+            options.path = locate_submission(options.path, lab.kind)
         except subject.BadSubject as error:
             return refuse(options, lab, str(error))
     lab = apply_options(lab, options)
@@ -228,7 +228,7 @@ def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: r
     With --work, a copy of the submission is graded, which is built first if --build says how.
     """
     # Data of a measurement is no program, and needs no account.
-    account = account_of(options.user) if lab.subject != DATA else None
+    account = account_of(options.user) if lab.kind != DATA else None
     # SystemExit runs the `finally` blocks, which end the server and remove the directories.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_BY_SIGTERM))
     hidden = hidden_paths(options, lab)
@@ -253,23 +253,23 @@ def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: r
 
 def start_command_of(options: argparse.Namespace, lab: scheme.Scheme) -> subject.StartCommand:
     """Return the start command of PATH or --command. Raises BadSubject, also for a model of ewe itself."""
-    subject_kind = kind(lab.subject)
+    subject_kind = kind(lab.kind)
     if options.command:
         return subject_kind.from_command(options.command)
     start_command = subject_kind.from_path(options.path)
     # A submission in Python may be a model of ewe that was only renamed.
-    if lab.subject == SERVER and options.path.endswith(".py"):
+    if lab.kind == SERVER and options.path.endswith(".py"):
         own_model.expect_own_work(Path(options.path).absolute())
     return start_command
 
 
 def check_suits_lab(options: argparse.Namespace, lab: scheme.Scheme) -> None:
     """Raise ConfigError for an option that only a lab with servers can have."""
-    if options.replay and lab.subject != SERVER:
+    if options.replay and lab.kind != SERVER:
         raise ConfigError(
             f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
         )
-    if options.speed and lab.subject != SERVER:
+    if options.speed and lab.kind != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
 
 
@@ -333,7 +333,7 @@ def hidden_paths(options: argparse.Namespace, lab: scheme.Scheme) -> tuple[str, 
     for path in given_paths:
         if not os.path.exists(path):
             raise ConfigError(f"--hide {path}: there is no such file or directory")
-    return () if lab.subject == DATA else hideable([*scheme.solutions(), *given_paths])
+    return () if lab.kind == DATA else hideable([*scheme.solutions(), *given_paths])
 
 
 @contextmanager
@@ -425,7 +425,7 @@ def keep_only(lab: scheme.Scheme, names: list[str], *, measures_speed: bool) -> 
     for name in names:
         if name not in checks:
             raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
-        if checks[name].subject != lab.subject:
+        if checks[name].kind != lab.kind:
             raise ConfigError(
                 f"--only: the check {name} does not suit the lab {lab.name}; see --explain {name}"
             )

@@ -314,7 +314,7 @@ class XSwitchServer:
         "engine."
     ),
     hint="Keep no lock file and no state outside the process: an engine is killed without warning.",
-    subject="engine",
+    kind="engine",
 )
 def behind_xswitch(scene: EngineScene) -> None:
     scene.subject.end()  # the engine of earlier checks: X-Switch starts its own

@@ -132,14 +132,14 @@ class Grading:
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
         self.on_verdict = on_verdict
-        self.kind = kind(scheme.subject)
+        self.kind = kind(scheme.kind)
         self.site = self.kind.site(directory, seed)  # the files that the server serves
         self.starts = 0  # how often a server was started
         self.subject: Subject | None = None  # the running server
 
     def empty_report(self) -> Report:
         """Return a report in which no check has run: each of its verdicts is "not run"."""
-        runs_program = self.scheme.subject != DATA  # the data of a measurement is only read
+        runs_program = self.scheme.kind != DATA  # the data of a measurement is only read
         verdicts = [self.empty_verdict(item) for item in self.scheme.items]
         if self.measures_speed:
             verdicts.append(self.empty_verdict(Item(SPEED, self.scheme.speed.points)))
@@ -228,7 +228,7 @@ class Grading:
 
     def sources_digest(self) -> str:
         """Return the digest of the source files beside the program, for the findings; "" if there are none."""
-        if self.scheme.subject != SERVER:
+        if self.scheme.kind != SERVER:
             return ""
         sources = find_sources(self.start_command.command, self.start_command.directory)
         return sources.digest() if sources is not None else ""

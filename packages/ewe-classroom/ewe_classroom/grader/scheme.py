@@ -88,13 +88,13 @@ class Scheme:
     workers: int
     items: tuple[Item, ...]
     speed: SpeedPlan = SpeedPlan()
-    subject: str = SERVER  # the kind of submission (kinds.py)
+    kind: str = SERVER  # of the submission (kinds.py); `subject` in the file
     is_whole_lab: bool = False
 
     @property
     def starter_points(self) -> int | None:
         """The points that the lab's starter has at most; None if nothing is known about them."""
-        is_known = self.is_whole_lab and self.subject != DATA  # no test grades a starter of data
+        is_known = self.is_whole_lab and self.kind != DATA  # no test grades a starter of data
         return sum(item.points for item in self.items) // STARTER_PART if is_known else None
 
     def checks_for_language(self, language: str) -> Scheme:
@@ -127,9 +127,9 @@ def load(name: str) -> Scheme:
     workers = table.get("workers", 4)
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
         raise ConfigError(f"{path}: workers = {workers!r}: expected a number from 1 to 16")
-    subject = table.get("subject", SERVER)
-    if subject not in NAMES:
-        raise ConfigError(f"{path}: subject = {subject!r}: expected one of {', '.join(NAMES)}")
+    kind = table.get("subject", SERVER)
+    if kind not in NAMES:
+        raise ConfigError(f"{path}: subject = {kind!r}: expected one of {', '.join(NAMES)}")
     rows = table.get("check")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
@@ -138,18 +138,18 @@ def load(name: str) -> Scheme:
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
     check_names(items, path)
     check_needs(items, path)
-    if subject != SERVER and "speed" in table:
+    if kind != SERVER and "speed" in table:
         raise ConfigError(
-            f"{path}: speed: only servers have a speed, and the subject is {subject}; remove the table"
+            f"{path}: speed: only servers have a speed, and the subject is {kind}; remove the table"
         )
     speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
     for item in items:
-        if item.check.subject != subject:
+        if item.check.kind != kind:
             raise ConfigError(
-                f"{path}: check {item.check.name} needs the subject {item.check.subject}, not {subject}"
+                f"{path}: check {item.check.name} needs the subject {item.check.kind}, not {kind}"
             )
     is_whole_lab = not name.endswith(".toml")
-    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject, is_whole_lab)
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, kind, is_whole_lab)
 
 
 def read_table(path: Path) -> dict[str, Any]:
