@@ -184,6 +184,15 @@ def test_the_same_inputs_make_the_same_pack(libraries: list[Path], all_wheels: w
         assert tar_of(first) == tar_of(dict(reversed(second.items())))
 
 
+def test_a_requirement_of_another_python_is_in_no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {
+        "ewe-classroom": ["ewe-server==0.1.0", "jinja2<4,>=3.1", "x; extra == 'similarity'"],
+        "jinja2": ['no-such-distribution>=4.4; python_version < "3.10"'],
+    }
+    monkeypatch.setattr(wheels.metadata, "requires", needs.get)
+    assert [each.partition("==")[0] for each in wheels.requirements()] == ["jinja2"]
+
+
 @pytest.mark.starts_processes
 def test_a_zip_file_keeps_the_execute_bits(tmp_path: Path, all_wheels: wheels.Wheels) -> None:
     packs.write(packs.pack(plan(all_wheels), "gradescope"), tmp_path / "pack.zip")

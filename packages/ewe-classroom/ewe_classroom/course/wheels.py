@@ -18,6 +18,7 @@ Possible failures: no clone and no index, no pip, no network. The message is one
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import subprocess
@@ -114,8 +115,11 @@ def requirements() -> list[str]:
             # A requirement with "extra ==" is optional: no pack needs it.
             if "extra ==" in line or not needed or needed in versions or needed in OWN_PROJECTS:
                 continue
-            versions[needed] = metadata.version(needed)
-            waiting.append(needed)
+            # A requirement of another Python has a marker, as in markdown 3.6: importlib-metadata>=4.4;
+            # python_version < "3.10". It is not installed here, and no Python of PYTHONS needs it.
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[needed] = metadata.version(needed)
+                waiting.append(needed)
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
