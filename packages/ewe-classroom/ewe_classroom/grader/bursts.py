@@ -41,7 +41,7 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
     """
     scene.note(do="signal", signal="SIGSTOP")
     with processes.stopped(scene.subject.running()):
-        clients = [scene.hold("half", f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
+        clients = [scene.hold_half(f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
         clients.append(scene.client(names[-1]).ask("/39.txt", Connection="close"))
         # The kernel needs no more than a moment for the clients.
         for _ in range(MAX_PUMPS):

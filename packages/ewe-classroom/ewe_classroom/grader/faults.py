@@ -284,7 +284,7 @@ def pause(scene: Scene) -> None:
 )
 def silence(scene: Scene) -> None:
     scene.expect_answer()
-    quiet = [scene.client("sends nothing"), scene.hold("half", "/1.txt", "half a request")]
+    quiet = [scene.client("sends nothing"), scene.hold_half("/1.txt", "half a request")]
     scene.until_due(
         lambda: all(client.over() for client in quiet), "the silent clients are disconnected", SILENCE_S
     )
@@ -314,7 +314,7 @@ def child_killed(scene: Scene) -> None:
     stalled = []
     children_of_client: list[list[int]] = []  # for each client, the children that have its connection open
     for number in range(3):
-        stalled.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
+        stalled.append(scene.hold_half(f"/{number}.txt", f"stalled {number + 1}"))
         scene.settle()
         entries = processes.tcp_sockets()
         inodes = {inode for inode, entry in entries.items() if entry.peer_port == stalled[-1].port}

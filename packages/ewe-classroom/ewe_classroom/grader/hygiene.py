@@ -233,12 +233,12 @@ def idle_cpu(scene: Scene) -> None:
     stalled: list[SceneClient] = []
 
     def add_half_request() -> None:
-        stalled.append(scene.hold("half", "/1.txt", "half a request"))
+        stalled.append(scene.hold_half("/1.txt", "half a request"))
 
     def add_more_clients() -> None:
         for number in range(3):
             stalled.append(scene.client(f"idle {number + 1}"))
-        stalled.append(scene.hold("reader", "/large.bin", "does not read"))
+        stalled.append(scene.hold_reader("does not read"))
 
     get(scene)
     for label, add_clients in (

@@ -20,6 +20,7 @@ from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 
 IDLE_CLIENTS = 24
 CONNECT_PUMP_S = 0.05
+# The kinds of stalled clients, each with the reason for which it occupies its worker.
 STALL_DESCRIPTIONS = {"half": "has sent half a request", "reader": "does not read its response"}
 # The option `limit` of a check: its values, each with its meaning.
 LIMIT_MEANINGS = (
@@ -40,7 +41,7 @@ class StalledCounts(NamedTuple):
 
 
 def stalled_counts(scene: Scene, kind: str) -> StalledCounts:
-    """Return the numbers for the model of the lab. kind: of the stalled clients (Scene.hold())."""
+    """Return the numbers for the model of the lab. kind: of the stalled clients (STALL_DESCRIPTIONS)."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
         return StalledCounts([0], waits_beside=1)
@@ -53,10 +54,14 @@ def stalled_counts(scene: Scene, kind: str) -> StalledCounts:
 
 
 def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -> None:
-    """Stall clients until there are `count`. Each occupies its worker before the next one connects."""
+    """Stall clients until there are `count`. Each occupies its worker before the next one connects.
+
+    kind: of the clients (STALL_DESCRIPTIONS).
+    """
     while len(stalled) < count:
         number = len(stalled)
-        client = scene.hold(kind, f"/{number}.txt", f"stalled {number + 1}")
+        name = f"stalled {number + 1}"
+        client = scene.hold_half(f"/{number}.txt", name) if kind == "half" else scene.hold_reader(name)
         stalled.append(client)
         if number < scene.workers:
             # Once all workers are occupied, the order does not matter: the wait after the last client is enough.
@@ -65,7 +70,10 @@ def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -
 
 
 def play_progress(scene: Scene, kind: str) -> None:
-    """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
+    """Stall more and more clients; each time, check the progress of another client. Then open all gates.
+
+    kind: of the stalled clients (STALL_DESCRIPTIONS).
+    """
     serves_beside, waits_beside = stalled_counts(scene, kind)
     stalled: list[SceneClient] = []
     for count in serves_beside:
@@ -109,7 +117,7 @@ def note_concurrency(scene: Scene, kind: str) -> None:
         client.close()
     scene.settle()
     for count in range(1, IDLE_CLIENTS + 1):
-        scene.hold("half", "/1.txt", f"counts {count}")
+        scene.hold_half("/1.txt", f"counts {count}")
         scene.settle()
         probe = scene.client(f"next to {count}").ask("/2.txt", Connection="close")
         if not scene.until(probe.answered, f"{probe.name} gets a response"):
@@ -194,7 +202,7 @@ def cause(scene: Scene, count: int, kind: str) -> str:
     " able to accept and serve the second client meanwhile.",
 )
 def second_client(scene: Scene) -> None:
-    stalled = scene.hold("half", "/1.txt", "stalled")
+    stalled = scene.hold_half("/1.txt", "stalled")
     scene.settle()  # until the server waits for the first client
     second = scene.client("second").ask("/2.txt", Connection="close")
     if not scene.until(second.answered, f"{second.name} gets a response"):

@@ -499,15 +499,17 @@ class Scene:
         self.clients.append(client)
         return client
 
-    def hold(self, kind: str, path: str, name: str = "") -> SceneClient:
-        """Return a stalled client: it sends half a request ("half"), or does not read its response ("reader")."""
-        if kind == "half":
-            return self.client(name).send_half(path, Connection="close")
+    def hold_half(self, path: str, name: str = "") -> SceneClient:
+        """Return a stalled client: it sends half a request."""
+        return self.client(name).send_half(path, Connection="close")
+
+    def hold_reader(self, name: str = "") -> SceneClient:
+        """Return a stalled client: it asks for a large file, and does not read its response."""
         return self.client(name, reads=False).ask("/large.bin", Connection="close")
 
     def hold_halves(self, count: int) -> list[SceneClient]:
         """Return stalled clients, "stalled 1" and so on: each sends half a request for its own file."""
-        return [self.hold("half", numbered_path(number), f"stalled {number + 1}") for number in range(count)]
+        return [self.hold_half(numbered_path(number), f"stalled {number + 1}") for number in range(count)]
 
     def release(self, client: SceneClient) -> None:
         """Open the gate of a client."""

@@ -387,7 +387,7 @@ def memory_of_connection(student: Subject) -> float:
         scene.settle()
         before = sum(map(processes.memory_share_bytes, student.running()))
         for _ in range(KEPT_CONNECTIONS):
-            scene.hold("half", PATH)
+            scene.hold_half(PATH)
         scene.settle()
         during = sum(map(processes.memory_share_bytes, student.running()))
     finally:

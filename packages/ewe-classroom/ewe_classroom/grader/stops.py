@@ -50,7 +50,7 @@ def has_stopped_listening(scene: Scene) -> bool:
 )
 def stop(scene: Scene) -> None:
     scene.expect_answer()
-    stalled = scene.hold("half", "/1.txt")
+    stalled = scene.hold_half("/1.txt")
     scene.settle()
     pids_before = scene.subject.running()
     scene.note(do="signal", signal="SIGTERM")

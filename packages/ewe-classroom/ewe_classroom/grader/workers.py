@@ -158,7 +158,7 @@ def exactly_n(scene: Scene) -> None:
     n = scene.concurrency()
     clients = []
     for number in range(3 * n):
-        clients.append(scene.hold("half", numbered_path(number), f"stalled {number + 1}"))
+        clients.append(scene.hold_half(numbered_path(number), f"stalled {number + 1}"))
         if number < n:  # so that exactly these clients get the workers
             scene.settle()
     scene.settle()
