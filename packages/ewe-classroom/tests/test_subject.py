@@ -80,12 +80,17 @@ def test_an_output_that_the_server_has_removed_or_replaced_is_empty(tmp_path: Pa
     assert server.log() == ""
 
 
-def test_a_server_that_removes_the_reports_of_the_race_detector_fails(tmp_path: Path) -> None:
+def test_a_server_that_removes_the_reports_of_the_race_detector_or_its_trace_fails(tmp_path: Path) -> None:
     bursts = object.__new__(race_bursts.Bursts)
     bursts.scene = object.__new__(Scene)
-    bursts.scene.subject = cast(Subject, SimpleNamespace(output=tmp_path / "output"))
+    bursts.scene.subject = cast(
+        Subject, SimpleNamespace(output=tmp_path / "output", trace=tmp_path / "trace")
+    )
     with pytest.raises(FailedExpectation, match="removed or replaced the file of its output"):
         bursts.output()
+    os.mkfifo(bursts.scene.subject.trace)
+    with pytest.raises(FailedExpectation, match="removed or replaced the file of its trace"):
+        bursts.traced_positions()
 
 
 LONG_NAME = "a" * 300

@@ -51,7 +51,13 @@ from ewe_classroom.grader.sanitizers import (
     source_line,
 )
 from ewe_classroom.grader.scene import CONNECT_S, NO_LIMIT, Condition, Scene, SceneClient
-from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources, read_regular
+from ewe_classroom.grader.sources import (
+    MAX_SOURCE_BYTES,
+    SourceFiles,
+    find_sources,
+    open_regular,
+    read_regular,
+)
 from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
 
 MIN_HANG_S = 2.0
@@ -540,12 +546,20 @@ class Bursts:
     # Where threads wait
 
     def traced_waits(self) -> Iterator[str]:
-        """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
+        """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/). Fail without a trace."""
+        try:
+            trace = open_regular(self.scene.subject.trace)
+        except OSError:  # the server has the grader's account; the next runs depend on these places
+            self.scene.fail(
+                "the server has removed or replaced the file of its trace (EWE_TRACE)",
+                "leave this file alone: the grader reads in it where threads wait for a condition",
+            )
         # One line after the other: the program itself may fill the file, up to SandboxLimits.file_bytes.
-        with self.scene.subject.trace.open(errors="replace") as trace:
+        with trace:
             for line in trace:
-                if TRACED_WAIT.fullmatch(line):
-                    yield line.rstrip("\n")
+                text = line.decode(errors="replace")
+                if TRACED_WAIT.fullmatch(text):
+                    yield text.rstrip("\n")
 
     def traced_positions(self) -> list[str]:
         return sorted({line[1:] for line in self.traced_waits()})
