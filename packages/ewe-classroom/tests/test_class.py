@@ -488,6 +488,19 @@ def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path, suffix: str) -> No
     assert files_of(HandIn("a", "a", [(path, path.name)]), tmp_path / "to") == {name: program}
 
 
+def test_an_archive_may_contain_a_part_of_itself(tmp_path: Path) -> None:
+    """`tar cf lab.tar .` leaves such a part. 2 MB are not read yet when the first member is written."""
+    folder = tmp_path / "ada"
+    members = {"lab.tar": "x", "big": "x" * (2 << 20), "server.py": PROGRAM}
+    folder.mkdir()
+    with tarfile.open(folder / "lab.tar", "w") as archive:
+        for name, text in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    assert files_of(HandIn("ada", "ada", [(folder, "ada")]), tmp_path / "to") == members
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
 def test_links_and_devices_of_an_archive_are_left_out(tmp_path: Path, kind: bytes) -> None:
     path = tarred(tmp_path / "a.tar", kind)

@@ -28,6 +28,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 import time
 import zipfile
 from collections import Counter
@@ -437,8 +438,10 @@ def take_files(hand_in: HandIn, target: Path) -> None:
     found = [each for each in target.iterdir() if each.name not in IGNORED_FOLDERS]
     # is_file(): a folder may have the name of the archive from which a student's program has unpacked it.
     if len(found) == 1 and archive_suffix(found[0].name) and found[0].is_file():
-        unpack(found[0], found[0].name, target, counter)
-        found[0].unlink()
+        # Elsewhere: `tar czf lab.tgz .` leaves a part of lab.tgz in lab.tgz, which would overwrite the archive.
+        with tempfile.TemporaryDirectory(dir=target.parent) as elsewhere:
+            archive = found[0].rename(Path(elsewhere) / "archive")
+            unpack(archive, found[0].name, target, counter)
     # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
     for _ in walk_within_limits(target):
         pass
@@ -504,7 +507,7 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
     # A damaged archive makes zipfile and tarfile raise errors without a common base: BadZipFile, TarError,
     # EOFError, RuntimeError (a password), NotImplementedError (an unknown compression), zlib.error, lzma.LZMAError.
     except Exception as reason:
-        raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
+        raise BadHandIn(f"{name} cannot be unpacked: {str(reason) or type(reason).__name__}") from None
 
 
 def path_inside(target: Path, name: str) -> Path:
