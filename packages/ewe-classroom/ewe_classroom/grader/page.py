@@ -62,8 +62,16 @@ class Piece(NamedTuple):
     is_code: bool
 
 
+class RowText(NamedTuple):
+    """The text of one row of a check. style: did, code, pre, columns (a wide text, no line is broken), or ""."""
+
+    label: str
+    text: str
+    style: str
+
+
 class CardRow(NamedTuple):
-    """One row of a check. style: did, code, pre, columns (a wide text whose lines must not be broken), or ""."""
+    """One row of a check, on the page. style: as above."""
 
     label: str
     pieces: list[Piece]
@@ -168,7 +176,7 @@ def card(verdict: Verdict, report: Report, limits: PageLimits) -> Card:
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in limits.drawn
     rows = []
-    for label, text, style in rows_of(verdict):
+    for label, text, style in row_texts(verdict):
         columns_factor = COLUMNS_FACTOR if style == "columns" else 1
         clipped = clip(text, limits.max_chars * columns_factor)
         text_pieces = [Piece(clipped, is_code=False)] if style in LITERAL_STYLES else pieces(clipped)
@@ -189,8 +197,8 @@ def drawing(steps: list[dict[str, Any]]) -> Markup | None:
     return None if picture is None else Markup(picture.html())  # lanes.py escapes its texts
 
 
-def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield (label, text, style) for each row of a check that has a text. CardRow names the styles."""
+def row_texts(verdict: Verdict) -> Iterator[RowText]:
+    """Yield the rows of a check that have a text."""
     failed = verdict.status in (FAILED, ERROR)
     rows = [
         ("What was sent", verdict.sent, ""),
@@ -202,7 +210,7 @@ def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
         ("Hint", verdict.hint if failed else "", ""),
         ("Found", "; ".join(verdict.facts), ""),
     ]
-    yield from (row for row in rows if row[1])
-    yield "See it again", verdict.again, "code"
+    yield from (RowText(*row) for row in rows if row[1])
+    yield RowText("See it again", verdict.again, "code")
     if verdict.output and failed:
-        yield "The server wrote", verdict.output, "pre"
+        yield RowText("The server wrote", verdict.output, "pre")

@@ -113,6 +113,21 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
 
+def run_of_row(row: dict[str, Any]) -> LoadRun:
+    """Return a run of the file. Raises KeyError, TypeError, ValueError or OverflowError if it is malformed."""
+    return LoadRun(
+        kind=str(row["kind"]),
+        level=finite_number(row["clients" if row["kind"] == "closed" else "rate_wanted"]),
+        repetition=int(row["repetition"]),
+        began=finite_number(row["began"]),
+        seconds=finite_number(row["seconds"]),
+        rate=finite_number(row["rate"]),
+        mean_ms=finite_number(row["mean_ms"]),
+        p99_ms=finite_number(row["p99_ms"]),
+        requests=tuple(TimedRequest(*map(finite_number, each)) for each in row["requests"]),
+    )
+
+
 class RunSubject:
     """A file of runs, with the interface of a server under test (Subject). No process runs, so nothing ends."""
 
@@ -187,20 +202,7 @@ class RunScene(Scene):
             )
         for number, row in enumerate(rows, 1):
             try:
-                level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
-                found.append(
-                    LoadRun(
-                        kind=str(row["kind"]),
-                        level=finite_number(level),
-                        repetition=int(row["repetition"]),
-                        began=finite_number(row["began"]),
-                        seconds=finite_number(row["seconds"]),
-                        rate=finite_number(row["rate"]),
-                        mean_ms=finite_number(row["mean_ms"]),
-                        p99_ms=finite_number(row["p99_ms"]),
-                        requests=tuple(TimedRequest(*map(finite_number, each)) for each in row["requests"]),
-                    )
-                )
+                found.append(run_of_row(row))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.fail(
