@@ -49,7 +49,7 @@ MARKED = [
 
 def first_test(directory: Path, lab: str, language: str) -> subprocess.CompletedProcess[str]:
     """Run the first test of a lab, by the command that the handout shows."""
-    words = labs.lab(lab).variant(language).first.split()
+    words = labs.lab(lab).variant(language).first_test.split()
     if words[0] == "ewe-explore":
         words = [sys.executable, "-m", "ewe_explore", *words[1:], "--runs", "200"]
     elif words[0] == "python3":
@@ -73,7 +73,7 @@ def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, language:
         assert cli.main(["new", lab, str(directory), "--language", language, "--locale", locale]) == 0
         text = (directory / "README.md").read_text()
         step = text.partition("\n## 1. ")[2].partition("\n## ")[0]
-        assert variant.first and f"\n\n    {variant.first}\n\n" in step
+        assert variant.first_test and f"\n\n    {variant.first_test}\n\n" in step
         assert locales.shared_text("first", locale).strip().partition("\n")[0] in step
         for name in variant.tests:
             assert (directory / name).is_file() and f"- `{name}`: " in text
@@ -86,7 +86,7 @@ def test_new_names_the_first_test_before_the_grader(
     variant = labs.lab(lab).variant(language)
     assert cli.main(["new", lab, str(tmp_path / "my work"), "--language", language, "--seed", "Ada"]) == 0
     first, then = capsys.readouterr().out.splitlines()[-2:]
-    assert first == f"Next, the first test: cd '{tmp_path}/my work' && {variant.first}"
+    assert first == f"Next, the first test: cd '{tmp_path}/my work' && {variant.first_test}"
     assert then.endswith(f" ewe-grade --lab {lab} --seed Ada {variant.grade}")
     assert f" {variant.build} && " in then if variant.build else "&&" not in then
 
@@ -98,7 +98,7 @@ def test_the_first_step_says_why_go_needs_a_minute(lab: str, language: str) -> N
     for locale in found.locales:
         step = assignment(found, found.variant(language), locale=locale).partition("\n## 2. ")[0]
         assert ("`go test`" in step) == (language == "go")
-        assert ("\n`-race`" in step) == ("-race" in found.variant(language).first)
+        assert ("\n`-race`" in step) == ("-race" in found.variant(language).first_test)
 
 
 @pytest.mark.starts_processes

@@ -280,7 +280,7 @@ def next_commands(lab: Lab, variant: LabVariant, directory: Path, seed: Seed | N
     student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
     build = f"{variant.build} && " if variant.build else ""
     return (
-        f"\nNext, the first test: cd {shlex.quote(str(directory))} && {variant.first}\n"
+        f"\nNext, the first test: cd {shlex.quote(str(directory))} && {variant.first_test}\n"
         f"Then, when it passes: {build}ewe-grade --lab {lab.name}{student} {variant.grade}"
     )
 

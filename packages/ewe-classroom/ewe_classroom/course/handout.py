@@ -151,8 +151,8 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
 def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
     """Return the text of a lab with the command of its first test, below the heading of the first step."""
     go = shared_text("first-go", locale).rstrip("\n") if variant.name == "go" else ""
-    race = shared_text("first-race", locale) if "-race" in variant.first else ""
-    first = shared_text("first", locale).format(command=variant.first, go=go + race)
+    race = shared_text("first-race", locale) if "-race" in variant.first_test else ""
+    first = shared_text("first", locale).format(command=variant.first_test, go=go + race)
     return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 

@@ -44,8 +44,8 @@ class LabVariant:
 
     work, given: names of files, as above. grade: the arguments of ewe-grade that name the server. build: the
     command that builds the server, or "". data: files that the student's program writes and the student hands in.
-    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py). first: the
-    command of the first test, which the student runs before the work. tests: the files of that test; ewe-grade
+    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py). first_test: the
+    command of the test that the student runs before the work. tests: the files of that test; ewe-grade
     uses none of them.
     """
 
@@ -56,7 +56,7 @@ class LabVariant:
     build: str = ""
     data: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
-    first: str = ""
+    first_test: str = ""
     tests: tuple[str, ...] = ()
 
 
@@ -160,7 +160,7 @@ def lab(name: str) -> Lab:
             build=table[each].get("build", ""),
             data=tuple(table[each].get("data", ())),
             pages=tuple(table[each].get("pages", ())),
-            first=table[each].get("first", ""),
+            first_test=table[each].get("first", ""),
             tests=tuple(table[each].get("tests", ())),
         )
         for each in (*LANGUAGES, MODEL)
