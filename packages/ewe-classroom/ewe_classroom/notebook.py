@@ -181,14 +181,22 @@ class CollectedSource:
             )
 
     def add_definition(self, name: str, value: FunctionType | type) -> None:
-        """Add the source of a function or class of the module, and before it the names that it uses."""
+        """Add the source of a function or class of the module, and before it the names that it uses.
+
+        Raises TypeError, ValueError.
+        """
         first_name = value.__name__
         # `name` is a second name of the value: send = helper
         if name != first_name and self.module.get(first_name) is value:
             self.add(first_name, value)
             self.parts.append(f"{name} = {first_name}\n")
             return
-        source = textwrap.dedent(inspect.getsource(value))
+        try:
+            source = textwrap.dedent(inspect.getsource(value))
+        except OSError:  # as in an interactive Python, which keeps no source
+            raise ValueError(
+                f"Python does not know the source of {name}; write it into a file, or into a cell of a notebook"
+            ) from None
         for each in ast.walk(ast.parse(source)):
             if isinstance(each, ast.Name) and each.id in self.module:
                 self.add(each.id, self.module[each.id])

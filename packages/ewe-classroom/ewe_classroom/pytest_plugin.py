@@ -107,7 +107,7 @@ class Checks:
 
         try:
             lab = scheme.load(self.config.option.ewe_lab or "thread")
-            lab = lab.checks_for_language(self.language(lab.subject))
+            lab = lab.checks_for_language(self.language(lab.kind))
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from None
         name = Path(self.config.option.ewe_path or "server").name

@@ -43,8 +43,10 @@ from test_zoo import (
     FAULTS,
     FILES,
     HOUSE,
+    IN_C,
     MUTANTS,
     ZOO,
+    MutantRow,
     grade,
     in_c,
     load,
@@ -84,13 +86,13 @@ def solutions(directory: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
                 (lab.name, [str(data_mutants.write("honest", made(directory / "honest")))]),
             )
             continue
-        for language, way in lab.variants.items():
+        for language, variant in lab.variants.items():
             place = directory / f"{lab.name}-{language}"
-            write(lab, way, place, solved=True)
-            if way.build:
-                subprocess.run(way.build, shell=True, cwd=place, check=True, stdout=subprocess.DEVNULL)
+            write(lab, variant, place, solved=True)
+            if variant.build:
+                subprocess.run(variant.build, shell=True, cwd=place, check=True, stdout=subprocess.DEVNULL)
             if language in ("python", "model"):
-                arguments = [str(place / way.grade)]
+                arguments = [str(place / variant.grade)]
             else:
                 arguments = ["--command", f"{place}/server {{port}} {{root}} {{workers}}"]
             yield f"the solution in {LANGUAGES[language]}, {lab.name}", (lab.name, arguments)
@@ -103,9 +105,9 @@ def made(directory: Path) -> Path:
 
 
 @cache
-def mutants() -> dict[str, tuple[str, str, str, str]]:
-    """Return all mutants, as the files of the zoo have them: name -> fault, check, lab, what it must say."""
-    found = MUTANTS | {f"{name}, in C": row for name, row in in_c.IN_C.items()}
+def mutants() -> dict[str, MutantRow]:
+    """Return all mutants of the files of the zoo by their names."""
+    found = MUTANTS | {f"{name}, in C": row for name, row in IN_C.items()}
     for file in FILES[1:]:
         found |= load_mutants(file)
     return found | FAULTS
@@ -130,12 +132,12 @@ def all_rows(directory: Path) -> dict[str, tuple[str, list[str]]]:
     rows: dict[str, tuple[str, list[str]]] = {}
     for file in FILES:
         zoo = load_mutants(file)
-        rows |= {name: (row[2], of_mutant(file, name, directory)) for name, row in zoo.items()}
+        rows |= {name: (row.lab, of_mutant(file, name, directory)) for name, row in zoo.items()}
     program = in_c.build(directory)
-    rows |= {f"{name}, in C": (row[2], in_c.command(program, name)) for name, row in in_c.IN_C.items()}
-    for name, (_, _, lab, _) in FAULTS.items():
+    rows |= {f"{name}, in C": (row.lab, in_c.command(program, name)) for name, row in IN_C.items()}
+    for name, fault in FAULTS.items():
         rows[name] = (
-            lab,
+            fault.lab,
             solution_faults.write(name, made(directory / name.replace(", ", "-").replace(" ", "-"))),
         )
     rows |= CORRECT
@@ -178,7 +180,7 @@ def rested_on(verdict: dict[str, Any]) -> str:
 
 def why(name: str, check: str) -> str:
     """Return the reason why a fault also fails a check that does not rest on its own; "" without a reason."""
-    _, own, _, _ = mutants()[name]
+    own = mutants()[name].check
     return (EVERYTHING | SOMETIMES).get(name) or SINGLE.get((name, check)) or PAIRS.get((own, check), "")
 
 
@@ -187,7 +189,7 @@ def unexplained(name: str, found: Row) -> list[str]:
 
     Explained are its own check, those with a reason in matrix_reasons.py, and those that rest on an explained one.
     """
-    explained = {mutants()[name][1]} | {check for check in found if why(name, check)}
+    explained = {mutants()[name].check} | {check for check in found if why(name, check)}
     while more := {check for check, loss in found.items() if loss.rests in explained} - explained:
         explained |= more
     return [check for check in found if check not in explained]
@@ -252,7 +254,7 @@ def of_other_checks() -> list[str]:
     return [name for name in names if found.get(name, found[OTHERS]) != today]
 
 
-def mutant_row(name: str, row: tuple[str, str, str, str], found: Row | None) -> str:
+def mutant_row(name: str, row: MutantRow, found: Row | None) -> str:
     """Return a row of the table of mutants."""
     fault, check, lab, _ = row
     if found is None:
@@ -274,7 +276,7 @@ def reason_rows(results: dict[str, Row]) -> list[str]:
     for name, found in results.items():
         if name not in mutants():
             continue
-        own = mutants()[name][1]
+        own = mutants()[name].check
         for check, loss in found.items():
             if check != own and not loss.rests:
                 what = "each other check" if name in EVERYTHING | SOMETIMES else f"`{check}`"
@@ -342,7 +344,7 @@ def faults(results: dict[str, Row]) -> list[str]:
         if name not in mutants():
             wrong += [f"{name}: {check} fails\n{loss.text}" for check, loss in found.items()]
             continue
-        _, check, _, says = mutants()[name]
+        check, says = mutants()[name].check, mutants()[name].says
         own = found.get(check)
         if own is None or own.rests:
             wrong.append(f"{name}: not caught by {check}" + (f": it rests on {own.rests}" if own else ""))

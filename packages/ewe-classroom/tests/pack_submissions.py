@@ -35,20 +35,20 @@ FORGER = "import os\nos.system({script!r})\n"
 FORGER_C = "#include <stdlib.h>\nint main(void) {{ return system({script}); }}\n"
 
 
-def good(way: str, folder: Path) -> None:
-    for name, text in labs.lab("thread").files(labs.lab("thread").variants[way], solved=True).items():
-        if name in labs.lab("thread").variants[way].work:
+def good(language: str, folder: Path) -> None:
+    for name, text in labs.lab("thread").files(labs.lab("thread").variants[language], solved=True).items():
+        if name in labs.lab("thread").variants[language].work:
             (folder / name).write_text(text)
 
 
-def broken(way: str, folder: Path) -> None:
-    (folder / f"server.{SUFFIX[way]}").write_text("this is no program {\n")
+def broken(language: str, folder: Path) -> None:
+    (folder / f"server.{SUFFIX[language]}").write_text("this is no program {\n")
 
 
-def spins(way: str, folder: Path) -> None:
-    good(way, folder)
-    path = folder / f"server.{SUFFIX[way]}"
-    if way == "python":
+def spins(language: str, folder: Path) -> None:
+    good(language, folder)
+    path = folder / f"server.{SUFFIX[language]}"
+    if language == "python":
         spin = "import threading\ndef spin():\n    while True:\n        pass\n"
         begin = "threading.Thread(target=spin, daemon=True).start()\n"
         path.write_text(path.read_text().replace("\nimport ", f"\n{spin}{begin}import ", 1))
@@ -59,11 +59,11 @@ def spins(way: str, folder: Path) -> None:
         path.write_text(path.read_text() + spin + begin)
 
 
-def forges(way: str, folder: Path) -> None:
+def forges(language: str, folder: Path) -> None:
     """Also send files with the names of results, of the pack, and of modules and makefiles that are read first."""
     script = FORGERY.replace("ROOT", str(root_of(folder)))
     name, text = (
-        ("server.py", FORGER.format(script=script)) if way == "python"
+        ("server.py", FORGER.format(script=script)) if language == "python"
         else ("server.c", FORGER_C.format(script=json.dumps(script)))
     )  # fmt: skip
     (folder / name).write_text(text)

@@ -11,7 +11,7 @@ import pytest
 from ewe_classroom.grader import conditional, progress, race_bursts, workers
 from ewe_classroom.grader.conversations import half_close, keep_alive
 from ewe_classroom.grader.responses import ResponseSplitter
-from ewe_classroom.grader.sanitizers import Sanitized
+from ewe_classroom.grader.sanitizers import SanitizedBuild
 from ewe_classroom.grader.scene import (
     NO_LIMIT,
     FailedExpectation,
@@ -72,7 +72,7 @@ class ScriptedScene(Scene):
     def is_unread(self, client: SceneClient) -> bool:
         return client.name in self.unread_names
 
-    def calls(self) -> dict[str, int]:
+    def threads_by_call(self) -> dict[str, int]:
         return self.sleeps
 
     def blocked_text(self) -> str:
@@ -158,7 +158,7 @@ def test_a_free_worker_that_serves_nobody(unread: str, says: str) -> None:
 def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str) -> None:
     scene = ScriptedScene()
     scene.subject = cast(Subject, SimpleNamespace(tasks=lambda: dict.fromkeys(range(threads))))
-    stuck = cast(SceneClient, SimpleNamespace(received=received))
+    stuck = cast(SceneClient, SimpleNamespace(received_bytes=received))
     assert says in progress.deadlock_cause(scene, stuck)
 
 
@@ -171,7 +171,7 @@ def test_one_thread_alone_has_no_deadlock(threads: int, received: int, says: str
     ],
 )
 def test_a_client_without_its_own_file(is_answered: bool, received: int, says: str) -> None:
-    client = SimpleNamespace(answered=lambda: is_answered, received=received)
+    client = SimpleNamespace(answered=lambda: is_answered, received_bytes=received)
     found = progress.cause_of_wrong_file(cast(SceneClient, client), "response")
     assert found.startswith(says) and bool(found) == bool(says)
 
@@ -201,7 +201,7 @@ def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.Mon
     """On the first connection that stays open: the responses before it were right."""
     response = SimpleNamespace(fields={}, length=None, body=b"")
     monkeypatch.setattr(conditional, "put", lambda *_: None)
-    monkeypatch.setattr(conditional, "validators", lambda *_: ('"tag"', ""))
+    monkeypatch.setattr(conditional, "validators", lambda *_: conditional.Validators('"tag"', ""))
     monkeypatch.setattr(conditional, "exchange", lambda *_: response)
     monkeypatch.setattr(conditional, "expect", lambda *_, **__: response)
     monkeypatch.setattr(conditional, "ask", lambda *_: None)
@@ -213,30 +213,32 @@ def test_nonsense_in_place_of_a_304_is_the_servers_fault(monkeypatch: pytest.Mon
         conditional.not_modified(scene)
 
 
-def bursts(at_once: int | None) -> race_bursts.Bursts:
+def bursts(concurrency: int | None) -> race_bursts.Bursts:
     """Return the bursts on a server of which `progress` has found how many clients it serves at a time."""
     scene = ScriptedScene()
-    scene.check, scene.findings = "queue-races", Findings({"progress": "progress"}, at_once=at_once)
+    scene.check, scene.findings = "queue-races", Findings({"progress": "progress"}, concurrency=concurrency)
     scene.subject = cast(Subject, SimpleNamespace(alive=lambda: True))
-    made = race_bursts.Bursts(scene, cast(Sanitized, None))
+    made = race_bursts.Bursts(scene, cast(SanitizedBuild, None))
     made.expect_no_race = made.settle = lambda: None  # type: ignore[method-assign]
-    made.traced = lambda: iter(())  # type: ignore[method-assign]
+    made.traced_waits = lambda: iter(())  # type: ignore[method-assign]
     return made
 
 
-@pytest.mark.parametrize(("at_once", "expected"), [(None, 4), (3, 3), (5, 5), (1, 4), (NO_LIMIT, 4)])
+@pytest.mark.parametrize(("concurrency", "expected"), [(None, 4), (3, 3), (5, 5), (1, 4), (NO_LIMIT, 4)])
 def test_the_bursts_have_the_number_of_workers_that_progress_has_found(
-    at_once: int | None, expected: int
+    concurrency: int | None, expected: int
 ) -> None:
     """A pool with a worker too few would leave the last client of a burst without a response."""
-    assert bursts(at_once).workers == expected
+    assert bursts(concurrency).workers == expected
 
 
 @pytest.mark.parametrize(
-    ("at_once", "raised"),
+    ("concurrency", "raised"),
     [(None, FailedExpectation), (3, FailedExpectation), (1, NotJudged), (NO_LIMIT, NotJudged)],
 )
-def test_a_burst_that_hangs_on_no_pool_is_not_judged(at_once: int | None, raised: type[Exception]) -> None:
+def test_a_burst_that_hangs_on_no_pool_is_not_judged(
+    concurrency: int | None, raised: type[Exception]
+) -> None:
     client = cast(SceneClient, ScriptedClient("client 1", is_answered=False))
     with pytest.raises(raised):
-        bursts(at_once).no_answer([client], "4 clients at once")
+        bursts(concurrency).no_answer([client], "4 clients at once")

@@ -269,7 +269,7 @@ def test_two_students_of_one_name_have_directories_of_their_own() -> None:
         HandIn("-rf", "-rf"),
         HandIn("", ""),
     ]
-    submissions.unique_keys(found)
+    submissions.make_keys_unique(found)
     keys = [each.key for each in found]
     assert keys[3] == "rf" and keys[2][:8] == keys[4][:8] == "student-"
     assert len({key.casefold() for key in keys}) == 5
@@ -280,7 +280,7 @@ def test_a_student_keeps_the_key_when_another_of_this_name_hands_in() -> None:
 
     def keys(*numbers: str) -> dict[str, str]:
         found = [HandIn("Kim Lee", "Kim Lee", identity={"SID": number}) for number in numbers]
-        submissions.unique_keys(found)
+        submissions.make_keys_unique(found)
         return {each.identity["SID"]: each.key for each in found}
 
     two, three = keys("2", "3"), keys("1", "2", "3")
@@ -322,6 +322,25 @@ def test_a_class_in_a_folder_that_is_closed_is_said(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "iterdir", refuse_pool)
     with pytest.raises(ConfigError, match="pool: Permission denied; name the folder"):
         submissions.read(tmp_path)
+
+
+def test_a_folder_that_is_a_link_to_itself_is_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("class").symlink_to("class")
+    assert cli.main(["grade", "class", "--lab", "pool"]) == 2
+    assert "Too many levels of symbolic links; name the folder" in capsys.readouterr().err
+
+
+def test_a_link_to_a_name_that_is_too_long_does_not_end_the_class(tmp_path: Path) -> None:
+    for name in ("ada", "bo"):
+        put(tmp_path / name / "server.py")
+    for name in (".git", "notes"):
+        (tmp_path / "bo" / name).symlink_to("a" * 300)
+    (tmp_path / "cy").symlink_to("a" * 300)
+    found = submissions.read(tmp_path).hand_ins
+    assert [each.name for each in found] == ["ada", "bo"] and all(each.sent for each in found)
 
 
 @pytest.mark.parametrize("seconds", [1e12, 1e17])
@@ -467,6 +486,19 @@ def test_a_long_name_in_an_archive_is_no_bomb(tmp_path: Path, suffix: str) -> No
         member.size = len(program)
         archive.addfile(member, io.BytesIO(program.encode()))
     assert files_of(HandIn("a", "a", [(path, path.name)]), tmp_path / "to") == {name: program}
+
+
+def test_an_archive_may_contain_a_part_of_itself(tmp_path: Path) -> None:
+    """`tar cf lab.tar .` leaves such a part. 2 MB are not read yet when the first member is written."""
+    folder = tmp_path / "ada"
+    members = {"lab.tar": "x", "big": "x" * (2 << 20), "server.py": PROGRAM}
+    folder.mkdir()
+    with tarfile.open(folder / "lab.tar", "w") as archive:
+        for name, text in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    assert files_of(HandIn("ada", "ada", [(folder, "ada")]), tmp_path / "to") == members
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
@@ -1026,7 +1058,9 @@ def table(directory: Path) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize(("seeded", "word"), [(False, "--student=-x Ada"), (True, "--seed=-x Ada")])
 def test_each_report_has_the_name_of_its_student(tmp_path: Path, seeded: bool, word: str) -> None:
-    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, seeded)
+    plan = ClassPlan(
+        lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=120.0, seeded=seeded
+    )
     words = plan.command(HandIn("-x Ada", "x-ada"), None)
     named = [each for each in words if each.startswith(("--student", "--seed"))]
     assert named == [word]
@@ -1131,8 +1165,8 @@ def test_a_change_since_the_earlier_report_is_named(
 ) -> None:
     """Not if the student has handed in other files: these are the reason then."""
     pool = lab("pool")
-    plan = ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0, own=("conversation.py",))
-    given = class_run.given_files(plan)
+    plan = ClassPlan(pool, pool.variant("python"), tmp_path, jobs=1, limit_s=9.0, own=("conversation.py",))
+    given = class_run.write_given_files(plan)
     put(tmp_path / "ada" / "server.py")
     rules = class_run.digests(plan, given)
     now = class_run.identify_work(plan, HandIn("Ada", "ada"), tmp_path / "ada", rules)
@@ -1148,8 +1182,8 @@ def test_the_given_files_of_another_lab_are_removed(tmp_path: Path) -> None:
         ("fork", {"conversation.c", "conversation.h", "Makefile"}),
         ("serial", {"conversation.h", "Makefile"}),
     ):
-        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, 1, 9.0)
-        assert set(os.listdir(class_run.given_files(plan) or "")) == given
+        plan = ClassPlan(lab(name), lab(name).variant("c"), tmp_path, jobs=1, limit_s=9.0)
+        assert set(os.listdir(class_run.write_given_files(plan) or "")) == given
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", "{}", "[" * 100_000])
@@ -1179,7 +1213,7 @@ def test_a_class_is_graded_by_the_lecturers_scheme_and_with_the_students_own_fil
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plan = ClassPlan(
-        lab("pool"), lab("pool").variant("python"), tmp_path, 1, 120.0, own=("conversation.py",),
+        lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=120.0, own=("conversation.py",),
         scheme=Path("my/pool.toml"),
     )  # fmt: skip
     words = plan.command(HandIn("Ada", "ada"), tmp_path / "given")
@@ -1287,9 +1321,9 @@ def test_a_grader_without_a_descriptor_for_it_is_ended(
     def no_descriptor(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(class_run, "start", start)
+    monkeypatch.setattr(class_run, "start_grader", start)
     monkeypatch.setattr(os, "pidfd_open", no_descriptor)
-    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, 1, 9.0)
+    plan = ClassPlan(lab("pool"), lab("pool").variant("python"), tmp_path, jobs=1, limit_s=9.0)
     try:
         with pytest.raises(OSError, match="Too many open files"):
             waiting = class_run.WaitingHandIn(HandIn("ada", "ada"), tmp_path, {})
@@ -1336,7 +1370,7 @@ def test_the_submissions_and_the_results_are_hidden_from_a_server(
     hidden = class_command.hidden_paths(given, folder, results)
     assert hidden == (given, folder, results)
     variant = lab("pool").variant("c")
-    words = ClassPlan(lab("pool"), variant, results, 1, 9.0, hidden=hidden).command(
+    words = ClassPlan(lab("pool"), variant, results, jobs=1, limit_s=9.0, hidden=hidden).command(
         HandIn("ada", "ada"), None
     )
     assert [words[number + 1] for number, word in enumerate(words) if word == "--hide"] == [*map(str, hidden)]

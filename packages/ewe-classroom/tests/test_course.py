@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from classroom_server import run_grader
+from support.server import wait_until
 
 from ewe.config.messages import ConfigError
 from ewe_classroom.course import (
@@ -32,14 +34,16 @@ from ewe_classroom.course import (
 )
 from ewe_classroom.course.one_source import SourceError, solution, starter
 from ewe_classroom.course.submissions import HandIn
+from ewe_classroom.grader.processes import free_port, listener_inode
 from ewe_classroom.grader.run_scene import FORMAT
 from ewe_classroom.grader.scheme import load as scheme
 
 LABS = [each.name for each in labs.labs()]
-WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
+LAB_LANGUAGES = [(each.name, language) for each in labs.labs() for language in each.variants]
 FOUND = measurements.Measurements(
-    "pool", 4, {1: 100.0, 2: 150.0, 4: 200.0, 8: 200.0, 16: 400.0},
-    {1: 10.0, 2: 13.0, 4: 20.0, 8: 40.0, 16: 39.0}, {0: 5, 100: 5}, {0: 1000, 100: 3000}, 250.0, {1: 12.0},
+    "pool", workers=4, rate={1: 100.0, 2: 150.0, 4: 200.0, 8: 200.0, 16: 400.0},
+    time_ms={1: 10.0, 2: 13.0, 4: 20.0, 8: 40.0, 16: 39.0}, tasks={0: 5, 100: 5},
+    memory_kib={0: 1000, 100: 3000}, cpu_us=250.0, program_ms={1: 12.0},
 )  # fmt: skip
 
 # Measurements of some labs only: other_measurements.py.
@@ -108,14 +112,14 @@ def test_a_lab_is_complete(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
-def test_starter_and_solution_differ_and_compile(name: str, way: str) -> None:
+@pytest.mark.parametrize(("name", "language"), LAB_LANGUAGES)
+def test_starter_and_solution_differ_and_compile(name: str, language: str) -> None:
     lab = labs.lab(name)
-    solved = lab.files(lab.variants[way], solved=True)
-    begun = lab.files(lab.variants[way], solved=False)
-    for file in lab.variants[way].work:
+    solved = lab.files(lab.variants[language], solved=True)
+    begun = lab.files(lab.variants[language], solved=False)
+    for file in lab.variants[language].work:
         assert begun[file] != solved[file]
-    for file in lab.variants[way].given:
+    for file in lab.variants[language].given:
         assert begun[file] == solved[file]
     for file, text in (*solved.items(), *begun.items()):
         assert not re.search(r"--- (solution|starter|end)", text)
@@ -142,26 +146,26 @@ def grade(lab: str, *server: str) -> subprocess.CompletedProcess[str]:
     return run_grader("--lab", lab, *only, *server, timeout_s=300)
 
 
-WAYS_GRADED = [
+GRADED_LAB_LANGUAGES = [
     *((name, "python") for name in LABS if name != "measure"), ("pool", "model"), ("scheduling", "model"),
 ]  # fmt: skip
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize(("name", "way"), WAYS_GRADED)
-def test_solution_and_starter_are_graded(tmp_path: Path, name: str, way: str) -> None:
-    file = labs.lab(name).variants[way].grade
-    assert course("solution", name, str(tmp_path / "solved"), "--language", way) == 0
+@pytest.mark.parametrize(("name", "language"), GRADED_LAB_LANGUAGES)
+def test_solution_and_starter_are_graded(tmp_path: Path, name: str, language: str) -> None:
+    file = labs.lab(name).variants[language].grade
+    assert course("solution", name, str(tmp_path / "solved"), "--language", language) == 0
     graded = grade(name, str(tmp_path / "solved" / file))
     assert graded.returncode == 0, graded.stdout + graded.stderr
-    assert course("new", name, str(tmp_path / "begun"), "--language", way) == 0
+    assert course("new", name, str(tmp_path / "begun"), "--language", language) == 0
     graded = grade(name, str(tmp_path / "begun" / file))
     assert graded.returncode == 1, graded.stdout + graded.stderr
     assert "FAILED" in graded.stdout and "the grader has a fault" not in graded.stdout
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "c"])
+@pytest.mark.parametrize("name", [name for name, language in LAB_LANGUAGES if language == "c"])
 @pytest.mark.needs("gcc")
 def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
     assert course("new", name, str(tmp_path / "begun"), "--language", "c") == 0
@@ -176,7 +180,7 @@ def test_solutions_in_c_are_graded(tmp_path: Path, name: str) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("Go")
 @pytest.mark.timeout(300)  # a new machine compiles Go's library first
-@pytest.mark.parametrize("name", [name for name, way in WAYS if way == "go"])
+@pytest.mark.parametrize("name", [name for name, language in LAB_LANGUAGES if language == "go"])
 def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
     for command, directory in (("new", "begun"), ("solution", "solved")):
         assert course(command, name, str(tmp_path / directory), "--language", "go") == 0
@@ -192,6 +196,27 @@ def test_solutions_in_go_are_graded(tmp_path: Path, name: str) -> None:
         f"{tmp_path}/solved/server {{port}} {{root}} {{workers}}",
     )
     assert graded.returncode == 0, graded.stdout + graded.stderr
+
+
+@pytest.mark.starts_processes
+@pytest.mark.parametrize("name", ["fork", "thread", "pool", "cgi", "scheduling"])
+def test_a_second_sigterm_does_not_cut_a_response_of_a_solution(tmp_path: Path, name: str) -> None:
+    assert course("solution", name, str(tmp_path)) == 0
+    (tmp_path / "large").write_bytes(bytes(8 << 20))  # more than the buffers of a connection hold
+    port = free_port()
+    command = [sys.executable, "server.py", str(port), str(tmp_path), "2"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
+        wait_until(lambda: listener_inode(port), 10)
+        with socket.create_connection(("127.0.0.1", port), 60) as client:
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            client.recv(1)  # the response has begun
+            server.terminate()
+            wait_until(lambda: not listener_inode(port), 10)
+            server.terminate()
+            received_bytes = 1
+            while data := client.recv(1 << 16):
+                received_bytes += len(data)
+        assert server.wait(60) == 0 and received_bytes > 8 << 20
 
 
 # Handouts
@@ -221,7 +246,7 @@ def test_a_full_disk_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=f"cannot write {tmp_path}: No space"):
         packs.write({"setup.sh": b""}, tmp_path)
     monkeypatch.setattr(class_run, "take_files", full)
-    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, 1, 9.0)
+    plan = class_run.ClassPlan(pool, pool.variant("python"), tmp_path, jobs=1, limit_s=9.0)
     (tmp_path / "students").mkdir()
     found = class_run.prepare(plan, HandIn("Ada", "ada"), {})
     assert isinstance(found, class_run.GradedHandIn)
@@ -253,6 +278,8 @@ def test_a_rubric_without_points_has_no_criteria() -> None:
     ["new", "pol", "x"], ["show", "../pool"], ["new", "fork", "x", "--language", "model"], ["pack", "pool", "x"],
     ["show", "pool", "--toml"],
     ["measure", "pool"], ["measure", "pool", "nothing.py"], ["questions", "pool", "nothing.json"], [],
+    ["show", "a" * 300], ["leaderboard", "a" * 300], ["pack", "pool", "a" * 300, "--for", "autolab"],
+    ["pack", "pool", "x", "--for", "autolab", "--scheme", f"{'a' * 300}.toml"],
 ])  # fmt: skip
 def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert course(*arguments) == 2
@@ -319,7 +346,7 @@ def test_a_process_that_ends_while_it_is_measured_is_left_out(monkeypatch: pytes
 
     child = types.SimpleNamespace(cpu_times=gone, memory_full_info=gone, num_threads=gone)
     server: Any = None
-    monkeypatch.setattr(measurements, "family", lambda subject: [child, psutil.Process()])
+    monkeypatch.setattr(measurements, "processes_of", lambda subject: [child, psutil.Process()])
     assert measurements.cpu_seconds(server) > 0
     threads, memory_kib = measurements.threads_and_memory_kib(server)
     assert threads >= 1 and memory_kib > 0
@@ -329,7 +356,7 @@ def test_a_stalled_client_that_cannot_connect_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConfigError, match="a stalled client could not connect"):
-        measurements.hold(port)
+        measurements.connect_stalled(port)
 
 
 def test_answers_are_computed_from_the_measurements(

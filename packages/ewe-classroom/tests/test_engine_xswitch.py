@@ -19,7 +19,7 @@ from support.resources import open_python
 import ewe
 from ewe_classroom.course.one_source import solution
 from ewe_classroom.grader import engine_xswitch, scheme
-from ewe_classroom.grader.engine_xswitch import XSwitchAccounts, accounts_for, names_of
+from ewe_classroom.grader.engine_xswitch import XSwitchAccounts, accounts_for, sitecustomize_text
 from ewe_classroom.grader.sandbox import OWN_UIDS, SHARED_DIRECTORIES, SandboxLimits, SubjectAccount
 
 # The grader, for an engine that runs under the Python of its first argument.
@@ -193,7 +193,7 @@ def test_the_accounts_have_names_for_the_python_of_ewe(monkeypatch: pytest.Monke
     for name in ("getpwnam", "getpwuid"):
         monkeypatch.setattr(pwd, name, getattr(pwd, name))
     engine, server = SubjectAccount("ewe-engine-7", 7, 9), SubjectAccount("ewe-server-8", 8, 9)
-    exec(names_of(XSwitchAccounts(engine, server)), {})
+    exec(sitecustomize_text(XSwitchAccounts(engine, server)), {})
     for account in (engine, server):
         entry = pwd.getpwnam(account.name)
         assert (entry, entry.pw_uid, entry.pw_gid) == (pwd.getpwuid(account.uid), account.uid, account.gid)

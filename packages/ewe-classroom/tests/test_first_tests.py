@@ -14,7 +14,7 @@ from support.server import ROOT
 from ewe_classroom.course import cli, labs, locales
 from ewe_classroom.course.handout import assignment
 
-WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
+LAB_LANGUAGES = [(each.name, language) for each in labs.labs() for language in each.variants]
 NO_RESPONSE = "The client has sent a request, and gets no response."
 WAITS = "One client has sent half a request, and the second client waits for it."
 SAYS = {
@@ -25,7 +25,7 @@ SAYS = {
     ("fork", "python"): "a process still has a copy of it.",
     ("fork", "c"): "a process still has a copy of it.",
     ("fork", "go"): WAITS,
-    **{("thread", way): WAITS for way in ("python", "c", "go", "model")},
+    **{("thread", language): WAITS for language in ("python", "c", "go", "model")},
     ("pool", "python"): "worker 1 and worker 2 go round in a loop",
     ("pool", "model"): "another client had no answer in that time",
     ("pool", "c"): "put() did not wait while it was full.",
@@ -42,14 +42,14 @@ SAYS = {
 }
 NEEDED = {"c": ["gcc"], "go": ["Go", "gcc"]}  # the detector of races of Go needs a C compiler
 MARKED = [
-    pytest.param(lab, way, marks=[pytest.mark.needs(*NEEDED[way])] if way in NEEDED else [])
-    for lab, way in WAYS
+    pytest.param(lab, language, marks=[pytest.mark.needs(*NEEDED[language])] if language in NEEDED else [])
+    for lab, language in LAB_LANGUAGES
 ]
 
 
-def first_test(directory: Path, lab: str, way: str) -> subprocess.CompletedProcess[str]:
+def first_test(directory: Path, lab: str, language: str) -> subprocess.CompletedProcess[str]:
     """Run the first test of a lab, by the command that the handout shows."""
-    words = labs.lab(lab).variant(way).first.split()
+    words = labs.lab(lab).variant(language).first_test.split()
     if words[0] == "ewe-explore":
         words = [sys.executable, "-m", "ewe_explore", *words[1:], "--runs", "200"]
     elif words[0] == "python3":
@@ -65,40 +65,40 @@ def first_test(directory: Path, lab: str, way: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize(("lab", "way"), WAYS)
-def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, way: str) -> None:
-    variant = labs.lab(lab).variant(way)
+@pytest.mark.parametrize(("lab", "language"), LAB_LANGUAGES)
+def test_the_first_step_names_the_first_test(tmp_path: Path, lab: str, language: str) -> None:
+    variant = labs.lab(lab).variant(language)
     for locale in labs.lab(lab).locales:
         directory = tmp_path / locale
-        assert cli.main(["new", lab, str(directory), "--language", way, "--locale", locale]) == 0
+        assert cli.main(["new", lab, str(directory), "--language", language, "--locale", locale]) == 0
         text = (directory / "README.md").read_text()
         step = text.partition("\n## 1. ")[2].partition("\n## ")[0]
-        assert variant.first and f"\n\n    {variant.first}\n\n" in step
+        assert variant.first_test and f"\n\n    {variant.first_test}\n\n" in step
         assert locales.shared_text("first", locale).strip().partition("\n")[0] in step
         for name in variant.tests:
             assert (directory / name).is_file() and f"- `{name}`: " in text
 
 
-@pytest.mark.parametrize(("lab", "way"), WAYS)
+@pytest.mark.parametrize(("lab", "language"), LAB_LANGUAGES)
 def test_new_names_the_first_test_before_the_grader(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lab: str, way: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lab: str, language: str
 ) -> None:
-    variant = labs.lab(lab).variant(way)
-    assert cli.main(["new", lab, str(tmp_path / "my work"), "--language", way, "--seed", "Ada"]) == 0
+    variant = labs.lab(lab).variant(language)
+    assert cli.main(["new", lab, str(tmp_path / "my work"), "--language", language, "--seed", "Ada"]) == 0
     first, then = capsys.readouterr().out.splitlines()[-2:]
-    assert first == f"Next, the first test: cd '{tmp_path}/my work' && {variant.first}"
+    assert first == f"Next, the first test: cd '{tmp_path}/my work' && {variant.first_test}"
     assert then.endswith(f" ewe-grade --lab {lab} --seed Ada {variant.grade}")
     assert f" {variant.build} && " in then if variant.build else "&&" not in then
 
 
-@pytest.mark.parametrize(("lab", "way"), WAYS)
-def test_the_first_step_says_why_go_needs_a_minute(lab: str, way: str) -> None:
+@pytest.mark.parametrize(("lab", "language"), LAB_LANGUAGES)
+def test_the_first_step_says_why_go_needs_a_minute(lab: str, language: str) -> None:
     """And that the race detector needs a C compiler."""
     found = labs.lab(lab)
     for locale in found.locales:
-        step = assignment(found, found.variant(way), locale=locale).partition("\n## 2. ")[0]
-        assert ("`go test`" in step) == (way == "go")
-        assert ("\n`-race`" in step) == ("-race" in found.variant(way).first)
+        step = assignment(found, found.variant(language), locale=locale).partition("\n## 2. ")[0]
+        assert ("`go test`" in step) == (language == "go")
+        assert ("\n`-race`" in step) == ("-race" in found.variant(language).first_test)
 
 
 @pytest.mark.starts_processes
@@ -134,13 +134,13 @@ def test_the_first_test_of_the_engine_says_that_the_engine_has_ended(tmp_path: P
 
 @pytest.mark.starts_processes
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("lab", "way"), MARKED)
-def test_the_first_test_fails_on_the_starter_alone(tmp_path: Path, lab: str, way: str) -> None:
-    assert cli.main(["new", lab, str(tmp_path / "new"), "--language", way]) == 0
-    begun = first_test(tmp_path / "new", lab, way)
+@pytest.mark.parametrize(("lab", "language"), MARKED)
+def test_the_first_test_fails_on_the_starter_alone(tmp_path: Path, lab: str, language: str) -> None:
+    assert cli.main(["new", lab, str(tmp_path / "new"), "--language", language]) == 0
+    begun = first_test(tmp_path / "new", lab, language)
     assert begun.returncode, begun.stdout
     # Without the ends of lines: those of ewe-explore depend on the terminal's width.
-    assert SAYS[lab, way] in " ".join(begun.stdout.split())
-    assert cli.main(["solution", lab, str(tmp_path / "solved"), "--language", way]) == 0
-    solved = first_test(tmp_path / "solved", lab, way)
+    assert SAYS[lab, language] in " ".join(begun.stdout.split())
+    assert cli.main(["solution", lab, str(tmp_path / "solved"), "--language", language]) == 0
+    solved = first_test(tmp_path / "solved", lab, language)
     assert solved.returncode == 0, solved.stdout

@@ -28,7 +28,7 @@ from ewe_classroom.grader import cli, formats, scheme
 from ewe_classroom.grader.cli import print_summary, print_verdict
 from ewe_classroom.grader.grading import NOT_HIDDEN, Grading
 from ewe_classroom.grader.kinds import kind
-from ewe_classroom.grader.page import pieces, program, to_html
+from ewe_classroom.grader.page import pieces, program_name, to_html
 from ewe_classroom.grader.pictures import HELD_WORKER, MIN_TICK_PX, PAGE_WIDTH_PX, SERVED, WAITS, timeline
 from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sandbox import SandboxLimits
@@ -199,7 +199,7 @@ def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path)
     runs.write_text("{}")
     start_command = kind("data").from_path(str(runs))
     grading = Grading(start_command, pool, tmp_path, SandboxLimits())
-    assert grading.report().starter_points == grading.scheme.starter_points is not None
+    assert grading.empty_report().starter_points == grading.scheme.starter_points is not None
     assert scheme.load("measure").starter_points is None
 
 
@@ -211,7 +211,7 @@ def test_a_report_knows_the_points_of_the_starter_of_a_whole_lab(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_the_name_of_a_program(subject: str, name: str) -> None:
-    assert program(subject) == name
+    assert program_name(subject) == name
 
 
 def test_a_backtick_alone_is_a_backtick() -> None:
@@ -250,9 +250,7 @@ def test_no_report_is_larger_than_a_megabyte(text: str) -> None:
                 words, words, words, words, steps=steps)
         for n in range(40)
     ])  # fmt: skip
-    made = {name: convert(report) for name, (_, convert) in formats.FORMATS.items()} | {
-        "html": to_html(report)
-    }
+    made = {name: each.convert(report) for name, each in formats.FORMATS.items()} | {"html": to_html(report)}
     for name, page in made.items():
         assert len(page.encode(errors="replace")) <= formats.MAX_FILE_BYTES, name
     ElementTree.fromstring(made["junit"].encode(errors="replace"))
@@ -338,7 +336,7 @@ def on_console(report: Report) -> str:
 
 
 MAKERS: dict[str, Callable[[Report], str]] = {
-    **{name: make for name, (_, make) in formats.FORMATS.items() if name != "json"},
+    **{name: each.convert for name, each in formats.FORMATS.items() if name != "json"},
     "html": to_html, "notebook": lambda report: repr(Graded(report)), "console": on_console,
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import choice
 from shlex import quote
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from classroom_server import COMMAND, PYTHON, ZOO
@@ -233,3 +233,11 @@ def test_the_source_of_a_class_holds_what_it_names() -> None:
         source_of(Uses)
     with pytest.raises(ValueError, match="uses STATES, an object of the notebook"):
         source_of(UsesStates)
+
+
+def test_a_class_without_a_source_is_said_in_one_line() -> None:
+    """An interactive Python keeps no source of a class."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Typed:\n    pass\n", names)
+    with pytest.raises(ValueError, match="does not know the source of Typed"):
+        source_of(names["Typed"])

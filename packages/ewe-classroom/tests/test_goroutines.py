@@ -57,14 +57,14 @@ rax    0xca
 
 
 def test_the_runtimes_own_goroutines_do_not_count() -> None:
-    found = goroutines.stacks(DUMP)
-    assert [state for state, _ in found] == ["syscall", "IO wait"]
-    assert "main.Converse" in found[1][1]
+    found = goroutines.parse_dump(DUMP)
+    assert [each.state for each in found] == ["syscall", "IO wait"]
+    assert "main.Converse" in found[1].stack
     assert goroutines.states_text(found) == "1 in IO wait, 1 in syscall"
 
 
 def test_a_program_that_writes_no_stacks_has_none() -> None:
-    assert goroutines.stacks("Quit\n") == []
+    assert goroutines.parse_dump("Quit\n") == []
 
 
 def test_python_is_not_go() -> None:
@@ -74,12 +74,12 @@ def test_python_is_not_go() -> None:
 def test_lines_that_look_like_stacks_take_no_time() -> None:
     """A program writes what it likes: with a search of quadratic time, a megabyte of it takes hours."""
     for line in ("goroutine 1 x\n", "goroutine 1 [" + "a" * 100 + "\n", "goroutine 1 [[[" * 1000):
-        assert goroutines.stacks(line * (1_000_000 // len(line))) == []
-    assert len(goroutines.stacks("goroutine 1 [" + "a" * 1_000_000 + "\n\n" + DUMP)) == 2
+        assert goroutines.parse_dump(line * (1_000_000 // len(line))) == []
+    assert len(goroutines.parse_dump("goroutine 1 [" + "a" * 1_000_000 + "\n\n" + DUMP)) == 2
 
 
-class Printed:
-    """A scene of a program that has written a stack before the signal, and the dump after it."""
+class DumpingScene:
+    """A scene whose program has written one stack before SIGQUIT; until() writes the dump of the runtime."""
 
     def __init__(self, output: Path) -> None:
         self.output, self.subject = output, self
@@ -99,6 +99,6 @@ class Printed:
 def test_stacks_that_the_program_wrote_before_the_signal_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(goroutines, "servers", lambda scene: [])
-    found = goroutines.dump_goroutines(Printed(tmp_path / "output"))  # type: ignore[arg-type]
-    assert [state for state, _ in found] == ["syscall", "IO wait"]
+    monkeypatch.setattr(goroutines, "listening_pids", lambda scene: [])
+    found = goroutines.dump_goroutines(DumpingScene(tmp_path / "output"))  # type: ignore[arg-type]
+    assert [each.state for each in found] == ["syscall", "IO wait"]

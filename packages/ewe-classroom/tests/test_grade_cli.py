@@ -38,6 +38,7 @@ pytestmark = pytest.mark.timeout(180)  # a grading of seconds takes a minute bes
         (["--command", ""], "name one server"),
         (["/nowhere/server.py"], "not a file"),
         (["--lab", "pol", "--command", "true {port}"], 'did you mean "pool"?'),
+        (["--lab", "a" * 300, "--command", "true {port}"], "there is no lab"),
         (["--only", "fifi", "--command", "true {port}"], 'did you mean "fifo"?'),
         (["--explain", "fifi"], 'did you mean "fifo"?'),
         (["--repeat", "0", "--command", "true {port}"], "--repeat"),
@@ -169,6 +170,13 @@ def test_a_wrong_scheme_is_refused_with_its_place(text: str, says: str, tmp_path
     with pytest.raises(ConfigError) as caught:
         scheme.load(str(file))
     assert says in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_a_scheme_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "grading.toml"
+    file.symlink_to("/proc/self/mem")  # its first page is never mapped; root may read a file of any mode
+    with pytest.raises(ConfigError, match=r"grading.toml: Input/output error"):
+        scheme.load(str(file))
 
 
 def test_a_file_is_a_model_or_a_program(tmp_path: Path) -> None:

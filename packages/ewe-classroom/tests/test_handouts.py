@@ -17,7 +17,7 @@ from ewe_classroom.course.handout import SUBJECTS
 from ewe_classroom.course.one_text import TextError, text_for
 from ewe_classroom.course.text_page import to_html
 
-WAYS = [(each.name, way) for each in labs.labs() for way in each.variants]
+LAB_LANGUAGES = [(each.name, language) for each in labs.labs() for language in each.variants]
 LANGUAGES = (*labs.LANGUAGES, labs.MODEL)
 WORDS = {"get": {"python": "get()", "go": "Get"}}
 
@@ -43,7 +43,7 @@ def handout(directory: Path, lab: str, language: str = "python") -> str:
     return (directory / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("lab", "language"), WAYS)
+@pytest.mark.parametrize(("lab", "language"), LAB_LANGUAGES)
 def test_an_assignment_speaks_one_language(tmp_path: Path, lab: str, language: str) -> None:
     text = SOURCE_OF_EWE.sub("", handout(tmp_path, lab, language))
     pictures = "".join(path.read_text() for path in tmp_path.glob("*.svg"))
@@ -57,7 +57,7 @@ def test_an_assignment_speaks_one_language(tmp_path: Path, lab: str, language: s
         assert f"`{name}`" in text
 
 
-@pytest.mark.parametrize(("lab", "language"), WAYS)
+@pytest.mark.parametrize(("lab", "language"), LAB_LANGUAGES)
 def test_each_step_has_a_time(tmp_path: Path, lab: str, language: str) -> None:
     text = handout(tmp_path, lab, language)
     steps = labs.steps(text)
@@ -75,7 +75,9 @@ def test_the_page_of_lecturers_has_the_hours_of_the_steps() -> None:
     for name, total, in_class, at_home in shown:
         text = labs.lab(name).in_language("text.md", "python")
         assert (float(in_class), float(at_home)) == labs.class_and_home(text), name
-        assert float(in_class) + float(at_home) == float(total) == sum(hours for _, hours in labs.steps(text))
+        assert (
+            float(in_class) + float(at_home) == float(total) == sum(step.hours for step in labs.steps(text))
+        )
     assert f"at most {labs.CLASS_HOURS} hours" in page
 
 
@@ -83,7 +85,7 @@ def test_a_handout_says_where_the_source_of_ewe_lies(tmp_path: Path) -> None:
     """Only a handout that names a file of it."""
     command = "python3 -c 'import ewe; print(ewe.__path__[0])'"
     named = set()
-    for lab, language in WAYS:
+    for lab, language in LAB_LANGUAGES:
         text = handout(tmp_path / lab / language, lab, language)
         assert (f"\n\n    {command}\n" in text) == bool(SOURCE_OF_EWE.search(text)), (lab, language)
         named |= {name.strip("`") for name in SOURCE_OF_EWE.findall(text)}
@@ -213,9 +215,9 @@ def test_show_speaks_the_language(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 LOCALIZED = [
-    (each.name, way, locale)
+    (each.name, language, locale)
     for each in labs.labs()
-    for way in each.variants
+    for language in each.variants
     for locale in each.locales
     if locale != locales.ENGLISH
 ]

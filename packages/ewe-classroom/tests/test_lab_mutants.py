@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tomllib
@@ -54,7 +55,7 @@ def grade(grading: Grading, subject: str, *checks: str) -> list[Verdict]:
     whole = grading.scheme
     items = tuple(item for item in whole.items if not checks or item.check.name in checks)
     start_command = (
-        grading.kind.from_path(subject) if whole.subject == DATA else grading.kind.from_command(subject)
+        grading.kind.from_path(subject) if whole.kind == DATA else grading.kind.from_command(subject)
     )
     grading.start_command, grading.scheme = start_command, replace(whole, items=items)
     try:
@@ -80,13 +81,13 @@ def explained(verdict: Verdict, says: str) -> bool:
 
 @pytest.mark.parametrize("name", caching_mutants.ZOO)
 def test_a_mutant_of_caching_is_caught(name: str, caching: Grading) -> None:
-    _, check, _, says = caching_mutants.ZOO[name]
-    (verdict,) = grade(caching, of_caching(name), check)
-    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+    mutant = caching_mutants.ZOO[name]
+    (verdict,) = grade(caching, of_caching(name), mutant.check)
+    assert explained(verdict, mutant.says), f"{mutant.check}: {verdict.status}\n{verdict.text()}"
 
 
 def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None:
-    checks = sorted({check for _, check, _, _ in caching_mutants.ZOO.values()})
+    checks = sorted({mutant.check for mutant in caching_mutants.ZOO.values()})
     verdicts = grade(caching, of_caching("Caching"), *checks)
     assert all(each.status == PASSED for each in verdicts), [
         each.text() for each in verdicts if each.status != PASSED
@@ -95,9 +96,9 @@ def test_no_check_of_caching_fails_on_a_correct_server(caching: Grading) -> None
 
 @pytest.mark.parametrize("name", engine_mutants.ZOO)
 def test_a_mutant_of_an_engine_is_caught(name: str, engine: Grading) -> None:
-    _, check, _, says = engine_mutants.ZOO[name]
-    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", check)
-    assert explained(verdict, says), f"{check}: {verdict.status}\n{verdict.text()}"
+    mutant = engine_mutants.ZOO[name]
+    (verdict,) = grade(engine, f"{PYTHON} {quote(f'{HERE}/zoo/engine_mutants.py')} {name}", mutant.check)
+    assert explained(verdict, mutant.says), f"{mutant.check}: {verdict.status}\n{verdict.text()}"
 
 
 WRITES_WITHOUT_END = "import os\nwhile True: os.write(1, bytes(65536))"
@@ -320,6 +321,13 @@ def test_a_script_with_other_output_behind_xswitch_is_the_engines_fault(
     monkeypatch.setattr(server, "ask", lambda *_, **__: (200, body))
     with pytest.raises(FailedExpectation, match="an ordinary script behind X-Switch answered"):
         server.probe()
+
+
+def test_an_xswitch_that_an_engine_has_ended_is_the_engines_fault(tmp_path: Path) -> None:
+    server = server_behind_xswitch(["true"], tmp_path)
+    server.port = free_port()
+    with pytest.raises(FailedExpectation, match=r"endless.py behind X-Switch got no connection"):
+        server.leave("/cgi-bin/endless.py", os.getpid())
 
 
 def test_no_check_of_engines_fails_on_the_engine_of_ewe(engine: Grading) -> None:

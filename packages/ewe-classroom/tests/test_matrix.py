@@ -27,7 +27,7 @@ from ewe_classroom.grader.dependencies import (
     waits_for_cause,
     waits_for_need,
 )
-from ewe_classroom.grader.grading import MAX_ATTEMPTS, Grading
+from ewe_classroom.grader.grading import MAX_ATTEMPTS, CheckOfRun, Grading
 from ewe_classroom.grader.processes import ThreadSample
 from ewe_classroom.grader.sandbox import SandboxLimits
 from ewe_classroom.grader.scene import FailedExpectation, Findings, Scene
@@ -68,11 +68,11 @@ def test_each_reason_is_used() -> None:
         (name, check)
         for name, found in matrix.on_page().items()
         for check, loss in found.items()
-        if check != matrix.mutants()[name][1] and not loss.rests
+        if check != matrix.mutants()[name].check and not loss.rests
     }
     assert SINGLE.keys() <= beside
     assert EVERYTHING.keys() <= {name for name, _ in beside}
-    assert PAIRS.keys() <= {(matrix.mutants()[name][1], check) for name, check in beside}
+    assert PAIRS.keys() <= {(matrix.mutants()[name].check, check) for name, check in beside}
 
 
 def test_the_page_is_what_the_tool_writes() -> None:
@@ -126,7 +126,7 @@ def test_the_points_are_those_of_the_schemes() -> None:
 
 def test_the_checks_of_the_page_are_in_the_labs() -> None:
     for name, checks in matrix.on_page().items():
-        lab = matrix.mutants()[name][2]
+        lab = matrix.mutants()[name].lab
         known = {item.check.name for item in scheme(lab).items}
         assert checks.keys() <= known, f"{name}: {sorted(checks.keys() - known)}"
 
@@ -157,7 +157,7 @@ def handed_over(*statuses: tuple[str, int, str], lab: str = "fork", causes: tupl
     verdicts = [Verdict(name, "", points, NOT_RUN) for name, points, _ in statuses]
     report, seen = Report(lab, "", "", verdicts), []
     grading = Grading.__new__(Grading)
-    grading.findings = Findings(causes=set(causes))
+    grading.findings = Findings(self_explained=set(causes))
     grading.deadline = 0.0  # no check has another attempt
     grading.on_verdict = lambda report, verdict: seen.append(verdict.name)
     items = {item.check.name: item for item in scheme(lab).items}
@@ -178,8 +178,8 @@ def test_a_result_that_waits_for_another_check_has_no_points_yet() -> None:
     grading.findings = Findings()
     grading.on_verdict = lambda report, verdict: seen.append(verdict.score)
     item = next(each for each in scheme("fork").items if each.check.name == "idle-cpu")
-    waiting = grading.hand_over(report, [(item, verdicts[0])])
-    assert waiting == [(item, verdicts[0])]
+    waiting = grading.hand_over(report, [CheckOfRun(item, verdicts[0])])
+    assert waiting == [CheckOfRun(item, verdicts[0])]
     assert (verdicts[0].waits, report.score, seen) == (True, 0, [])
     verdicts[1].status = PASSED
     assert grading.hand_over(report, waiting) == []
@@ -195,7 +195,7 @@ def test_a_verdict_waits_while_an_earlier_one_is_handed_over() -> None:
     grading.findings = Findings()
     grading.deadline = 0.0  # no check has another attempt
     grading.on_verdict = lambda report, _: seen.append([each.waits for each in report.verdicts])
-    assert grading.hand_over(report, [(items[each.name], each) for each in verdicts]) == []
+    assert grading.hand_over(report, [CheckOfRun(items[each.name], each) for each in verdicts]) == []
     assert seen == [[False, True], [False, False]]
 
 
@@ -227,14 +227,11 @@ def test_a_lost_worker_costs_the_points_of_the_race_alone(
     progress, second_client, queue_races = verdicts
     progress.status, progress.did, second_client.status = FAILED, "no response", PASSED
     grading.findings.faults["progress"] = "progress"
-    waiting = grading.hand_over(
-        report, [(items["second-client"], second_client), (items["progress"], progress)]
-    )
-    assert [verdict.name for _, verdict in waiting] == ["progress"], (
-        "progress waits for the check of the race"
-    )
+    ended = [CheckOfRun(items[each.name], each) for each in (second_client, progress)]
+    waiting = grading.hand_over(report, ended)
+    assert [each.verdict.name for each in waiting] == ["progress"], "progress waits for the check of the race"
     queue_races.status = race
-    assert grading.hand_over(report, [*waiting, (items[RACE], queue_races)]) == []
+    assert grading.hand_over(report, [*waiting, CheckOfRun(items[RACE], queue_races)]) == []
     assert (progress.status, progress.score) == expected and left == []
     assert bool(progress.did) == (expected[0] == FAILED)
     assert bool(grading.findings.faults) == (expected[0] == FAILED)
@@ -421,7 +418,7 @@ def test_a_race_that_a_detector_has_seen_explains_itself(causes: tuple[str, ...]
 )
 def test_a_failed_check_rests_on_a_failed_cause(cause: Verdict, passed: set[str], expected: str) -> None:
     verdict = Verdict("half-close", "", 2, FAILED, did="no end")
-    rest_on_cause(Report("fork", "", "", [cause, verdict]), verdict, Findings(passed=passed))
+    rest_on_cause(Report("fork", "", "", [cause, verdict]), verdict, Findings(passed_without_need=passed))
     assert verdict.status == expected
     assert ("it rests on answers" in verdict.because) == (expected == NOT_JUDGED)
     untouched = Verdict("half-close", "", 2, PASSED)
@@ -470,7 +467,7 @@ def test_a_passed_check_has_its_points_with_the_checks_that_it_needs(
     assert waits_for_need(report, verdict, ("who-works",)) == waits
     rest_on_need(report, verdict, ("who-works",), findings)
     assert verdict.status == expected
-    assert findings.passed == ({"keep-alive"} if expected == NOT_JUDGED else set())
+    assert findings.passed_without_need == ({"keep-alive"} if expected == NOT_JUDGED else set())
 
 
 def test_the_checks_rest_on_checks_in_no_circle() -> None:

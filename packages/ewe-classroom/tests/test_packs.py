@@ -34,7 +34,7 @@ SUBMISSIONS = {
     forges: (("own-answers",), 0, 5, "before it listened"),
 }
 CLUSTER = Path(__file__).parents[1] / "docs" / "cluster"
-WAYS = [*((name, "python") for name in PLATFORMS), ("gradescope", "c"), ("autolab", "c")]
+PLATFORM_LANGUAGES = [*((name, "python") for name in PLATFORMS), ("gradescope", "c"), ("autolab", "c")]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "ewe"
 
 
-def plan(wheels: wheels.Wheels, way: str = "python", lab: str = "thread", **more: object) -> PackPlan:
+def plan(wheels: wheels.Wheels, language: str = "python", lab: str = "thread", **more: object) -> PackPlan:
     found = labs.lab(lab)
-    return PackPlan(found, found.variants[way], wheels, **more)  # type: ignore[arg-type]
+    return PackPlan(found, found.variants[language], wheels, **more)  # type: ignore[arg-type]
 
 
 # The platforms
@@ -67,17 +67,17 @@ def plan(wheels: wheels.Wheels, way: str = "python", lab: str = "thread", **more
 @pytest.mark.starts_processes
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("sent", SUBMISSIONS, ids=lambda sent: sent.__name__)
-@pytest.mark.parametrize(("platform", "way"), WAYS)
+@pytest.mark.parametrize(("platform", "language"), PLATFORM_LANGUAGES)
 def test_a_platform_grades(
-    tmp_path: Path, all_wheels: wheels.Wheels, installed: Path, platform: str, way: str,
+    tmp_path: Path, all_wheels: wheels.Wheels, installed: Path, platform: str, language: str,
     sent: Callable[[str, Path], None],
 ) -> None:  # fmt: skip
     """The good submission also installs the pack, without a network."""
     checks, score, points, says = SUBMISSIONS[sent]
     (tmp_path / "of-the-test").touch()
     ewe = tmp_path / "ewe" if sent is good else installed
-    played = Played(tmp_path, ewe, packs.pack(plan(all_wheels, way), platform), checks)
-    table = PLATFORMS[platform](played, lambda folder: sent(way, folder))
+    played = Played(tmp_path, ewe, packs.pack(plan(all_wheels, language), platform), checks)
+    table = PLATFORMS[platform](played, lambda folder: sent(language, folder))
     assert (table.score, table.points) == (score, points), played.output
     assert re.search(says, table.text) and "FORGED" not in table.text
     if sent is forges:
@@ -128,11 +128,11 @@ def test_a_script_that_is_not_root_grades_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("platform", packs.PLATFORMS)
-@pytest.mark.parametrize("way", ["python", "c", "go", "model"])
+@pytest.mark.parametrize("language", ["python", "c", "go", "model"])
 @pytest.mark.starts_processes
-def test_each_pack_is_well_formed(platform: str, way: str) -> None:
-    made = plan({"a.whl": b"PK"}, way)
-    if platform == "prairielearn" and way == "go":
+def test_each_pack_is_well_formed(platform: str, language: str) -> None:
+    made = plan({"a.whl": b"PK"}, language)
+    if platform == "prairielearn" and language == "go":
         with pytest.raises(ConfigError, match="python or c"):
             packs.pack(made, platform)
         return
@@ -150,10 +150,10 @@ def test_each_pack_is_well_formed(platform: str, way: str) -> None:
         assert given == set(made.variant.given)
 
 
-@pytest.mark.parametrize("way", ["python", "c", "model"])
-def test_the_question_of_prairielearn_has_the_words_of_its_language(way: str) -> None:
+@pytest.mark.parametrize("language", ["python", "c", "model"])
+def test_the_question_of_prairielearn_has_the_words_of_its_language(language: str) -> None:
     """Its HTML is a template of PrairieLearn: an unfilled word of the text would be a hole in the page."""
-    files = packs.pack(plan({"a.whl": b"PK"}, way, "pool"), "prairielearn")
+    files = packs.pack(plan({"a.whl": b"PK"}, language, "pool"), "prairielearn")
     page = files["question.html"].decode()
     assert re.findall(r"\{\{(.*?)\}\}", page) == ["options.client_files_question_url"]
     assert "<!--" not in page and b"<svg" in files["clientFilesQuestion/test-again.svg"]
@@ -182,6 +182,15 @@ def test_the_same_inputs_make_the_same_pack(libraries: list[Path], all_wheels: w
         first, second = (packs.pack(plan(each), platform) for each in (all_wheels, again))
         assert first == second and zip_of(first) == zip_of(dict(reversed(second.items())))
         assert tar_of(first) == tar_of(dict(reversed(second.items())))
+
+
+def test_a_requirement_of_another_python_is_in_no_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {
+        "ewe-classroom": ["ewe-server==0.1.0", "jinja2<4,>=3.1", "x; extra == 'similarity'"],
+        "jinja2": ['no-such-distribution>=4.4; python_version < "3.10"'],
+    }
+    monkeypatch.setattr(wheels.metadata, "requires", needs.get)
+    assert [each.partition("==")[0] for each in wheels.requirements()] == ["jinja2"]
 
 
 @pytest.mark.starts_processes
@@ -294,7 +303,7 @@ def test_the_command_writes_a_pack(
 
 
 @pytest.mark.parametrize(
-    ("way", "own", "platform", "seeded", "says"),
+    ("language", "own", "platform", "seeded", "says"),
     [
         ("c", "Makefile", "gradescope", False, "choose conversation.c or conversation.h"),
         ("python", "server.py", "gradescope", False, "choose conversation.py"),
@@ -303,10 +312,10 @@ def test_the_command_writes_a_pack(
     ],
 )
 def test_a_choice_that_a_platform_does_not_have(
-    way: str, own: str, platform: str, seeded: bool, says: str
+    language: str, own: str, platform: str, seeded: bool, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        packs.pack(plan({}, way, own=(own,) if own else (), seeded=seeded), platform)
+        packs.pack(plan({}, language, own=(own,) if own else (), seeded=seeded), platform)
 
 
 @pytest.mark.starts_processes
@@ -370,7 +379,7 @@ def test_a_scheme_that_suits_no_lab_is_refused(tmp_path: Path, text: str | None,
     if text is not None:
         own.write_text(text)
     with pytest.raises(ConfigError, match=says):
-        packs.check(plan({}, lab="pool", scheme_file=own), "gradescope")
+        packs.check_plan(plan({}, lab="pool", scheme_file=own), "gradescope")
 
 
 # Clusters

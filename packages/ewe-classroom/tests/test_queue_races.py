@@ -17,7 +17,7 @@ from classroom_server import run_grader
 from ewe_classroom.course.labs import lab
 from ewe_classroom.grader import queue_races, race_bursts
 from ewe_classroom.grader.processes import ThreadSample
-from ewe_classroom.grader.sanitizers import Sanitized
+from ewe_classroom.grader.sanitizers import SanitizedBuild
 from ewe_classroom.grader.scene import Findings, Scene
 
 pytestmark = [pytest.mark.starts_processes, pytest.mark.timeout(180)]
@@ -262,7 +262,7 @@ def test_a_client_that_still_connects_is_no_hang(monkeypatch: pytest.MonkeyPatch
         findings=Findings(),
         note=lambda **_: None,
     )
-    bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
+    bursts = race_bursts.Bursts(cast(Scene, scene), cast(SanitizedBuild, None))
     bursts.hang_s = 0.1
     connects_at = time.monotonic() + 0.4
     assert bursts.wait(lambda: time.monotonic() > connects_at, "it connects")
@@ -273,7 +273,7 @@ def test_the_bursts_name_the_waits_that_they_have_tested(monkeypatch: pytest.Mon
     started: list[str] = []
     said: list[str] = []
     scene = SimpleNamespace(workers=4, findings=Findings(), confirm=said.append)
-    bursts = race_bursts.Bursts(cast(Scene, scene), cast(Sanitized, None))
+    bursts = race_bursts.Bursts(cast(Scene, scene), cast(SanitizedBuild, None))
     monkeypatch.setattr(race_bursts, "MAX_POSITIONS", 2)
     monkeypatch.setattr(bursts, "start", lambda spurious="": started.append(spurious))
     for name in ("serve_bursts", "stop"):

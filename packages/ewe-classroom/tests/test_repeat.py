@@ -62,6 +62,13 @@ def test_whole_runs_are_not_written_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(repeat.Runs(file, ABOUT).finished_runs) == 1 and file.read_text().endswith("}\n")
 
 
+def test_a_full_disk_is_said_in_one_line(tmp_path: Path) -> None:
+    runs = repeat.Runs(tmp_path / "runs.jsonl", ABOUT)
+    runs.file = Path("/dev/full")
+    with pytest.raises(ConfigError, match=r"--runs: cannot write /dev/full: No space left"):
+        runs.add(repeat.summary_of(report()))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

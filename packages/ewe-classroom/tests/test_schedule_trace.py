@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,19 @@ def story(tmp_path: Path, text: str = LINES) -> trace.TraceOrder:
     file = tmp_path / "trace"
     file.write_text(text)
     return trace.read(file)
+
+
+def test_a_trace_that_the_server_has_removed_or_replaced_is_the_servers_fault(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    with pytest.raises(trace.BadTrace, match="the trace cannot be read: No such file"):
+        trace.read(file)
+    file.symlink_to("/etc/passwd")
+    with pytest.raises(trace.BadTrace, match="the trace cannot be read"):
+        trace.read(file)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(trace.BadTrace, match="the trace cannot be read: not a regular file"):
+        trace.read(file)
 
 
 def seen() -> trace.ObservedOrder:

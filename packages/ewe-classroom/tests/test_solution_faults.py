@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 from support.server import wait_until
 from support.wire import read_all
-from test_zoo import catches, grade, solution_faults
+from test_zoo import FAULTS, expect_caught, grade, solution_faults
 
 from ewe_classroom.course.labs import lab
 from ewe_classroom.grader import own_model
@@ -38,14 +38,13 @@ QUICKLY = (
     "PutUnlocked, pool in Go", "IfInPut, pool in Go", "SignalsTheFirst, pool in Go", "ChannelAsQueue, pool in Go",
     "LibraryQueue, pool in Python",
 )  # fmt: skip
-NAMES = tuple(faults.FAULTS) if os.environ.get("EWE_TEST_ZOO") else QUICKLY
+NAMES = tuple(FAULTS) if os.environ.get("EWE_TEST_ZOO") else QUICKLY
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_check_meant_for_a_fault_catches_it(name: str, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
-    found = faults.FAULTS[name]
-    catches(found.check, found.lab, found.says, tmp_path, *faults.write(name, tmp_path / "work"))
+    expect_caught(FAULTS[name], tmp_path, *faults.write(name, tmp_path / "work"))
 
 
 def solution(name: str, language: str, directory: Path) -> list[str]:

@@ -117,7 +117,7 @@ def test_the_ratio_is_the_median_of_the_pairs_and_the_spread_its_middle_half() -
 
 
 def test_points_are_given_by_the_upper_end_of_the_spread() -> None:
-    marks = ((0.1, 2), (0.3, 4))
+    marks = (scheme.SpeedMark(0.1, points=2), scheme.SpeedMark(0.3, points=4))
     for high, points in ((0.05, 0), (0.1, 2), (0.29, 2), (0.31, 4), (3.0, 4)):
         assert measured(0.01, high / 2, high).earned(marks) == points
     assert measured(1, 1, 1).earned(()) == 0
@@ -136,21 +136,23 @@ def test_the_reference_has_another_user_id_than_a_server_with_a_separate_account
 
 
 def test_a_verdict_says_when_the_spread_is_too_large_to_tell() -> None:
-    plan = scheme.SpeedPlan("pool", 16, ((0.3, 4),))
+    plan = scheme.SpeedPlan("pool", 16, (scheme.SpeedMark(0.3, points=4),))
     verdict = Verdict("speed", "", 4)
-    speed.judge(measured(0.9, 1.0, 1.1, cpu=0.8, p99=1.2, memory_kib=3.5), verdict, plan)
+    speed.fill_in_verdict(measured(0.9, 1.0, 1.1, cpu=0.8, p99=1.2, memory_kib=3.5), verdict, plan)
     assert verdict.status == PASSED and verdict.score == 4
     assert verdict.facts[0] == "1.00 (0.90 to 1.10) of the rate of ewe --model pool, with 16 clients"
     assert "0.80 of its CPU time" in verdict.text() and "3.5 KiB" in verdict.text()
-    speed.judge(measured(0.2, 0.25, 0.5, client_busy=0.9), verdict, plan)
+    speed.fill_in_verdict(measured(0.2, 0.25, 0.5, client_busy=0.9), verdict, plan)
     assert "too large to tell" in verdict.facts[0] and verdict.score == 4
     assert "the client was busy" in verdict.text()
     assert "while the clients asked only the reference" not in verdict.text()
-    speed.judge(measured(0.2, 0.25, 0.5, busy_beside=0.9), verdict, plan)
+    speed.fill_in_verdict(measured(0.2, 0.25, 0.5, busy_beside=0.9), verdict, plan)
     assert "used 0.90 of a processor while the clients asked only the reference" in verdict.text()
-    speed.judge(speed.Speed("r", 16, "with 32 clients at once: reset"), verdict, plan)
+    speed.fill_in_verdict(speed.Speed("r", 16, "with 32 clients at once: reset"), verdict, plan)
     assert verdict.status == FAILED and verdict.score == 0 and "no speed" in verdict.did
-    speed.judge(speed.Speed("r", 16, "the reference, r: with 1 client at once: reset"), verdict, plan)
+    speed.fill_in_verdict(
+        speed.Speed("r", 16, "the reference, r: with 1 client at once: reset"), verdict, plan
+    )
     assert verdict.status == ERROR
 
 

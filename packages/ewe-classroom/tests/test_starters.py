@@ -16,9 +16,11 @@ from ewe.config.messages import ConfigError
 from ewe_classroom.course import cli, labs
 from ewe_classroom.grader import own_model, programs, scheme
 from ewe_classroom.grader.scene import FailedExpectation, Scene
-from ewe_classroom.grader.subject import BadSubject, Subject, model_class, names_in, parsed
+from ewe_classroom.grader.subject import BadSubject, Subject, model_class, names_in, parse_python
 
-SERVERS = [(each.name, way) for each in labs.labs() for way in each.variants if each.name != "measure"]
+SERVER_LAB_LANGUAGES = [
+    (each.name, language) for each in labs.labs() for language in each.variants if each.name != "measure"
+]
 # Checks that a starter passes, or passed before they needed others. The quick test runs these; checks of one or two
 # points count as passed, and all others fail in a run of the whole lab.
 PASSED = {
@@ -79,12 +81,14 @@ def points_without(lab: str, names: tuple[str, ...]) -> int:
 
 @pytest.mark.starts_processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
-def test_an_untouched_starter_has_at_most_a_tenth(tmp_path: Path, name: str, way: str) -> None:
-    assert cli.main(["new", name, str(tmp_path / "begun"), "--language", way]) == 0
+@pytest.mark.parametrize(
+    ("name", "language"), [each for each in SERVER_LAB_LANGUAGES if each[1] in ("python", "model")]
+)
+def test_an_untouched_starter_has_at_most_a_tenth(tmp_path: Path, name: str, language: str) -> None:
+    assert cli.main(["new", name, str(tmp_path / "begun"), "--language", language]) == 0
     only = [word for check in PASSED[name] for word in ("--only", check)]
-    report = grade(name, tmp_path, *only, str(tmp_path / "begun" / labs.lab(name).variants[way].grade))
-    whole = scheme.load(name).checks_for_language(way)
+    report = grade(name, tmp_path, *only, str(tmp_path / "begun" / labs.lab(name).variants[language].grade))
+    whole = scheme.load(name).checks_for_language(language)
     earned = report["score"] + points_without(name, PASSED[name])
     assert whole.starter_points == sum(item.points for item in whole.items) // 10
     assert earned <= whole.starter_points, [(each["name"], each["score"]) for each in report["verdicts"]]
@@ -202,7 +206,7 @@ def test_a_constant_that_names_no_module_is_no_fault(tmp_path: Path, source: str
 
 def test_a_file_that_cannot_be_read_is_a_fault_of_the_submission(tmp_path: Path) -> None:
     with pytest.raises(BadSubject, match=r"not Python: .*directory"):
-        parsed(tmp_path)
+        parse_python(tmp_path)
 
 
 def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> None:
@@ -210,12 +214,14 @@ def test_the_import_of_a_long_name_is_no_fault_of_the_grader(tmp_path: Path) -> 
     own_model.expect_own_work(tmp_path / "server.py")
 
 
-@pytest.mark.parametrize(("name", "way"), [each for each in SERVERS if each[1] in ("python", "model")])
-def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, way: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "language"), [each for each in SERVER_LAB_LANGUAGES if each[1] in ("python", "model")]
+)
+def test_the_labs_own_files_are_no_copies_of_ewe(tmp_path: Path, name: str, language: str) -> None:
     if name == "engine":
         return
-    assert cli.main(["solution", name, str(tmp_path), "--language", way]) == 0
-    own_model.expect_own_work(tmp_path / labs.lab(name).variants[way].grade)
+    assert cli.main(["solution", name, str(tmp_path), "--language", language]) == 0
+    own_model.expect_own_work(tmp_path / labs.lab(name).variants[language].grade)
 
 
 @pytest.mark.parametrize(

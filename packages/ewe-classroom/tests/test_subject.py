@@ -15,13 +15,14 @@ import pytest
 from classroom_server import make_nested
 
 from ewe_classroom.grader import cli as grade_cli
-from ewe_classroom.grader import engine_scene, processes, queue_races, run_scene, subject
+from ewe_classroom.grader import engine_scene, processes, queue_races, race_bursts, run_scene, subject
 from ewe_classroom.grader.apart import IMPORT_DIRECTORIES
 from ewe_classroom.grader.engine_scene import EngineSubject
+from ewe_classroom.grader.library_queues import library_queue, with_imports
 from ewe_classroom.grader.located import locate_submission
 from ewe_classroom.grader.responses import ResponseSplitter
 from ewe_classroom.grader.sandbox import SubjectAccount
-from ewe_classroom.grader.scene import Scene, SceneClient
+from ewe_classroom.grader.scene import FailedExpectation, Scene, SceneClient
 from ewe_classroom.grader.subject import LOG_END_BYTES, BadSubject, Subject
 
 # The server has many processes, and the grader two rounds to kill them: in the first one the server dies, in the
@@ -68,10 +69,28 @@ def test_the_last_lines_of_a_long_output_are_its_end() -> None:
         assert errors.tell() == position
 
 
-def test_an_output_that_the_server_has_removed_is_empty(tmp_path: Path) -> None:
+def test_an_output_that_the_server_has_removed_or_replaced_is_empty(tmp_path: Path) -> None:
     server = object.__new__(Subject)
     server.output = tmp_path / "output"
     assert server.log() == ""
+    server.output.mkdir()
+    assert server.log() == ""
+    server.output.rmdir()
+    os.mkfifo(server.output)
+    assert server.log() == ""
+
+
+def test_a_server_that_removes_the_reports_of_the_race_detector_or_its_trace_fails(tmp_path: Path) -> None:
+    bursts = object.__new__(race_bursts.Bursts)
+    bursts.scene = object.__new__(Scene)
+    bursts.scene.subject = cast(
+        Subject, SimpleNamespace(output=tmp_path / "output", trace=tmp_path / "trace")
+    )
+    with pytest.raises(FailedExpectation, match="removed or replaced the file of its output"):
+        bursts.output()
+    os.mkfifo(bursts.scene.subject.trace)
+    with pytest.raises(FailedExpectation, match="removed or replaced the file of its trace"):
+        bursts.traced_positions()
 
 
 LONG_NAME = "a" * 300
@@ -83,6 +102,15 @@ def test_a_name_that_is_too_long_is_wrong_usage(from_path: Callable[[str], objec
         assert locate_submission(name, "server") == name
     with pytest.raises(BadSubject, match="not a file"):
         from_path(LONG_NAME)
+
+
+def test_a_link_to_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
+    """A student may leave such a link. An exception would leave the submission without a report."""
+    (tmp_path / "server.py").symlink_to(LONG_NAME)
+    with pytest.raises(BadSubject, match=r"a directory without server.py"):
+        locate_submission(str(tmp_path), "server")
+    assert library_queue("python", [tmp_path / "server.py"]) == ""
+    assert with_imports(tmp_path / "server.py") == [tmp_path / "server.py"]
 
 
 def test_an_argument_that_is_too_long_for_a_name_names_no_file(tmp_path: Path) -> None:
@@ -108,7 +136,7 @@ def test_a_body_in_small_pieces_does_not_fill_the_record() -> None:
     waiting = iter([*pieces, *pieces[:1], b"HTTP/", b"HTTP/"])
     notes: list[dict[str, Any]] = []
     client = object.__new__(SceneClient)
-    client.name, client.received, client.reader = "A", 0, ResponseSplitter()
+    client.name, client.received_bytes, client.reader = "A", 0, ResponseSplitter()
     client.scene = cast(Scene, SimpleNamespace(note=lambda **note: notes.append(note)))
     client.sock = cast(Any, SimpleNamespace(recv=lambda size: next(waiting)))
     for _ in range(8):

@@ -31,12 +31,12 @@ from ewe_classroom.grader.sandbox import (
     SHARED_DIRECTORIES,
     SandboxLimits,
     SubjectAccount,
-    closed_to_others,
+    close_to_others,
     end_account,
     named_account,
     own_account,
 )
-from ewe_classroom.grader.sanitizers import detector_named, source_line
+from ewe_classroom.grader.sanitizers import mention_in_sources, source_line
 from ewe_classroom.grader.scene import FailedExpectation, Scene
 from ewe_classroom.grader.sources import BUILD_INFO, SourceFiles, find_sources
 from ewe_classroom.grader.subject import BadSubject, Subject
@@ -180,7 +180,7 @@ def test_a_source_that_names_the_race_detector_is_found(
 ) -> None:
     (tmp_path / name).write_text(f"\n{line}\n")
     language = name.rpartition(".")[2]
-    found = detector_named(SourceFiles(language, tmp_path / "server", 0))
+    found = mention_in_sources(SourceFiles(language, tmp_path / "server", 0))
     assert found == (f"{name}:2, `{line}`" if is_found else "")
 
 
@@ -198,7 +198,7 @@ def test_a_linked_worktree_has_its_history_in_another_clone(
 
 def test_a_form_feed_ends_no_line_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "server.c").write_text("int a;\f\n\fint __tsan_b;\n")
-    assert detector_named(SourceFiles("c", tmp_path / "server", 0)) == "server.c:2, `int __tsan_b;`"
+    assert mention_in_sources(SourceFiles("c", tmp_path / "server", 0)) == "server.c:2, `int __tsan_b;`"
     assert source_line(tmp_path / "server.c", 2) == "int __tsan_b;"
 
 
@@ -306,7 +306,7 @@ def test_a_server_cannot_replace_its_sources_before_they_are_judged(tmp_path: Pa
         site=None, workers=1, close=lambda: ends.append("the server"),
     )  # fmt: skip
     scene = Scene(cast(Subject, subject))
-    scene.findings.sources = sources.digest()
+    scene.findings.sources_digest = sources.digest()
     assert race_bursts.unchanged_sources(scene) == sources and ends == ["the server"]
     source.write_text("int main(void) { return 1; }\n")
     with pytest.raises(FailedExpectation, match="the source files beside the program have changed"):
@@ -405,7 +405,7 @@ def test_a_submission_cannot_enter_the_directories_of_another_one(tmp_path: Path
     (closed / "trace").touch()
     (closed / "trace").chmod(0o666)
     first, second = named_account("nobody"), own_account()
-    closed_to_others(closed, first)
+    close_to_others(closed, first)
     for account, status in ((first, 0), (second, 1)):
         command = ["sh", "-c", f"echo forged >> {closed}/trace || exit 1"]
         done = subprocess.run(command, preexec_fn=SandboxLimits(account), capture_output=True, check=False)
@@ -561,7 +561,10 @@ def test_the_results_may_lie_in_the_folder_of_the_class(tmp_path: Path) -> None:
 
 @pytest.mark.starts_processes
 def test_a_refused_network_changes_nothing_in_the_grader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ubuntu 24.04 makes the user namespace and refuses its map: the grader was left without a network."""
+    """Ubuntu 24.04 makes the user namespace and refuses its map: the grader was left without a network.
+
+    private_network() tries the steps in a child process first, so none of them may have run in this process.
+    """
     steps: list[int] = []
 
     def refuse_the_map(flags: int) -> bool:
@@ -580,7 +583,7 @@ def test_an_attempt_that_fails_by_an_exception_leaves_no_second_grader() -> None
 
 @pytest.mark.starts_processes
 def test_a_program_that_could_read_hidden_paths_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """hideable() has hidden them before; the memory may be full later."""
+    """hideable() has succeeded at the beginning of the grading, but the memory may be full later."""
     monkeypatch.setattr(sandbox, "hide", lambda paths: False)
     with pytest.raises(subprocess.SubprocessError):
         subprocess.run(["true"], preexec_fn=SandboxLimits(hidden=("/labs",)), check=False)
@@ -642,7 +645,7 @@ from ewe_classroom.grader.sandbox import SandboxLimits, own_account
 limits = SandboxLimits(own_account())
 with subprocess.Popen([sys.argv[1], "60"], stdin=subprocess.DEVNULL, preexec_fn=limits) as sleep:
     try:
-        print(processes.descriptors(sleep.pid)[0], processes.memory_share(sleep.pid) > 0)
+        print(processes.descriptors(sleep.pid)[0], processes.memory_share_bytes(sleep.pid) > 0)
         print(processes.bytes_read(sleep.pid) > 0, goroutines.is_go(sleep.pid))
     except processes.HiddenProcess as hidden:
         print(hidden)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from classroom_server import PYTHON, run_grader
@@ -46,17 +46,25 @@ def load(name: str) -> Any:
         sys.path.remove(str(ZOO))
 
 
-def load_mutants(file: str) -> dict[str, tuple[str, str, str, str]]:
-    """Return the mutants of a file: name -> its fault, the check that must catch it, the lab, what it must say."""
-    return {name: (kind.__doc__, *rest) for name, (kind, *rest) in load(file).ZOO.items()}
+class MutantRow(NamedTuple):
+    """A faulty server. check: must catch the fault in the lab, with a text that has one of `says` ("|" between)."""
+
+    fault: str
+    check: str
+    lab: str
+    says: str
+
+
+def load_mutants(file: str) -> dict[str, MutantRow]:
+    """Return the mutants of a file by their names."""
+    return {name: MutantRow(kind.__doc__, *rest) for name, (kind, *rest) in load(file).ZOO.items()}
 
 
 MUTANTS = load_mutants(FILES[0])
 in_c = load("zoo_in_c")
+IN_C = {name: MutantRow(*row) for name, row in in_c.IN_C.items()}
 solution_faults = load("solution_faults")
-FAULTS: dict[str, tuple[str, str, str, str]] = {
-    name: each.row for name, each in solution_faults.FAULTS.items()
-}
+FAULTS = {name: MutantRow(*each.row) for name, each in solution_faults.FAULTS.items()}
 
 
 def grade(
@@ -70,6 +78,7 @@ def grade(
 
 
 def of_zoo(file: str, name: str) -> list[str]:
+    """Return the arguments of ewe-grade for a class of a file of the zoo."""
     return [
         "--command",
         f"{PYTHON} -S {quote(str(ZOO / file))} {name} {{port}} {{root}} {{workers}}",
@@ -90,8 +99,9 @@ def documented(page: str, heading: str) -> list[str]:
     return ["|".join(line.split("|")[:5]) for line in text.splitlines() if line.startswith("| `")]
 
 
-def rows(mutants: dict[str, tuple[str, str, str, str]]) -> list[str]:
-    return [f"| `{name}` | {fault} | {lab} | `{check}` " for name, (fault, check, lab, _) in mutants.items()]
+def rows(mutants: dict[str, MutantRow]) -> list[str]:
+    """Return the first four columns of the rows that a page must have for these mutants."""
+    return [f"| `{name}` | {each.fault} | {each.lab} | `{each.check}` " for name, each in mutants.items()]
 
 
 def test_the_documented_zoo_is_the_one_that_is_tested() -> None:
@@ -100,20 +110,20 @@ def test_the_documented_zoo_is_the_one_that_is_tested() -> None:
 
 
 def test_the_kill_matrix_has_every_mutant() -> None:
-    mutants = MUTANTS | {f"{name}, in C": row for name, row in in_c.IN_C.items()}
+    mutants = MUTANTS | {f"{name}, in C": row for name, row in IN_C.items()}
     for file in FILES[1:]:
         mutants |= load_mutants(file)
     assert documented("kill-matrix.md", "## All rows") == rows(mutants | FAULTS)
 
 
-def catches(check: str, lab: str, says: str, tmp_path: Path, *server: str) -> None:
-    """Assert that a check fails on a server, with the right explanation."""
-    report, done = grade(tmp_path, "--lab", lab, "--only", check, *server)
+def expect_caught(mutant: MutantRow, tmp_path: Path, *server: str) -> None:
+    """Assert that the check of a mutant fails on it, and says why. server: arguments of ewe-grade."""
+    report, done = grade(tmp_path, "--lab", mutant.lab, "--only", mutant.check, *server)
     (verdict,) = report["verdicts"]
-    assert verdict["status"] == "failed", f"{check} did not catch it: {verdict['facts']}"
-    assert any(part in verdict["text"] for part in says.split("|")), verdict["text"]
+    assert verdict["status"] == "failed", f"{mutant.check} did not catch it: {verdict['facts']}"
+    assert any(part in verdict["text"] for part in mutant.says.split("|")), verdict["text"]
     assert verdict["score"] == 0 and done.returncode == 1
-    assert f"--only {check}" in verdict["again"]
+    assert f"--only {mutant.check}" in verdict["again"]
 
 
 # These take seconds each, or differ little from their neighbours; matrix.py grades them all.
@@ -131,14 +141,13 @@ def one_for_each_check() -> list[str]:
     tested = [name for name in MUTANTS if name not in ONLY_IN_MATRIX]
     if os.environ.get("EWE_TEST_ZOO"):
         return tested
-    first = {(MUTANTS[name][1], MUTANTS[name][2]): name for name in reversed(tested)}
+    first = {(MUTANTS[name].check, MUTANTS[name].lab): name for name in reversed(tested)}
     return [name for name in tested if name in first.values()]
 
 
 @pytest.mark.parametrize("name", one_for_each_check())
 def test_the_check_meant_for_a_mutant_catches_it(name: str, tmp_path: Path) -> None:
-    _, check, lab, says = MUTANTS[name]
-    catches(check, lab, says, tmp_path, *of_zoo("mutants.py", name))
+    expect_caught(MUTANTS[name], tmp_path, *of_zoo("mutants.py", name))
 
 
 @pytest.fixture(scope="session")
@@ -148,10 +157,9 @@ def program_in_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # A listening queue that is full and a loop that spins take some seconds to be proved; matrix.py grades these two.
-@pytest.mark.parametrize("name", sorted(in_c.IN_C.keys() - {"BacklogZero", "SpinningAccept"}))
+@pytest.mark.parametrize("name", sorted(IN_C.keys() - {"BacklogZero", "SpinningAccept"}))
 def test_the_check_meant_for_a_mutant_in_c_catches_it(name: str, tmp_path: Path, program_in_c: Path) -> None:
-    _, check, lab, says = in_c.IN_C[name]
-    catches(check, lab, says, tmp_path, *in_c.command(program_in_c, name))
+    expect_caught(IN_C[name], tmp_path, *in_c.command(program_in_c, name))
 
 
 def of_ewe(lab: str) -> list[str]:
@@ -182,8 +190,8 @@ def ewe_scheduled() -> list[str]:
     return ["--command", f"sh -c '{start}'"]
 
 
-def known(name: str) -> list[str]:
-    """Return the arguments of ewe-grade for a server that others have written."""
+def known_server(name: str) -> list[str]:
+    """Return the arguments of ewe-grade for a well-known server: "nginx", "lighttpd", "apache-worker" and so on."""
     return [
         "--command",
         f"{PYTHON} -S {quote(str(ZOO / 'known.py'))} {name} {{port}} {{root}} {{workers}}",
@@ -202,11 +210,11 @@ CORRECT = {
     **{f"small, {lab}": (lab, of_zoo("correct.py", lab)) for lab in SMALL},
     "ewe, scheduling": ("scheduling", ewe_scheduled()),
     "http.server": ("thread", [str(ZOO / "http_server.py")]),
-    "nginx": ("event", known("nginx")),
-    "lighttpd": ("event", known("lighttpd")),
-    "Apache, prefork": ("pool", known("apache-prefork")),
-    "Apache, worker": ("pool", known("apache-worker")),
-    "Apache, event": ("event", known("apache-event")),
+    "nginx": ("event", known_server("nginx")),
+    "lighttpd": ("event", known_server("lighttpd")),
+    "Apache, prefork": ("pool", known_server("apache-prefork")),
+    "Apache, worker": ("pool", known_server("apache-worker")),
+    "Apache, event": ("event", known_server("apache-event")),
 }
 # Checks that do not apply, each with the reason.
 SIGTERM = "SIGTERM ends Apache at once, as documented; SIGWINCH is its graceful stop"

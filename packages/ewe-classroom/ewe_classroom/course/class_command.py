@@ -59,8 +59,8 @@ def grade(options: argparse.Namespace) -> int:
     check_own_files(variant, options.own)
     lab_scheme(lab, options.scheme)
     rules = marks.read_rules(options.rules)
-    # resolve(): the folder may be given as "." or as a link.
-    class_name = options.folder.absolute().resolve().name.removesuffix(".zip")
+    # The folder may be given as "." or as a link. For a link to itself, Path.resolve() would raise a RuntimeError.
+    class_name = os.path.basename(os.path.realpath(options.folder)).removesuffix(".zip")
     results = Path(os.path.abspath(options.output or f"{class_name}-marks"))
     for name in result_files(options, rules):
         check_writable(results / name)
@@ -73,8 +73,8 @@ def grade(options: argparse.Namespace) -> int:
         # A graded program may not copy another submission, a mark, or a solution.
         hidden = (*hidden_paths(options.folder, folder, results), *correct_servers())
         plan = ClassPlan(
-            lab, variant, results, options.jobs, options.limit, options.seeded, options.user, hidden,
-            tuple(options.own), options.scheme,
+            lab, variant, results, jobs=options.jobs, limit_s=options.limit, seeded=options.seeded,
+            user=options.user, hidden=hidden, own=tuple(options.own), scheme=options.scheme,
         )  # fmt: skip
         with ended_by_sigterm():
             graded = class_run.grade_class(plan, layout.hand_ins, show, tell)
@@ -167,7 +167,7 @@ def unpacked(folder: Path) -> Iterator[Path]:
 
     Raises ConfigError if the archive cannot be unpacked.
     """
-    if not folder.is_file():
+    if not os.path.isfile(folder):
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="ewe-class-") as name:
@@ -238,13 +238,13 @@ def write_results(
         print(f"{plan.results / options.table.name}")
         if table.missing:
             print(
-                f"ewe-course: not in {options.table}, or several times: {first_names(table.missing)}",
+                f"ewe-course: not in {options.table}, or several times: {shown_names(table.missing)}",
                 file=sys.stderr,
             )
         if table.above:
             print(
                 f"ewe-course: {options.table}: above the maximum of this table, and written all the same:"
-                f" {first_names(table.above)}; set `points` in --rules, or the platform's maximum",
+                f" {shown_names(table.above)}; set `points` in --rules, or the platform's maximum",
                 file=sys.stderr,
             )
     if options.similar:
@@ -261,7 +261,7 @@ def write_results(
     return 1 if not_graded else 0
 
 
-def first_names(names: list[str]) -> str:
+def shown_names(names: list[str]) -> str:
     """Return the first names of a list for a message, and the number of the others."""
     more = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -142,11 +142,21 @@ def student_row(mark: Mark, checks: list[str]) -> StudentRow:
     )
 
 
-def distribution(totals: list[float], maximum: float) -> list[tuple[str, int]]:
-    """Return the number of marks in each tenth of the points: ("LOWER to UPPER limit", count)."""
+class MarkBin(NamedTuple):
+    """One tenth of the points. limits: "LOWER to UPPER". students: how many have such a mark."""
+
+    limits: str
+    students: int
+
+
+def distribution(totals: list[float], maximum: float) -> list[MarkBin]:
+    """Return the number of marks in each tenth of the points. maximum: the points of the full mark."""
     counts = [0] * BIN_COUNT
     for total in totals:
         # The full mark belongs to the last tenth. In a lab without points, all marks are 0.
         counts[min(BIN_COUNT - 1, int(BIN_COUNT * total / maximum)) if maximum else 0] += 1
     limits = [shown_number(maximum * index / BIN_COUNT) for index in range(BIN_COUNT + 1)]
-    return [(f"{low} to {high}", count) for low, high, count in zip(limits, limits[1:], counts, strict=False)]
+    return [
+        MarkBin(f"{low} to {high}", count)
+        for low, high, count in zip(limits, limits[1:], counts, strict=False)
+    ]

@@ -117,8 +117,11 @@ class ClassPlan:
     def directory(self, hand_in: HandIn) -> Path:
         return self.results / STUDENTS / hand_in.key
 
-    def command(self, hand_in: HandIn, given: Path | None) -> list[str]:
-        """Return the command that grades the submission in the current directory."""
+    def command(self, hand_in: HandIn, given_directory: Path | None) -> list[str]:
+        """Return the command that grades the submission in the current directory.
+
+        given_directory: the result of write_given_files().
+        """
         directory = self.directory(hand_in)
         names = (*self.variant.work, *self.variant.data)
         # ewe-grade runs in the directory of the submission, from which a relative path would lead elsewhere.
@@ -127,7 +130,7 @@ class ClassPlan:
         words += ["--limit", f"{self.limit_s:g}"]
         words += [word for name in names for word in ("--work", name)]
         words += ["--json", str(directory / "report.json"), "--html", str(directory / "report.html")]
-        words += ["--given", str(given)] if given is not None else []
+        words += ["--given", str(given_directory)] if given_directory is not None else []
         words += [word for name in self.own for word in ("--own", name)]
         words += ["--build", self.variant.build] if self.variant.build else []
         words += [f"--seed={hand_in.name}" if self.seeded else f"--student={hand_in.name}"]
@@ -211,8 +214,8 @@ def grade_in_locked_directory(
     close_results(plan.results)
     try:
         (plan.results / STUDENTS).mkdir(exist_ok=True)
-        given = given_files(plan)
-        lab_digests = digests(plan, given)
+        given_directory = write_given_files(plan)
+        lab_digests = digests(plan, given_directory)
     except OSError as reason:
         raise ConfigError(
             f"{reason.filename or plan.results}: {reason.strerror}; choose another directory with --output"
@@ -232,7 +235,7 @@ def grade_in_locked_directory(
         go_cache.warm_up(own_account=os.geteuid() != 0 or plan.user == "root")
     for ready_count, result in enumerate(found.values(), 1):
         on_result(result, len(hand_ins) - ready_count, None)
-    for result in grade_with_time_left(plan, waiting, given, on_result):
+    for result in grade_with_time_left(plan, waiting, given_directory, on_result):
         found[result.hand_in.key] = result
     cut_off = [each for each in found.values() if has_reached_limit(each, plan)]
     if cut_off:
@@ -242,7 +245,7 @@ def grade_in_locked_directory(
             f"one at a time, with {longer.limit_s:g} s"
         )
         for result in grade_with_time_left(
-            longer, [prepare_again(plan, each, lab_digests) for each in cut_off], given, on_result
+            longer, [prepare_again(plan, each, lab_digests) for each in cut_off], given_directory, on_result
         ):
             result.again = True
             found[result.hand_in.key] = result
@@ -267,11 +270,11 @@ def close_results(results: Path) -> None:
 
 
 def grade_with_time_left(
-    plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None, on_result: OnResult
+    plan: ClassPlan, waiting: list[WaitingHandIn], given_directory: Path | None, on_result: OnResult
 ) -> Iterator[GradedHandIn]:
     """Grade submissions (in_parallel()). Yield each result, and then call on_result with the time that is left."""
     began = time.monotonic()
-    for done_count, result in enumerate(in_parallel(plan, waiting, given), 1):
+    for done_count, result in enumerate(in_parallel(plan, waiting, given_directory), 1):
         yield result
         left_count = len(waiting) - done_count
         seconds_each = (time.monotonic() - began) / done_count
@@ -315,21 +318,21 @@ def prepare_again(plan: ClassPlan, graded: GradedHandIn, lab_digests: dict[str, 
     report, and grades the submission. lab_digests: the result of digests(). Raises OSError.
     """
     directory = plan.directory(graded.hand_in)
-    forget_result(directory)
+    remove_result(directory)
     files = directory / "files"
     work = directory_of(files, (*plan.variant.work, *plan.variant.data))
     return WaitingHandIn(graded.hand_in, work, identify_work(plan, graded.hand_in, files, lab_digests))
 
 
-def digests(plan: ClassPlan, given: Path | None) -> dict[str, Any]:
+def digests(plan: ClassPlan, given_directory: Path | None) -> dict[str, Any]:
     """Return the SHA-256 of the grading scheme and of the lab's own files. Raises OSError.
 
-    given: the directory of the lab's own files, if there are any.
+    given_directory: the directory of the lab's own files, if there are any.
     """
     scheme = scheme_file(plan.lab, plan.scheme).read_bytes()
     return {
         "scheme": hashlib.sha256(scheme).hexdigest(),
-        "given": digest_of(given, plan.variant.given) if given is not None else "",
+        "given": digest_of(given_directory, plan.variant.given) if given_directory is not None else "",
     }
 
 
@@ -344,8 +347,11 @@ def digest_of(directory: Path, names: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def given_files(plan: ClassPlan) -> Path | None:
-    """Write the lab's own files, which replace the student's; return their directory, None if there are none."""
+def write_given_files(plan: ClassPlan) -> Path | None:
+    """Write the lab's own files, which replace the student's; return their directory, None if there are none.
+
+    Raises OSError.
+    """
     if not plan.variant.given:
         return None
     directory = plan.results / "given"
@@ -384,26 +390,26 @@ def prepare(plan: ClassPlan, hand_in: HandIn, lab_digests: dict[str, Any]) -> Gr
             shutil.rmtree(new_files)
             return GradedHandIn(hand_in, earlier_report)
     except (BadHandIn, ConfigError) as reason:
-        keep_files(directory, new_files)
+        replace_files(directory, new_files)
         return GradedHandIn(hand_in, problem=one_line(str(reason))[:MAX_PROBLEM_CHARS])
     except OSError as reason:
         where = reason.filename or directory  # write(2) names no file
         return GradedHandIn(hand_in, problem=f"{where}: {reason.strerror}", grader_failed=True)
-    files = keep_files(directory, new_files)
+    files = replace_files(directory, new_files)
     changed = what_changed(earlier_work, graded_work)
     return WaitingHandIn(hand_in, files / work.relative_to(new_files), graded_work, changed)
 
 
-def keep_files(directory: Path, new_files: Path) -> Path:
+def replace_files(directory: Path, new_files: Path) -> Path:
     """Replace the files and the result of an earlier submission by the new files; return their directory."""
-    forget_result(directory)
+    remove_result(directory)
     files = directory / "files"
     shutil.rmtree(files, ignore_errors=True)
     new_files.rename(files)
     return files
 
 
-def forget_result(directory: Path) -> None:
+def remove_result(directory: Path) -> None:
     """Remove the result of an earlier submission."""
     for name in ("graded.json", "report.json", "report.html", "output.txt"):
         (directory / name).unlink(missing_ok=True)
@@ -468,11 +474,13 @@ def read_report(path: Path) -> dict[str, Any]:
     return table
 
 
-def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | None) -> Iterator[GradedHandIn]:
+def in_parallel(
+    plan: ClassPlan, waiting: list[WaitingHandIn], given_directory: Path | None
+) -> Iterator[GradedHandIn]:
     """Grade submissions, `jobs` at a time; yield each result when its process has ended.
 
-    given: the directory of the lab's own files. A pidfd is a descriptor of a process, which becomes readable when
-    the process ends.
+    given_directory: the result of write_given_files(). A pidfd is a descriptor of a process, which becomes readable
+    when the process ends (pidfd_open(2)).
     """
     running: dict[int, RunningGrader] = {}  # pidfd -> grader
     not_started = list(reversed(waiting))  # pop() takes the last one, which is the first of `waiting`
@@ -480,7 +488,7 @@ def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | Non
         try:
             while not_started or running:
                 while not_started and len(running) < plan.jobs:
-                    grader = start(plan, not_started.pop(), given)
+                    grader = start_grader(plan, not_started.pop(), given_directory)
                     try:
                         descriptor = os.pidfd_open(grader.process.pid)
                     except OSError:  # no descriptor is free
@@ -498,7 +506,7 @@ def in_parallel(plan: ClassPlan, waiting: list[WaitingHandIn], given: Path | Non
                     yield result_of(plan, grader)
                 for each in running.values():
                     if time.monotonic() >= each.end:
-                        end(each)
+                        end_grader(each)
         finally:  # graders run on if this process was stopped, or a result could not be written
             for each in running.values():
                 each.process.terminate()  # ewe-grade then stops the server, and ends
@@ -515,7 +523,7 @@ def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def start(plan: ClassPlan, waiting: WaitingHandIn, given: Path | None) -> RunningGrader:
+def start_grader(plan: ClassPlan, waiting: WaitingHandIn, given_directory: Path | None) -> RunningGrader:
     """Start ewe-grade in the directory of a submission.
 
     It has a separate session: Ctrl-C in the terminal reaches only this process, which then ends the graders.
@@ -523,21 +531,21 @@ def start(plan: ClassPlan, waiting: WaitingHandIn, given: Path | None) -> Runnin
     hand_in = waiting.hand_in
     with (plan.directory(hand_in) / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            plan.command(hand_in, given), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True, env=environment(),
+            plan.command(hand_in, given_directory), cwd=waiting.work, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True, env=grader_environment(),
         )  # fmt: skip
     end_s = time.monotonic() + plan.limit_s + BUILD_AND_GRACE_S
     return RunningGrader(hand_in, process, waiting.graded_work, end_s)
 
 
-def environment() -> dict[str, str]:
+def grader_environment() -> dict[str, str]:
     """Return the variables of ewe-grade. A relative PYTHONPATH would name the student's directory there."""
     path = os.environ.get("PYTHONPATH", "")
     absolute = os.pathsep.join(os.path.abspath(each) for each in path.split(os.pathsep)) if path else ""
     return {**os.environ, "PYTHONPATH": absolute}
 
 
-def end(grader: RunningGrader) -> None:
+def end_grader(grader: RunningGrader) -> None:
     """End a grader whose time is over: first ask it, so that it can stop its server; at the next call, kill it."""
     grader.process.send_signal(signal.SIGKILL if grader.asked_to_end else signal.SIGTERM)
     grader.asked_to_end = True

@@ -280,7 +280,7 @@ def next_commands(lab: Lab, variant: LabVariant, directory: Path, seed: Seed | N
     student = f" --seed {shlex.quote(seed.name)}" if seed is not None else ""
     build = f"{variant.build} && " if variant.build else ""
     return (
-        f"\nNext, the first test: cd {shlex.quote(str(directory))} && {variant.first}\n"
+        f"\nNext, the first test: cd {shlex.quote(str(directory))} && {variant.first_test}\n"
         f"Then, when it passes: {build}ewe-grade --lab {lab.name}{student} {variant.grade}"
     )
 
@@ -295,7 +295,9 @@ def pack(options: argparse.Namespace) -> int:
 
     lab = labs.lab(options.lab)
     variant = lab.variant(options.language)
-    plan_without_wheels = PackPlan(lab, variant, {}, tuple(options.own), options.seeded, options.scheme)
+    plan_without_wheels = PackPlan(
+        lab, variant, wheels={}, own=tuple(options.own), seeded=options.seeded, scheme_file=options.scheme
+    )
     # A wrong option or target shows its error now, and not after pip has built and downloaded the wheels.
     packs.check_target(packs.pack(plan_without_wheels, options.platform), options.target)
     plan = replace(plan_without_wheels, wheels=wheels.collect(options.wheel))
@@ -319,7 +321,7 @@ def leaderboard(options: argparse.Namespace) -> int:
     )
     if options.pseudonyms:
         names = boards.pseudonyms((entry.name for entry in entries), options.pseudonyms)
-        entries = boards.renamed(entries, names)
+        entries = boards.with_pseudonyms(entries, names)
         if options.names:
             write(options.names, boards.names_as_csv(names))
     if options.html:

@@ -131,16 +131,16 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
         grade=variant.grade,
         name=lab.name,
         measured=variant.grade,
-        subject=plan.subject,
+        subject=plan.kind,
     )
-    times = [hours for _, hours in steps(text)]
+    times = [step.hours for step in steps(text)]
     head = shared_text("head", locale).format(
         how=shared_text("model", locale) if variant.name == MODEL else PROGRAMMING[variant.name],
         hours=sum(times),
         steps=len(times),
         points=sum(item.points for item in plan.items),
     )
-    own = numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
+    own = section_of_numbers(lab, variant, seed, locale) if seed is not None and has_numbers(lab) else ""
     title = phrase(lab.title, locale)
     scenes = "\n".join(f"    ewe-watch --scene {name}" for name in lab.scenes)
     watch = shared_text("scenes", locale).format(commands=scenes).strip("\n") + "\n\n" if scenes else ""
@@ -151,8 +151,8 @@ def assignment(lab: Lab, variant: LabVariant, seed: Seed | None = None, locale: 
 def with_first_test(text: str, variant: LabVariant, locale: str) -> str:
     """Return the text of a lab with the command of its first test, below the heading of the first step."""
     go = shared_text("first-go", locale).rstrip("\n") if variant.name == "go" else ""
-    race = shared_text("first-race", locale) if "-race" in variant.first else ""
-    first = shared_text("first", locale).format(command=variant.first, go=go + race)
+    race = shared_text("first-race", locale) if "-race" in variant.first_test else ""
+    first = shared_text("first", locale).format(command=variant.first_test, go=go + race)
     return STEP.sub(lambda heading: heading[0] + first.rstrip("\n"), text, count=1)
 
 
@@ -187,10 +187,10 @@ def heading(item: scheme.Item) -> str:
 
 def has_numbers(lab: Lab) -> bool:
     """Return whether a seed changes this lab. It changes the labs that grade servers."""
-    return scheme.load(lab.name).subject == SERVER
+    return scheme.load(lab.name).kind == SERVER
 
 
-def numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
+def section_of_numbers(lab: Lab, variant: LabVariant, seed: Seed, locale: str) -> str:
     """Return the section of a handout with the student's numbers: the port, the workers, and the files."""
     usual_workers = scheme.load(lab.name).workers
     workers = seed.workers(usual_workers)

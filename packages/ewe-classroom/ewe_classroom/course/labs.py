@@ -16,10 +16,12 @@ file, because an earlier lab was about it. If a lab's folder lacks a source, the
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.course import locales
@@ -29,6 +31,7 @@ from ewe_classroom.course.one_text import TextError, text_for
 
 LABS = Path(__file__).resolve().parents[1] / "labs"
 LANGUAGES = ("python", "c", "go")
+# The heading of a section: its title, and its time as a number and a unit.
 STEP = re.compile(r"^## (.+) \(([\d.]+) (h|min)\)$", re.MULTILINE)
 PICTURE = re.compile(r"!\[[^]]*\]\(([\w-]+\.svg)\)")
 CLASS_HOURS = 1.5  # of the class that begins a lab
@@ -41,8 +44,8 @@ class LabVariant:
 
     work, given: names of files, as above. grade: the arguments of ewe-grade that name the server. build: the
     command that builds the server, or "". data: files that the student's program writes and the student hands in.
-    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py). first: the
-    command of the first test, which the student runs before the work. tests: the files of that test; ewe-grade
+    pages: pages of ewe's documentation that come with the handout, as "package/page" (handout.py). first_test: the
+    command of the test that the student runs before the work. tests: the files of that test; ewe-grade
     uses none of them.
     """
 
@@ -53,7 +56,7 @@ class LabVariant:
     build: str = ""
     data: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
-    first: str = ""
+    first_test: str = ""
     tests: tuple[str, ...] = ()
 
 
@@ -90,7 +93,9 @@ class Lab:
     def locales(self) -> list[str]:
         """Return the locales in which the lab has a text."""
         return [
-            each for each in locales.LOCALES if (self.folder / locales.localized("text.md", each)).exists()
+            each
+            for each in locales.LOCALES
+            if (self.folder / locales.localized_name("text.md", each)).exists()
         ]
 
     def in_language(self, file: str, language: str, locale: str = ENGLISH) -> str:
@@ -104,7 +109,7 @@ class Lab:
                 f"the lab {self.name} has no text in {locale}; it has {', '.join(self.locales)}"
             )
         is_picture = file.endswith(".svg")
-        name = file if is_picture else locales.localized(file, locale)
+        name = file if is_picture else locales.localized_name(file, locale)
         source = locales.picture(self.read(name), locale) if is_picture else self.read(name)
         try:
             return text_for(language, source, locales.words(locale), (*LANGUAGES, MODEL))
@@ -141,7 +146,8 @@ class Lab:
 def lab(name: str) -> Lab:
     """Return a lab by its name. Raises ConfigError."""
     file = LABS / name / "lab.toml"
-    if "/" in name or not file.is_file():  # a name with a slash could lead to a file outside of LABS
+    # A name with a slash could lead to a file outside of LABS. os.path.isfile() is false for one that is too long.
+    if "/" in name or not os.path.isfile(file):
         known = [each.name for each in labs()]
         raise ConfigError(f"there is no lab {name!r}{nearest(name, known)}; the labs are {', '.join(known)}")
     table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -154,7 +160,7 @@ def lab(name: str) -> Lab:
             build=table[each].get("build", ""),
             data=tuple(table[each].get("data", ())),
             pages=tuple(table[each].get("pages", ())),
-            first=table[each].get("first", ""),
+            first_test=table[each].get("first", ""),
             tests=tuple(table[each].get("tests", ())),
         )
         for each in (*LANGUAGES, MODEL)
@@ -173,16 +179,31 @@ def lab(name: str) -> Lab:
     )
 
 
-def steps(text: str) -> list[tuple[str, float]]:
-    """Return the headings of an assignment that have a time (matches of STEP), each with its hours."""
-    return [(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in STEP.findall(text)]
+class LabStep(NamedTuple):
+    """A section of an assignment that has a time."""
+
+    title: str
+    hours: float
 
 
-def class_and_home(text: str) -> tuple[float, float]:
-    """Return the hours of a lab in class and at home. The class begins the first step, for at most CLASS_HOURS."""
-    hours = [hours for _, hours in steps(text)]
+def steps(text: str) -> list[LabStep]:
+    """Return the sections of an assignment whose headings have a time (STEP)."""
+    found = STEP.findall(text)
+    return [LabStep(title, float(time) / (60 if unit == "min" else 1)) for title, time, unit in found]
+
+
+class LabHours(NamedTuple):
+    """The hours that a student should plan for a lab."""
+
+    in_class: float
+    at_home: float
+
+
+def class_and_home(text: str) -> LabHours:
+    """Return the hours for an assignment. The class begins the first step, for at most CLASS_HOURS."""
+    hours = [step.hours for step in steps(text)]
     in_class = min(hours[0], CLASS_HOURS)
-    return in_class, sum(hours) - in_class
+    return LabHours(in_class, sum(hours) - in_class)
 
 
 def labs() -> list[Lab]:

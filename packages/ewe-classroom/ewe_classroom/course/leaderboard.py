@@ -24,6 +24,7 @@ import hashlib
 import hmac
 import io
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -95,7 +96,7 @@ def read(directory: Path, lab: str | None, warn: Callable[[str], None]) -> list[
     Raises ConfigError if the directory or a result is missing, or if `lab` is None and there are results of several
     labs.
     """
-    if not directory.is_dir():
+    if not os.path.isdir(directory):
         raise ConfigError(
             f"{directory}: not a directory; name the directory with the files of ewe-grade --json"
         )
@@ -128,7 +129,7 @@ def entry_of(path: Path) -> LeaderboardEntry:
     The file may come from a student, so each of its values is converted to its type. Raises OSError, and one of the
     exceptions of BAD_CONTENTS if the file was not written by ewe-grade --json.
     """
-    if not path.is_file():  # the opening of a FIFO would wait for a writer
+    if not os.path.isfile(path):  # the opening of a FIFO would wait for a writer
         raise ValueError("not a file")
     with path.open("rb") as file:
         table = json.loads(file.read(MAX_RESULT_BYTES))
@@ -140,9 +141,9 @@ def entry_of(path: Path) -> LeaderboardEntry:
     # Without a student's name: ada.json, or ada/report.json.
     name = str(table.get("student") or (path.parent.name if path.stem in GENERAL_NAMES else path.stem))
     entry = LeaderboardEntry(
-        name=printable(name[:MAX_NAME_CHARS]),
-        lab=printable(str(table["lab"])),
-        title=printable(str(table["title"])),
+        name=printable_line(name[:MAX_NAME_CHARS]),
+        lab=printable_line(str(table["lab"])),
+        title=printable_line(str(table["title"])),
         began=began,
         score=int(table["score"]),
         points=int(table["max_score"]),
@@ -153,25 +154,30 @@ def entry_of(path: Path) -> LeaderboardEntry:
     if not speed:  # graded without --speed
         return entry
     of_speed: dict[str, Any] = {
-        "reference": printable(str(speed["reference"])), "claim": int(speed["claim"]),
-        "failure": printable(str(speed["failure"])),
+        "reference": printable_line(str(speed["reference"])), "claim": int(speed["claim"]),
+        "failure": printable_line(str(speed["failure"])),
     }  # fmt: skip
     if not speed["failure"]:
         rate = rate_of_claim(speed)
-        of_speed |= {"rate": number(rate["median"]), "low": number(rate["low"]), "high": number(rate["high"])}
         of_speed |= {
-            key: None if speed[key] is None else number(speed[key]) for key in ("p99", "cpu", "memory_kib")
+            "rate": checked_number(rate["median"]),
+            "low": checked_number(rate["low"]),
+            "high": checked_number(rate["high"]),
+        }
+        of_speed |= {
+            key: None if speed[key] is None else checked_number(speed[key])
+            for key in ("p99", "cpu", "memory_kib")
         }
         of_speed["noisy"] = bool(speed["noisy"])
     return LeaderboardEntry(**{**asdict(entry), **of_speed})
 
 
-def printable(text: str) -> str:
+def printable_line(text: str) -> str:
     """Return a text of a result file without line ends, and without the control sequences of a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
-def number(value: Any) -> float:
+def checked_number(value: Any) -> float:
     """Convert a value of a result file to a number. Raises ValueError (also for NaN and infinity), TypeError."""
     converted = float(value)
     if not 0 <= converted < MAX_FIGURE:
@@ -209,7 +215,7 @@ def pseudonyms(names: Iterable[str], key: str) -> dict[str, str]:
     return by_name
 
 
-def renamed(entries: Iterable[LeaderboardEntry], names: dict[str, str]) -> list[LeaderboardEntry]:
+def with_pseudonyms(entries: Iterable[LeaderboardEntry], names: dict[str, str]) -> list[LeaderboardEntry]:
     """Return the entries with pseudonyms in place of names."""
     return [LeaderboardEntry(**{**asdict(entry), "name": names[entry.name]}) for entry in entries]
 

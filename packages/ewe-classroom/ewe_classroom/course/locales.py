@@ -27,7 +27,7 @@ LABEL = re.compile(r"(?<=>)[^<>]+(?=<)")  # the text of an element of a picture
 Words = dict[str, dict[str, str]]
 
 
-def localized(file: str, locale: str) -> str:
+def localized_name(file: str, locale: str) -> str:
     """Return the name of a text's file in a locale: "text.md" -> "text.de.md"."""
     stem, dot, suffix = file.rpartition(".")
     return file if locale == ENGLISH else f"{stem}.{locale}{dot}{suffix}"

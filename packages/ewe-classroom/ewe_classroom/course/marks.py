@@ -109,7 +109,7 @@ def read_rules(path: Path | None) -> MarkRules:
         raise ConfigError(f"--rules: {path}: {reason.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as reason:
         raise ConfigError(f"--rules: {path}: {reason}") from None
-    late = part_of(path, table, "late")
+    late = subtable(path, table, "late")
     # An unknown key is an error: a rule with a wrong name would otherwise have no effect.
     for where, keys, known in (("", table, KEYS), ("[late] ", late, LATE_KEYS)):
         for key in keys:
@@ -118,8 +118,8 @@ def read_rules(path: Path | None) -> MarkRules:
     due = table.get("due")
     if due is not None and (not isinstance(due, datetime) or due.tzinfo is None):
         raise ConfigError(f"--rules: {path}: due is a time with its zone: 2026-11-30T23:59:00+01:00")
-    extensions = part_of(path, table, "extensions")
-    manual = part_of(path, table, "manual")
+    extensions = subtable(path, table, "extensions")
+    manual = subtable(path, table, "manual")
     return MarkRules(
         points=rule_number(path, "points", table["points"]) if "points" in table else None,
         due=due,
@@ -132,7 +132,7 @@ def read_rules(path: Path | None) -> MarkRules:
     )
 
 
-def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
+def subtable(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a table within the rules, such as [late]; an absent one is empty. Raises ConfigError."""
     part = table.get(name, {})
     if not isinstance(part, dict):
@@ -156,7 +156,7 @@ def rule_days(path: Path, name: str, value: object) -> int:
     return int(days)
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a name by which two spellings are compared: single blanks, no difference of case.
 
     An accent may be a part of its letter or a separate character, as macOS writes it in the names of files.
@@ -166,8 +166,8 @@ def normalized(name: str) -> str:
 
 def unknown_students(rules: MarkRules, results: Iterable[GradedHandIn]) -> list[str]:
     """Return the names with an extension that no student of the class has."""
-    students = {normalized(graded.hand_in.name) for graded in results}
-    return [name for name in rules.extensions if normalized(name) not in students]
+    students = {normalize_name(graded.hand_in.name) for graded in results}
+    return [name for name in rules.extensions if normalize_name(name) not in students]
 
 
 def mark_of(graded: GradedHandIn, rules: MarkRules, points: float, manual: dict[str, float | None]) -> Mark:
@@ -211,8 +211,8 @@ def late_days(graded: GradedHandIn, rules: MarkRules) -> int:
         days = max(0, math.ceil((hand_in.sent - rules.due).total_seconds() / DAY_S))
     elif hand_in.late:  # Canvas says only that the submission is late, not by how many days
         days = 1
-    extended = {normalized(name): granted for name, granted in rules.extensions.items()}
-    return max(0, days - rules.free_days - extended.get(normalized(hand_in.name), 0))
+    extended = {normalize_name(name): granted for name, granted in rules.extensions.items()}
+    return max(0, days - rules.free_days - extended.get(normalize_name(hand_in.name), 0))
 
 
 def read_manual(
@@ -267,7 +267,7 @@ def table_of(path: Path) -> list[dict[str, str]]:
     Raises ConfigError.
     """
     try:
-        text = decoded(path.read_bytes())
+        text = decode_table(path.read_bytes())
         # Where a comma separates decimals, a spreadsheet separates cells by semicolons.
         head_line = text.partition("\n")[0]
         delimiter = max(",;\t", key=head_line.count)
@@ -282,7 +282,7 @@ def table_of(path: Path) -> list[dict[str, str]]:
     return [{str(key): value if isinstance(value, str) else "" for key, value in row.items()} for row in rows]
 
 
-def decoded(data: bytes) -> str:
+def decode_table(data: bytes) -> str:
     """Return the text of a table: UTF-8, or as Excel saves "CSV" (Windows-1252) and "Unicode text" (UTF-16)."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16")
@@ -381,9 +381,11 @@ def fill_table(path: Path, column: str | None, marks: list[Mark]) -> FilledTable
     heads = list(rows[0]) if rows else []
     identity_head, column = identity_and_mark_columns(path, heads, column)
     fact = IDENTITY_COLUMNS[identity_head]  # the key of the same identity in HandIn.identity
-    identities = [normalized(mark.graded.hand_in.identity.get(fact, "")) for mark in marks]
+    identities = [normalize_name(mark.graded.hand_in.identity.get(fact, "")) for mark in marks]
     # Two students may have one name: neither of them may get the mark of the other.
-    ambiguous = repeated(identities) | repeated(normalized(row[identity_head]) for row in rows)
+    ambiguous = repeated_values(identities) | repeated_values(
+        normalize_name(row[identity_head]) for row in rows
+    )
     by_identity = {each: mark for each, mark in zip(identities, marks, strict=True) if each not in ambiguous}
     by_identity.pop("", None)  # a student without an identity must not match an empty cell
     maximum_heads = (f"{column} - Max Points", *MAXIMUM_COLUMNS)
@@ -392,7 +394,7 @@ def fill_table(path: Path, column: str | None, marks: list[Mark]) -> FilledTable
     # Canvas has no column for the maximum: a row above the students has the maximum of each column.
     canvas_maximum = next((row[column] for row in rows if row[heads[0]].strip() == CANVAS_MAXIMUM_ROW), "")
     for row in rows:
-        if (mark := by_identity.get(normalized(row[identity_head]))) is not None:
+        if (mark := by_identity.get(normalize_name(row[identity_head]))) is not None:
             written.add(id(mark))
             maximum = number_in(next((row[head] for head in maximum_heads if head in row), canvas_maximum))
             if is_above(mark.total, maximum):
@@ -434,7 +436,7 @@ def identity_and_mark_columns(path: Path, heads: list[str], column: str | None) 
     return identity_head, column
 
 
-def repeated(values: Iterable[str]) -> set[str]:
+def repeated_values(values: Iterable[str]) -> set[str]:
     """Return the values that occur several times."""
     return {value for value, count in Counter(values).items() if count > 1}
 

@@ -67,15 +67,18 @@ class Measurements:
 
 
 def load(path: Path) -> Measurements:
-    """Read a file of measurements. Raises ConfigError."""
+    """Read a file that Measurements.save() has written.
+
+    Raises ConfigError if it cannot be read, lacks a figure, or has a value that is none (checked_figure()).
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         table.setdefault("program_ms", {})  # a file may lack it, since not every lab has programs
         for key in ("rate", "time_ms", "tasks", "memory_kib", "program_ms"):
             # JSON has turned the numbers of clients into strings.
-            table[key] = {int(clients): figure(value) for clients, value in table[key].items()}
-        table["workers"], table["cpu_us"] = figure(table["workers"]), figure(table["cpu_us"])
-        table["more"] = {str(name): figure(value) for name, value in table.get("more", {}).items()}
+            table[key] = {int(clients): checked_figure(value) for clients, value in table[key].items()}
+        table["workers"], table["cpu_us"] = checked_figure(table["workers"]), checked_figure(table["cpu_us"])
+        table["more"] = {str(name): checked_figure(value) for name, value in table.get("more", {}).items()}
         return Measurements(**table)
     except OSError as reason:
         raise ConfigError(f"cannot read {path}: {reason.strerror}; ewe-course measure makes it") from None
@@ -83,8 +86,8 @@ def load(path: Path) -> Measurements:
         raise ConfigError(f"{path}: not a file of measurements; ewe-course measure makes one") from None
 
 
-def figure(value: Any) -> Any:
-    """Return a figure of a file unchanged. Raises ValueError unless it is a number up to MAX_FIGURE."""
+def checked_figure(value: Any) -> Any:
+    """Return a value of a file unchanged. Raises ValueError unless it is a number within MAX_FIGURE of 0."""
     # NaN fails each comparison.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_FIGURE:
         raise ValueError(f"{value!r} is no figure")
@@ -112,12 +115,15 @@ def measure(
         with Subject(
             start_command, ServedFiles(directory), workers, SandboxLimits(), port, directory / "output"
         ) as subject:
-            found = measured(lab, subject, workers, say)
+            found = measure_server(lab, subject, workers, say)
             return replace(found, more=other_measurements.of_caching(port)) if what == "caching" else found
 
 
-def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None]) -> Measurements:
-    """Return the figures of a server that runs. Raises ConfigError if it does not answer."""
+def measure_server(lab: str, subject: Subject, workers: int, say: Callable[[str], None]) -> Measurements:
+    """Measure a server that runs; return its figures. Raises ConfigError if it does not answer.
+
+    say: called with a line for each number of clients.
+    """
     port = subject.port
     rates, times_ms, tasks, memory_kib = {}, {}, {}, {}
     all_responses = 0
@@ -141,13 +147,16 @@ def measured(lab: str, subject: Subject, workers: int, say: Callable[[str], None
         program_ms[1] = round(found.mean_ms, 3)
         say(f"  1 client of a program: {program_ms[1]:8.3f} ms each")
     for count in IDLE_CONNECTION_COUNTS:
-        stalled = [hold(port) for _ in range(count)]
+        stalled = [connect_stalled(port) for _ in range(count)]
         time.sleep(SETTLE_S)
         tasks[count], memory_kib[count] = threads_and_memory_kib(subject)
         for each in stalled:
             each.close()
         say(f"{count:3} stalled: {tasks[count]:8} threads, {memory_kib[count]:8} KiB")
-    return Measurements(lab, workers, rates, times_ms, tasks, memory_kib, cpu_us, program_ms)
+    return Measurements(
+        lab, workers, rate=rates, time_ms=times_ms, tasks=tasks, memory_kib=memory_kib, cpu_us=cpu_us,
+        program_ms=program_ms,
+    )  # fmt: skip
 
 
 class OkAnswer:
@@ -199,8 +208,8 @@ def run_closed_loop(port: int, clients: int, path: str = REQUESTED_PATH) -> Loop
     return LoopResult(len(found.times_s), sum(found.times_s), found.seconds)
 
 
-def hold(port: int) -> socket.socket:
-    """Return a connection on which half a request was sent. Raises ConfigError."""
+def connect_stalled(port: int) -> socket.socket:
+    """Return a connection on which a part of a request was sent. Raises ConfigError."""
     try:
         client = socket.create_connection(("127.0.0.1", port), RESPONSE_TIMEOUT_S)
         client.sendall(REQUEST[:3])  # `GET`: no server can answer yet
@@ -211,7 +220,7 @@ def hold(port: int) -> socket.socket:
     return client
 
 
-def family(subject: Subject) -> list[psutil.Process]:
+def processes_of(subject: Subject) -> list[psutil.Process]:
     """Return the processes of a server that have not ended yet."""
     found = []
     for pid in subject.running():
@@ -228,8 +237,8 @@ def threads_and_memory_kib(subject: Subject) -> tuple[int, int]:
     A page of memory that n processes share counts as 1/n in the proportional set size of each.
     """
     threads = memory_bytes = 0
-    for process in family(subject):
-        # The process may have ended since family() found it.
+    for process in processes_of(subject):
+        # The process may have ended since processes_of() found it.
         with contextlib.suppress(psutil.NoSuchProcess):
             memory_bytes += process.memory_full_info().pss
             threads += process.num_threads()
@@ -239,8 +248,8 @@ def threads_and_memory_kib(subject: Subject) -> tuple[int, int]:
 def cpu_seconds(subject: Subject) -> float:
     """Return the CPU time of all processes of a server and of their ended children, in seconds."""
     total_s = 0.0
-    for process in family(subject):
-        # A child of a forking server may have ended since family() found it. Its parent then has its time.
+    for process in processes_of(subject):
+        # A child of a forking server may have ended since processes_of() found it. Its parent then has its time.
         with contextlib.suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total_s += times.user + times.system + times.children_user + times.children_system

@@ -17,6 +17,7 @@ Outside the blocks both files are the same.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 MARK = re.compile(r"\s*(?:#|//|/\*) --- (solution|starter|end)(?: \*/)?\s*")
 COMMENT = re.compile(r"(\s*)(?:#|//) ?(.*)")
@@ -28,13 +29,13 @@ class SourceError(ValueError):
 
 def solution(text: str) -> str:
     """Return the solution in a source. Raises SourceError."""
-    return "".join(line for _, part, line in parts(text) if part != "starter")
+    return "".join(line.text for line in lines_of(text) if line.part != "starter")
 
 
 def starter(text: str) -> str:
     """Return the starter in a source, with its own parts no longer comments. Raises SourceError."""
     lines = []
-    for number, part, line in parts(text):
+    for number, part, line in lines_of(text):
         if part == "starter" and line.strip():  # an empty line has no comment mark
             comment = COMMENT.fullmatch(line.rstrip("\n"))
             if comment is None:
@@ -48,17 +49,22 @@ def starter(text: str) -> str:
     return "".join(lines)
 
 
-def parts(text: str) -> list[tuple[int, str, str]]:
-    """Return (number, part, line) for each line but the markers. The part is "solution", "starter", or "" for both.
+class LineOfPart(NamedTuple):
+    """A line of a source. number: from 1 on. part: "solution", "starter", or "" for both. text: with its LF."""
 
-    Raises SourceError.
-    """
+    number: int
+    part: str
+    text: str
+
+
+def lines_of(text: str) -> list[LineOfPart]:
+    """Return the lines of a source without the markers. Raises SourceError."""
     found = []
     part = ""
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         mark = MARK.fullmatch(line.rstrip("\n"))
         if mark is None:
-            found.append((number, part, line))
+            found.append(LineOfPart(number, part, line))
             continue
         # The parts in which each marker may stand. A block has no block inside; its starter part may be missing.
         allowed_in = {"solution": ("",), "starter": ("solution",), "end": ("solution", "starter")}[mark[1]]

@@ -42,7 +42,7 @@ def text_for(
         mark = PART.fullmatch(line)
         if mark is None:
             if shown:
-                lines.append(filled(line, language, words, number))
+                lines.append(fill_in_words(line, language, words, number))
             continue
         named = mark[1].split()
         if unknown := [each for each in named if each not in (*languages, ALL)]:
@@ -53,13 +53,15 @@ def text_for(
     return "".join(lines)
 
 
-def filled(line: str, language: str, words: Mapping[str, Mapping[str, str]], number: int) -> str:
-    """Return a line with a language's form in place of each word. number: of the line, for TextError."""
+def fill_in_words(line: str, language: str, words: Mapping[str, Mapping[str, str]], number: int) -> str:
+    """Return a line with a language's form in place of each word. number: of the line. Raises TextError."""
 
-    def form(match: re.Match[str]) -> str:
-        forms = words.get(match[1], {})
+    def form_of(match: re.Match[str]) -> str:
+        """Return the form of the word that a match of WORD names."""
+        word = match[1]
+        forms = words.get(word, {})
         if language not in forms:
-            raise TextError(f"line {number}: the word {match[1]} has no form for {language} in words.toml")
+            raise TextError(f"line {number}: the word {word} has no form for {language} in words.toml")
         return forms[language]
 
-    return WORD.sub(form, line)
+    return WORD.sub(form_of, line)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,31 +20,30 @@ from ewe_classroom.grader.scheme import Scheme
 BUILD_FILES = ("Makefile", "go.mod")
 
 
-def scheme_file(lab: Lab, own: Path | None) -> Path:
-    """Return the file of the grading scheme. own: the lecturer's own one; None: that of the lab."""
-    return lab.folder / "grading.toml" if own is None else own
+def scheme_file(lab: Lab, own_file: Path | None) -> Path:
+    """Return the file of the scheme that grades a lab. own_file: the lecturer's; None: that of the lab grades."""
+    return lab.folder / "grading.toml" if own_file is None else own_file
 
 
-def lab_scheme(lab: Lab, own: Path | None) -> Scheme:
-    """Return the grading scheme of a lab. own: the file of the lecturer's own one; None: that of the lab.
+def lab_scheme(lab: Lab, own_file: Path | None) -> Scheme:
+    """Return the scheme that grades a lab. own_file: the lecturer's scheme; None: that of the lab grades.
 
     Raises ConfigError if there is no such file, if it is no scheme, or if it grades another kind of submission.
     """
-    of_lab = scheme.load(lab.name)
-    if own is None:
-        return of_lab
-    if own.suffix != ".toml" or not own.is_file():
-        raise ConfigError(f"--scheme {own}: name a file such as my/grading.toml, a copy of the lab's scheme")
-    try:
-        found = scheme.load(str(own))
-    except OSError as reason:
-        raise ConfigError(f"--scheme {own}: {reason.strerror}") from None
-    if found.subject != of_lab.subject:
+    default = scheme.load(lab.name)
+    if own_file is None:
+        return default
+    if own_file.suffix != ".toml" or not os.path.isfile(own_file):
         raise ConfigError(
-            f"--scheme {own}: its subject is {found.subject}, and the lab {lab.name} has {of_lab.subject};"
-            f' write subject = "{of_lab.subject}"'
+            f"--scheme {own_file}: name a file such as my/grading.toml, a copy of the lab's scheme"
         )
-    return found
+    own = scheme.load(str(own_file))
+    if own.kind != default.kind:
+        raise ConfigError(
+            f"--scheme {own_file}: its subject is {own.kind}, and the lab {lab.name} has {default.kind};"
+            f' write subject = "{default.kind}"'
+        )
+    return own
 
 
 def check_own_files(variant: LabVariant, names: Sequence[str]) -> None:

@@ -105,7 +105,7 @@ def autolab(plan: PackPlan) -> Files:
         f"{name}/{name}.yml": settings(plan, handin).encode(),
         f"{name}/{name}.rb": RB.format(module=name.capitalize(), name=name).encode(),
         f"{name}/autograde-Makefile": MAKEFILE.format(names=" ".join(plan.handed_in)).encode(),
-        f"{name}/autograde.tar": tar_of({"driver.sh": driver.encode(), **plan.graded_by()}),
+        f"{name}/autograde.tar": tar_of({"driver.sh": driver.encode(), **plan.grading_files()}),
         f"{name}/{name}-handout.tar": tar_of(plan.starter_files(name)),
     }
     items = plan.checks

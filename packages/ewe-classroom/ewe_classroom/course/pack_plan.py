@@ -57,14 +57,14 @@ class PackPlan:
         return f"{self.scheme.name}.toml"
 
     def lab_option(self, folder: str) -> str:
-        """Return the argument of --lab for a shell. folder: a shell word for the directory of graded_by()."""
+        """Return the argument of --lab for a shell. folder: a shell word for the directory of grading_files()."""
         return self.lab.name if self.scheme_file is None else f"{folder}/{shlex.quote(self.scheme_name)}"
 
     def command(self, outputs: str, folder: str, seed: str = "") -> str:
         """Return the command that grades the submission in the current directory.
 
         outputs: the options for the results. folder: a shell word for the directory in the pack that has the files
-        of graded_by(): the lab's given files, and the lecturer's own scheme. seed: a shell expression for the
+        of grading_files(): the lab's given files, and the lecturer's own scheme. seed: a shell expression for the
         student's name.
         """
         words = [f"{EWE_DIRECTORY}/bin/ewe-grade --lab {self.lab_option(folder)}", outputs]
@@ -77,7 +77,7 @@ class PackPlan:
         words += [f"--build {shlex.quote(build)}"] if build else []
         return " ".join([*words, self.variant.grade])
 
-    def graded_by(self, folder: str = "") -> Files:
+    def grading_files(self, folder: str = "") -> Files:
         """Return the files by which the pack grades, below a folder of the pack; "": at its top.
 
         They are the lab's given files, in a folder `given`: they replace a student's files of the same names,

@@ -71,7 +71,7 @@ def gradescope(plan: PackPlan) -> Files:
     return {
         "setup.sh": setup.encode(),
         "run_autograder": run.encode(),
-        **plan.graded_by(),
+        **plan.grading_files(),
         **plan.wheel_files("wheels"),
     }
 
@@ -113,7 +113,7 @@ def github(plan: PackPlan) -> Files:
     return {
         ".github/workflows/classroom.yml": "\n".join(lines).encode(),
         f"{folder}/grade.sh": script.encode(),
-        **plan.graded_by(folder),
+        **plan.grading_files(folder),
         **plan.wheel_files(f"{folder}/wheels"),
     }
 
@@ -168,7 +168,7 @@ def classroom50(plan: PackPlan) -> Files:
     return {
         "autograder.py": AUTOGRADER.format(variables=",".join(CLASSROOM50_VARIABLES)).encode(),
         "grade.sh": script.encode(),
-        **plan.graded_by(),
+        **plan.grading_files(),
         **plan.wheel_files("wheels"),
     }
 
@@ -223,7 +223,7 @@ def prairielearn(plan: PackPlan) -> Files:
         "tests/run.sh": script.encode(),
         **starter,
         **{f"clientFilesQuestion/{name}": source.encode() for name, source in pictures.items()},
-        **plan.graded_by("tests"),
+        **plan.grading_files("tests"),
         **plan.wheel_files("tests/wheels"),
     }
 
@@ -260,7 +260,7 @@ PLATFORMS: dict[str, Callable[[PackPlan], Files]] = {
 SEEDED = ("gradescope", "github", "classroom50")  # the platforms that name the student to the grader
 
 
-def check(plan: PackPlan, platform: str) -> None:
+def check_plan(plan: PackPlan, platform: str) -> None:
     """Raise ConfigError if the platform cannot grade in the way of the plan."""
     if plan.seeded and platform not in SEEDED:
         raise ConfigError(
@@ -277,7 +277,7 @@ def check(plan: PackPlan, platform: str) -> None:
 
 def pack(plan: PackPlan, platform: str) -> Files:
     """Return the files of the pack of a lab for a platform: name -> content. Raises ConfigError."""
-    check(plan, platform)
+    check_plan(plan, platform)
     return dict(sorted(PLATFORMS[platform](plan).items()))
 
 
@@ -286,13 +286,17 @@ def check_target(names: Collection[str], target: Path) -> None:
 
     names: of the pack's files, as far as they are known.
     """
-    if target.suffix == ".zip":
-        if target.exists():
-            raise ConfigError(f"{target} exists already; choose another name")
+    is_zip = target.suffix == ".zip"
+    paths = [target] if is_zip else [target / name for name in names]
+    try:
+        there = [path for path in paths if path.exists()]
+    except OSError as reason:  # a name is too long, or a directory is closed
+        raise ConfigError(f"cannot write {reason.filename or target}: {reason.strerror}") from None
+    if there:
+        raise ConfigError(f"{there[0]} exists already; choose another {'name' if is_zip else 'directory'}")
+    if is_zip:
         check_writable(target)
         return
-    if there := [name for name in names if (target / name).exists()]:
-        raise ConfigError(f"{target / there[0]} exists already; choose another directory")
     for directory in dict.fromkeys((target, *((target / name).parent for name in names))):
         check_directory(directory)
 

@@ -28,6 +28,7 @@ import shutil
 import stat
 import subprocess
 import tarfile
+import tempfile
 import time
 import zipfile
 from collections import Counter
@@ -106,26 +107,25 @@ def read(folder: Path, work: str = "", results: Path | None = None) -> Layout:
         # An archive of a platform often contains one folder, which contains all submissions: enter it.
         while (
             len(entries) == 1
-            and entries[0].is_dir()
+            and os.path.isdir(entries[0])
             and not entries[0].is_symlink()
-            and not (work and (entries[0] / work).is_file())
+            and not (work and os.path.isfile(entries[0] / work))
             and holds_students(entries[0], results)
         ):
             folder = entries[0]
             entries = entries_of(folder, results)
+        layout = layout_of(folder, [each for each in entries if not each.name.startswith(".")])
     except OSError as reason:
         where = reason.filename or folder
         raise ConfigError(f"{where}: {reason.strerror}; name the folder with the submissions") from None
-    entries = [each for each in entries if not each.name.startswith(".")]
-    layout = layout_of(folder, entries)
     if not layout.hand_ins:
         raise ConfigError(f"{folder}: no submissions; a folder of each student, or a file, is expected here")
     if len(layout.hand_ins) > MAX_STUDENTS:
         raise ConfigError(f"{folder}: {len(layout.hand_ins)} submissions; the limit is {MAX_STUDENTS}")
     for each in layout.hand_ins:
-        each.name, each.key = encodable(each.name), encodable(each.key)
-        each.identity = {column: encodable(value) for column, value in each.identity.items()}
-    unique_keys(layout.hand_ins)
+        each.name, each.key = as_utf8_line(each.name), as_utf8_line(each.key)
+        each.identity = {column: as_utf8_line(value) for column, value in each.identity.items()}
+    make_keys_unique(layout.hand_ins)
     return layout
 
 
@@ -141,36 +141,35 @@ def holds_students(directory: Path, results: Path | None) -> bool:
     It does if it holds folders, archives, or files with a platform's names, and is not a repository.
     results: the results' directory, which does not count if it lies in the folder. Raises OSError.
     """
-    return (
-        any(
-            each.is_dir()
-            or each.name.endswith(ARCHIVES)
-            or MOODLE.fullmatch(each.name)
-            or CANVAS.fullmatch(each.name)
-            for each in entries_of(directory, results)
-        )
-        and not (directory / ".git").exists()
-    )
+    return any(
+        os.path.isdir(each)
+        or each.name.endswith(ARCHIVES)
+        or MOODLE.fullmatch(each.name)
+        or CANVAS.fullmatch(each.name)
+        for each in entries_of(directory, results)
+    ) and not os.path.exists(directory / ".git")
 
 
 def layout_of(folder: Path, entries: list[Path]) -> Layout:
     """Return the submissions of a folder by the layout that most of its names show.
 
     An entry of another kind, such as a table that the lecturer has put there, becomes a row of the class. The most
-    particular names are tried first, since a directory of any name fits the last layout.
+    particular names are tried first, since a directory of any name fits the last layout. Raises OSError.
     """
-    if (folder / "submission_metadata.yml").is_file():
+    # A student may have left a link to a name that is too long, or a closed directory. os.path.isfile() is then
+    # false, where Path.is_file() raises an error, which would end the grading of the class.
+    if os.path.isfile(folder / "submission_metadata.yml"):
         return Layout("gradescope", gradescope(folder))
     own, others = partition_entries(entries, lambda each: MOODLE.fullmatch(each.name) is not None)
     if len(own) > len(others):
         return Layout("moodle", moodle(own) + folders(others))
     own, others = partition_entries(
-        entries, lambda each: each.is_file() and CANVAS.fullmatch(each.name) is not None
+        entries, lambda each: os.path.isfile(each) and CANVAS.fullmatch(each.name) is not None
     )
     if len(own) > len(others):
         return Layout("canvas", canvas(own) + folders(others))
-    directories = [each for each in entries if each.is_dir()]
-    own, others = partition_entries(directories, lambda each: (each / ".git").exists())
+    directories = [each for each in entries if os.path.isdir(each)]
+    own, others = partition_entries(directories, lambda each: os.path.exists(each / ".git"))
     if len(own) > len(others):
         return Layout("github", github(folder, own) + folders(others))
     return Layout("folders", folders(entries))
@@ -195,7 +194,7 @@ def moodle(entries: list[Path]) -> list[HandIn]:
         identity = {"Identifier": f"Participant {number}", "Full name": match["name"]}
         # Moodle may put all files into one folder: a student then has several entries with the same number.
         each = found.setdefault(number, HandIn(match["name"], f"{match['name']} {number}", identity=identity))
-        each.source.append((path, match["file"] if path.is_file() else ""))
+        each.source.append((path, match["file"] if os.path.isfile(path) else ""))
     return list(found.values())
 
 
@@ -325,9 +324,9 @@ def folders(entries: list[Path]) -> list[HandIn]:
         if path.is_symlink():
             continue
         name = path.name
-        if path.is_file():
+        if os.path.isfile(path):
             name = name[: -len(suffix)] if (suffix := archive_suffix(name)) else path.stem
-        source = [(path, "" if path.is_dir() else path.name)]
+        source = [(path, "" if os.path.isdir(path) else path.name)]
         sent = newest_change(path)
         found.append(HandIn(name, key=name, source=source, identity={"name": name}, sent=sent))
     return found
@@ -335,15 +334,11 @@ def folders(entries: list[Path]) -> list[HandIn]:
 
 def newest_change(path: Path) -> datetime | None:
     """Return the time of the last change of a file, or of the newest file in a directory; None without a file."""
-    files = (
-        [path]
-        if path.is_file()
-        else [each for each in walk(path) if each.is_file() and not each.is_symlink()]
-    )
-    times = [each.lstat().st_mtime for each in files]
+    paths = [path] if os.path.isfile(path) else walk(path)
     try:
+        times = [each.lstat().st_mtime for each in paths if os.path.isfile(each) and not os.path.islink(each)]
         return datetime.fromtimestamp(max(times), UTC) if times else None
-    except (ValueError, OverflowError, OSError):  # a year above 9999, or above 2**31
+    except (ValueError, OverflowError, OSError):  # a year above 9999, or above 2**31; a removed file
         return None
 
 
@@ -395,12 +390,12 @@ def archive_suffix(name: str) -> str:
     return next((suffix for suffix in ARCHIVES if name.lower().endswith(suffix)), "")
 
 
-def encodable(text: str) -> str:
+def as_utf8_line(text: str) -> str:
     """Return a name as UTF-8 can write it, in one line. A name from an old archive may have bytes of Latin-1."""
     return one_line(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
-def unique_keys(hand_ins: list[HandIn]) -> None:
+def make_keys_unique(hand_ins: list[HandIn]) -> None:
     """Replace the key of each submission by one that no other submission has, and that can name a directory.
 
     If several keys would be equal, each gets a part of the hash of its student's identity. A number in its place
@@ -443,8 +438,10 @@ def take_files(hand_in: HandIn, target: Path) -> None:
     found = [each for each in target.iterdir() if each.name not in IGNORED_FOLDERS]
     # is_file(): a folder may have the name of the archive from which a student's program has unpacked it.
     if len(found) == 1 and archive_suffix(found[0].name) and found[0].is_file():
-        unpack(found[0], found[0].name, target, counter)
-        found[0].unlink()
+        # Elsewhere: `tar czf lab.tgz .` leaves a part of lab.tgz in lab.tgz, which would overwrite the archive.
+        with tempfile.TemporaryDirectory(dir=target.parent) as elsewhere:
+            archive = found[0].rename(Path(elsewhere) / "archive")
+            unpack(archive, found[0].name, target, counter)
     # The counter knows no folders, and walk() ends after MAX_FILES + 1 paths: identify_work() must see each file.
     for _ in walk_within_limits(target):
         pass
@@ -510,10 +507,10 @@ def unpack(archive: Path, name: str, target: Path, counter: SubmissionCounter) -
     # A damaged archive makes zipfile and tarfile raise errors without a common base: BadZipFile, TarError,
     # EOFError, RuntimeError (a password), NotImplementedError (an unknown compression), zlib.error, lzma.LZMAError.
     except Exception as reason:
-        raise BadHandIn(f"{name} cannot be unpacked: {reason}") from None
+        raise BadHandIn(f"{name} cannot be unpacked: {str(reason) or type(reason).__name__}") from None
 
 
-def inside(target: Path, name: str) -> Path:
+def path_inside(target: Path, name: str) -> Path:
     """Return the path of an archive's member below a directory. Raises BadHandIn for a name that leaves it.
 
     The path of a member with too many folders ends at MAX_UNPACKED_LEVELS, and walk_within_limits() then refuses
@@ -533,7 +530,7 @@ def unpack_zip(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             unix_mode = member.external_attr >> 16  # 0 if the archive was made on Windows
             if is_folder(member) or stat.S_IFMT(unix_mode) not in (0, stat.S_IFREG):
                 continue
-            path = inside(target, member.filename)
+            path = path_inside(target, member.filename)
             counter.count(member.file_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             with opened.open(member) as source:
@@ -604,7 +601,7 @@ def unpack_tar(archive: Path, target: Path, counter: SubmissionCounter) -> None:
             counter.count(member.size)
             if not member.isreg():
                 continue
-            path = inside(target, member.name)
+            path = path_inside(target, member.name)
             source = opened.extractfile(member)
             assert source is not None  # a regular file has contents
             path.parent.mkdir(parents=True, exist_ok=True)

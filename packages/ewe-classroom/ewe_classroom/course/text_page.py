@@ -43,7 +43,7 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
     reader.inlinePatterns.deregister("html")
     # A link to another file would lead nowhere: only its text stays.
     body = LINK_TO_FILE.sub(r"\1", reader.convert(text))
-    body = IMAGE.sub(lambda image: figure(image, pictures or {}), body)
+    body = IMAGE.sub(lambda image: inline_picture(image, pictures or {}), body)
     # The template puts the table of contents between the title with the first paragraph, and the rest.
     lead, _, rest = body.partition("</p>")
     sections: list[dict[str, Any]] = getattr(reader, "toc_tokens", [])  # the extension adds this attribute
@@ -59,7 +59,7 @@ def to_html(text: str, title: str, pictures: Mapping[str, str] | None = None, lo
     )
 
 
-def figure(image: re.Match[str], pictures: Mapping[str, str]) -> str:
+def inline_picture(image: re.Match[str], pictures: Mapping[str, str]) -> str:
     """Return HTML that contains the SVG source of a picture, in place of an <img> that would load it.
 
     image: a match of IMAGE. pictures: name -> SVG source. Return "" if `pictures` lacks this picture.

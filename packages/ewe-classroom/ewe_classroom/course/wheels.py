@@ -18,6 +18,7 @@ Possible failures: no clone and no index, no pip, no network. The message is one
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import subprocess
@@ -61,12 +62,12 @@ Wheels = dict[str, bytes]  # name of the file -> content
 def collect(given: Sequence[Path] = ()) -> Wheels:
     """Return all wheels of a pack; those in `given` take the place of others. Raises ConfigError."""
     wheels = dict(read(path) for path in given)
-    given_projects = {project(name) for name in wheels}
+    given_projects = {project_of(name) for name in wheels}
     own = [name for name in OWN_PROJECTS if name not in given_projects]
     libraries = [each for each in requirements() if each.partition("==")[0] not in given_projects]
     with tempfile.TemporaryDirectory(prefix="ewe-course-") as directory:
         if own:
-            take_ours(own, directory)
+            write_own_wheels(own, directory)
         if libraries:
             download(libraries, directory)
         for path in sorted(Path(directory).glob("*.whl")):
@@ -74,7 +75,7 @@ def collect(given: Sequence[Path] = ()) -> Wheels:
     return {name: without_sources(name, content) for name, content in sorted(wheels.items())}
 
 
-def project(file: str) -> str:
+def project_of(file: str) -> str:
     """Return the name of a wheel's project, as an index writes it: ewe_server-0.1.0-… is ewe-server."""
     return file.partition("-")[0].lower().replace("_", "-").replace(".", "-")
 
@@ -86,7 +87,7 @@ def read(path: Path) -> tuple[str, bytes]:
         raise ConfigError(
             f"--wheel {path}: not the name of a wheel, as pip writes them (NAME-VERSION-...whl)"
         )
-    if project(path.name) in OWN_PROJECTS and match["version"] != __version__:
+    if project_of(path.name) in OWN_PROJECTS and match["version"] != __version__:
         raise ConfigError(
             f"--wheel {path}: version {match['version']}; this ewe-course writes packs of {__version__}"
         )
@@ -114,8 +115,11 @@ def requirements() -> list[str]:
             # A requirement with "extra ==" is optional: no pack needs it.
             if "extra ==" in line or not needed or needed in versions or needed in OWN_PROJECTS:
                 continue
-            versions[needed] = metadata.version(needed)
-            waiting.append(needed)
+            # A requirement of another Python has a marker, as in markdown 3.6: importlib-metadata>=4.4;
+            # python_version < "3.10". It is not installed here, and no Python of PYTHONS needs it.
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[needed] = metadata.version(needed)
+                waiting.append(needed)
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
@@ -126,7 +130,7 @@ def clone() -> Path | None:
     return root if there else None
 
 
-def take_ours(names: Iterable[str], directory: str) -> None:
+def write_own_wheels(names: Iterable[str], directory: str) -> None:
     """Write the wheels of own projects to a directory: build them from the clone, or else download them.
 
     Raises ConfigError.
@@ -199,7 +203,7 @@ def without_sources(name: str, wheel: bytes) -> bytes:
 
     The list of files in the wheel (RECORD) must not name what is not there, or pip would refuse the wheel.
     """
-    if project(name) != "ewe-classroom":
+    if project_of(name) != "ewe-classroom":
         return wheel
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:

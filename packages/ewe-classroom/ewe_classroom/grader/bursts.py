@@ -41,7 +41,7 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
     """
     scene.note(do="signal", signal="SIGSTOP")
     with processes.stopped(scene.subject.running()):
-        clients = [scene.hold("half", f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
+        clients = [scene.hold_half(f"/{number}.txt", name) for number, name in enumerate(names[:-1])]
         clients.append(scene.client(names[-1]).ask("/39.txt", Connection="close"))
         # The kernel needs no more than a moment for the clients.
         for _ in range(MAX_PUMPS):
@@ -66,7 +66,7 @@ def connect_at_once(scene: Scene, names: list[str]) -> list[SceneClient]:
 )
 def bursts(scene: Scene) -> None:
     # A server without a limit serves any number of clients at once, so any number of them will do.
-    count = scene.at_once() if scene.options.get("limit") == "workers" else IDLE_CLIENTS
+    count = scene.concurrency() if scene.options.get("limit") == "workers" else IDLE_CLIENTS
     for number in range(1, BURST_COUNT + 1):
         clients = connect_at_once(
             scene,
@@ -122,16 +122,16 @@ def cause(scene: Scene) -> str:
 )
 def bound(scene: Scene) -> None:
     scene.expect_answer()
-    stalled = scene.hold_halves(scene.at_once())
+    stalled = scene.hold_halves(scene.concurrency())
     scene.settle()
     waiting: list[SceneClient] = []
-    accepted_count = 0
+    connection_count = 0
     for _ in range(MAX_GROUPS):
         waiting += connect_group(scene, len(waiting))
         scene.settle()
-        accepted_count = accepted(scene)
-        if accepted_count > MAX_ACCEPTED:
-            more = accepted_count - len(stalled)
+        connection_count = accepted_count(scene)
+        if connection_count > MAX_ACCEPTED:
+            more = connection_count - len(stalled)
             scene.fail(
                 f"all workers were occupied, and the server accepted {more} of {len(waiting)} more "
                 "connections",
@@ -139,10 +139,10 @@ def bound(scene: Scene) -> None:
                 "the queue is unbounded: put() never waits",
             )
         # This many connections wait in the kernel only if the server has stopped accepting: its queue is full.
-        if len(waiting) + len(stalled) - accepted_count >= MIN_KERNEL_QUEUE:
+        if len(waiting) + len(stalled) - connection_count >= MIN_KERNEL_QUEUE:
             break
     scene.note(
-        do="note", text=f"{accepted_count} connections accepted, beside {len(waiting)} clients that wait"
+        do="note", text=f"{connection_count} connections accepted, beside {len(waiting)} clients that wait"
     )
     for client in (*waiting, *stalled):
         client.close()
@@ -154,7 +154,7 @@ def bound(scene: Scene) -> None:
         because="put() waited while the queue was full, and was not woken when a worker had taken an item",
     )
     scene.confirm(
-        f"{waiting_count} clients waited, and the server had accepted {accepted_count} connections: "
+        f"{waiting_count} clients waited, and the server had accepted {connection_count} connections: "
         "its queue is bounded"
     )
 
@@ -177,10 +177,10 @@ def connect_group(scene: Scene, earlier_count: int) -> list[SceneClient]:
     return connected_clients
 
 
-def accepted(scene: Scene) -> int:
+def accepted_count(scene: Scene) -> int:
     """Return how many connections the server has accepted, and not closed. The others have the inode 0."""
     port = scene.subject.port
     return sum(
         entry.port == port and entry.state != "LISTEN" and entry.inode != "0"
-        for entry in processes.sockets().values()
+        for entry in processes.tcp_sockets().values()
     )

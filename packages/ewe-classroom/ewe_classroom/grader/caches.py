@@ -56,8 +56,8 @@ def bytes_read(scene: Scene) -> int:
 
 
 def memory_bytes(scene: Scene) -> int:
-    """Return the memory that the server's processes use together (processes.memory())."""
-    return sum(map(processes.memory, scene.subject.running()))
+    """Return the memory that the server's processes use together (processes.memory_bytes())."""
+    return sum(map(processes.memory_bytes, scene.subject.running()))
 
 
 @check(
@@ -161,7 +161,7 @@ def fresh_file(scene: Scene) -> None:
                 f"send the present contents of the file: {change.content!r}",
                 change.because,
             )
-        tag, _ = validators(scene, "/changing.txt")
+        tag = validators(scene, "/changing.txt").etag
         if tag == etag:
             scene.fail(
                 f"two versions of /changing.txt have the ETag {tag}",

@@ -67,7 +67,7 @@ class Check:
     descriptors: int  # the server's limit of open files; 0: the usual limit
     options: dict[str, str]  # the options that a lab may set: name -> meaning
     environment: dict[str, str] = field(default_factory=dict)  # additional variables of the server
-    subject: str = "server"  # the kind of program under test (kinds.py)
+    kind: str = "server"  # of the submissions that have this check (kinds.py)
     # Of the programs that have this check: "python", "model", "c", "go"; (): all programs
     languages: tuple[str, ...] = ()
 
@@ -91,7 +91,7 @@ def check(
     descriptors: int = 0,
     options: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
-    subject: str = "server",
+    kind: str = "server",
     languages: tuple[str, ...] = (),
 ) -> Callable[[Callable[[AnyScene], None]], Callable[[AnyScene], None]]:
     """Return a decorator that registers a function as a check, and returns the function unchanged.
@@ -104,7 +104,7 @@ def check(
         assert name not in CHECKS
         CHECKS[name] = Check(
             name, proves, sends, expects, why, hint, function, fresh, descriptors, options or {},
-            environment or {}, subject, languages,
+            environment or {}, kind, languages,
         )  # fmt: skip
         return function
 

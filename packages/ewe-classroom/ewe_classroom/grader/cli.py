@@ -34,7 +34,7 @@ from ewe_classroom.grader.sandbox import (
     SandboxLimits,
     SubjectAccount,
     adopt_orphans,
-    closed_to_others,
+    close_to_others,
     hideable,
     named_account,
     own_account,
@@ -167,8 +167,8 @@ def parser() -> RaisingParser:
         help="a directory or file that the server and its build cannot see, beside the solutions; may be repeated",
     )  # fmt: skip
     command_parser.add_argument("--html", metavar="FILE", help="write the report as a page, with timelines")
-    for name, (what, _) in formats.FORMATS.items():
-        command_parser.add_argument(f"--{name}", metavar="FILE", help=f"write {what}")
+    for name, report_format in formats.FORMATS.items():
+        command_parser.add_argument(f"--{name}", metavar="FILE", help=f"write {report_format.description}")
     command_parser.add_argument("--autolab", action="store_true", help="print Autolab's line at the end")
     command_parser.add_argument(
         "--user", metavar="NAME", help="the server's account, if the grader is root [a separate one]"
@@ -213,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
     check_suits_lab(options, lab)
     if options.path and not options.work:
         try:
-            options.path = locate_submission(options.path, lab.subject)
+            options.path = locate_submission(options.path, lab.kind)
         except subject.BadSubject as error:
             return refuse(options, lab, str(error))
     lab = apply_options(lab, options)
@@ -228,7 +228,7 @@ def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: r
     With --work, a copy of the submission is graded, which is built first if --build says how.
     """
     # Data of a measurement is no program, and needs no account.
-    account = account_of(options.user) if lab.subject != DATA else None
+    account = account_of(options.user) if lab.kind != DATA else None
     # SystemExit runs the `finally` blocks, which end the server and remove the directories.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_BY_SIGTERM))
     hidden = hidden_paths(options, lab)
@@ -253,23 +253,23 @@ def run_submission(options: argparse.Namespace, lab: scheme.Scheme, recording: r
 
 def start_command_of(options: argparse.Namespace, lab: scheme.Scheme) -> subject.StartCommand:
     """Return the start command of PATH or --command. Raises BadSubject, also for a model of ewe itself."""
-    subject_kind = kind(lab.subject)
+    subject_kind = kind(lab.kind)
     if options.command:
         return subject_kind.from_command(options.command)
     start_command = subject_kind.from_path(options.path)
     # A submission in Python may be a model of ewe that was only renamed.
-    if lab.subject == SERVER and options.path.endswith(".py"):
+    if lab.kind == SERVER and options.path.endswith(".py"):
         own_model.expect_own_work(Path(options.path).absolute())
     return start_command
 
 
 def check_suits_lab(options: argparse.Namespace, lab: scheme.Scheme) -> None:
     """Raise ConfigError for an option that only a lab with servers can have."""
-    if options.replay and lab.subject != SERVER:
+    if options.replay and lab.kind != SERVER:
         raise ConfigError(
             f"--replay: the lab {lab.name} grades no server, so there are no bytes to send again"
         )
-    if options.speed and lab.subject != SERVER:
+    if options.speed and lab.kind != SERVER:
         raise ConfigError(f"--speed: the lab {lab.name} grades no server: leave the option out")
 
 
@@ -333,7 +333,7 @@ def hidden_paths(options: argparse.Namespace, lab: scheme.Scheme) -> tuple[str, 
     for path in given_paths:
         if not os.path.exists(path):
             raise ConfigError(f"--hide {path}: there is no such file or directory")
-    return () if lab.subject == DATA else hideable([*scheme.solutions(), *given_paths])
+    return () if lab.kind == DATA else hideable([*scheme.solutions(), *given_paths])
 
 
 @contextmanager
@@ -395,7 +395,7 @@ def prepare_grading(
     directory = Path(scratch.path) / "grading"
     try:
         directory.mkdir()
-        closed_to_others(Path(scratch.path), account)
+        close_to_others(Path(scratch.path), account)
         yield Grading(
             start_command, lab, directory, SandboxLimits(account, hidden=hidden),
             private_network=isolated, record=Path(options.record) if options.record else None,
@@ -425,7 +425,7 @@ def keep_only(lab: scheme.Scheme, names: list[str], *, measures_speed: bool) -> 
     for name in names:
         if name not in checks:
             raise ConfigError(f"--only: no check is called {name}{nearest(name, checks)}; see --list")
-        if checks[name].subject != lab.subject:
+        if checks[name].kind != lab.kind:
             raise ConfigError(
                 f"--only: the check {name} does not suit the lab {lab.name}; see --explain {name}"
             )
@@ -506,7 +506,7 @@ def explain(name: str) -> int:
     check = checks[name]
     rows = [("proves", check.proves), ("sends", check.sends), ("expects", check.expects), ("why", check.why)]
     rows += [("hint", check.hint), *((f"option {key}", text) for key, text in check.options.items())]
-    labs = ", ".join(lab for lab in scheme.lab_names() if name in names_of(lab))
+    labs = ", ".join(lab for lab in scheme.lab_names() if name in check_names_of(lab))
     rows.append(("labs", labs or ("all, with --speed" if name == SPEED.name else "none")))
     print(name)
     for label, text in rows:
@@ -514,7 +514,7 @@ def explain(name: str) -> int:
     return 0
 
 
-def names_of(lab: str) -> set[str]:
+def check_names_of(lab: str) -> set[str]:
     return {item.check.name for item in scheme.load(lab).items}
 
 
@@ -534,10 +534,10 @@ def print_replay(grading: Grading, recording: replay.RecordedCheck) -> int:
 
 def save(report: Report, options: argparse.Namespace) -> None:
     """Write the files that the options ask for."""
-    for name, (_, convert) in formats.FORMATS.items():
+    for name, report_format in formats.FORMATS.items():
         file = getattr(options, name)
         if file:
-            formats.write(Path(file), convert(report))
+            formats.write(Path(file), report_format.convert(report))
     if options.html:
         formats.write(Path(options.html), to_html(report))
 
@@ -569,7 +569,7 @@ def grade(grading: Grading, options: argparse.Namespace) -> int:
     print(
         f"{grading.scheme.title}: {len(grading.scheme.items)} checks of {grading.start_command.shown}{speed}"
     )
-    save(grading.report(), options)  # before the first check, so that a complete file always exists
+    save(grading.empty_report(), options)  # before the first check, so that a complete file always exists
     report = grading.run()
     save(report, options)
     print_summary(report)

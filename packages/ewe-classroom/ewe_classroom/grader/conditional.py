@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
+from typing import NamedTuple
 
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.responses import Response
@@ -129,8 +130,15 @@ def expect(
     return response
 
 
-def validators(scene: Scene, path: str) -> tuple[str, str]:
-    """Return ETag and Last-Modified of a file. Fail if either is missing or malformed."""
+class Validators(NamedTuple):
+    """The header fields that identify a version of a file (RFC 9110 section 8.8)."""
+
+    etag: str
+    last_modified: str
+
+
+def validators(scene: Scene, path: str) -> Validators:
+    """Return the validators of a file. Fail if either is missing or malformed."""
     response = exchange(scene, path)
     if response.status != 200:
         scene.fail(f"GET {path} got status {response.status}", "answer 200")
@@ -154,7 +162,7 @@ def validators(scene: Scene, path: str) -> tuple[str, str]:
             'put the tag between quotation marks: ETag: "5f3-9a" (RFC 9110 section 8.8.3)',
             "the quotation marks are part of the tag",
         )
-    return etag, modified
+    return Validators(etag, modified)
 
 
 @check(
@@ -184,8 +192,7 @@ def check_validators(scene: Scene) -> None:
             "send the time of the file's last change, in UTC and in this form (RFC 9110 section 5.6.7)",
             "the server sent the time of the response, local time, or another form of date",
         )
-    again, _ = validators(scene, "/page.txt")
-    other, _ = validators(scene, "/longer.txt")
+    again, other = validators(scene, "/page.txt").etag, validators(scene, "/longer.txt").etag
     if again != etag:
         scene.fail(
             f"the same file had ETag {etag}, then {again}",
@@ -213,7 +220,7 @@ def check_validators(scene: Scene) -> None:
 )
 def not_modified(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
-    etag, _ = validators(scene, "/page.txt")
+    etag = validators(scene, "/page.txt").etag
     full = exchange(scene, "/page.txt")
     condition = {"If-None-Match": etag}
     response = expect(
@@ -268,7 +275,7 @@ def not_modified(scene: Scene) -> None:
 )
 def tag_lists(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
-    etag, _ = validators(scene, "/page.txt")
+    etag = validators(scene, "/page.txt").etag
     plain = etag.removeprefix("W/")
     other = '"another"'
     part = plain[:-2] + '"'  # the tag without its last character
@@ -402,7 +409,7 @@ def preconditions(scene: Scene) -> None:
 )
 def head(scene: Scene) -> None:
     put(scene, "/page.txt", b"a page\n")
-    etag, _ = validators(scene, "/page.txt")
+    etag = validators(scene, "/page.txt").etag
     get_fields = exchange(scene, "/page.txt").fields
     because = "the server treats HEAD differently from GET"
     head_fields = expect(scene, 200, "/page.txt", {}, because=because, method="HEAD").fields

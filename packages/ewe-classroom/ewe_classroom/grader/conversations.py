@@ -31,7 +31,7 @@ def cause_of_open_connection(scene: Scene, otherwise: str) -> str:
 
     otherwise: the cause if a thread may still serve the connection.
     """
-    if scene.nobody_receives():
+    if scene.no_thread_receives():
         return "the conversation has ended, and nothing closes its connection: no thread is in recv()"
     return otherwise
 

@@ -9,8 +9,8 @@ rests on answers", as soon as both have run:
 
 RESTS has these pairs, each with the reason. A pair belongs here if the failure of the second check explains a
 failure of the first for each kind of server. A check that passes is never touched, nor one that has failed by a
-race which a race detector has seen (Findings.causes): a race explains itself. What one fault of the zoo costs
-beside its check and those that rest on it is in docs/kill-matrix.md (tests/matrix.py), with the reasons.
+race which a race detector has seen (Findings.self_explained): a race explains itself. What one fault of the zoo
+costs beside its check and those that rest on it is in docs/kill-matrix.md (tests/matrix.py), with the reasons.
 
 A race in a queue ends a worker, or leaves one asleep, in some runs only. A check that needs every worker then fails
 in some runs, and two servers with the same fault would have different marks. Such a check therefore has more
@@ -168,13 +168,17 @@ def may_have_lost_worker(report: Report, verdict: Verdict) -> bool:
 def rest_on_cause(report: Report, verdict: Verdict, findings: Findings) -> None:
     """Make a failed check "not judged" if one on which it rests has failed, too, or is "not judged" itself.
 
-    A check without points explains nothing, nor does one that the server passes (Findings.passed): its points are
-    lost to a need alone.
+    A check without points explains nothing, nor does one that the server passes (Findings.passed_without_need): its
+    points are lost to a need alone.
     """
     if verdict.status != FAILED:
         return
     for cause in possible_causes(report, verdict, findings):
-        if cause.status in (FAILED, NOT_JUDGED) and cause.points and cause.name not in findings.passed:
+        if (
+            cause.status in (FAILED, NOT_JUDGED)
+            and cause.points
+            and cause.name not in findings.passed_without_need
+        ):
             verdict.make_not_judged(
                 f"it rests on {cause.name}: {rests_on(verdict.name)[cause.name]}. Mend that first. "
                 f"What happened here: {verdict.did}"
@@ -196,7 +200,7 @@ def rest_on_need(report: Report, verdict: Verdict, needs: Collection[str], findi
     missing = missing_needs(report, needs)
     if verdict.status != PASSED or not missing:
         return
-    findings.passed.add(verdict.name)
+    findings.passed_without_need.add(verdict.name)
     verdict.status = NOT_JUDGED
     verdict.because = (
         f"it rests on {missing[0].name}. This server passes {verdict.name}, and so does one without any "
@@ -206,7 +210,7 @@ def rest_on_need(report: Report, verdict: Verdict, needs: Collection[str], findi
 
 def possible_causes(report: Report, verdict: Verdict, findings: Findings) -> list[Verdict]:
     """Return the verdicts on which a check rests. A race that a detector has seen explains itself: []."""
-    reasons = {} if verdict.name in findings.causes else rests_on(verdict.name)
+    reasons = {} if verdict.name in findings.self_explained else rests_on(verdict.name)
     return [other for other in report.verdicts if other.name in reasons]
 
 

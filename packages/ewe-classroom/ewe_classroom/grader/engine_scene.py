@@ -234,14 +234,14 @@ class EngineSubject:
     def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(processes.family([self.engine.pid])) if self.engine else {}
 
-    def excess(self) -> str:
-        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess()
+    def excess_text(self) -> str:
+        return ""  # an engine has the limits of SandboxLimits alone, and not those of Subject.excess_text()
 
     def alive(self) -> bool:
         return True  # driver() starts an engine if none runs, so the end of one does not end the subject
 
     def end(self) -> None:
-        """End the engine as X-Switch does."""
+        """End the engine, if one runs: close its sockets, and kill it if it does not end (Driver.close())."""
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -332,19 +332,19 @@ class EngineScene(Scene):
         expected = SCRIPT_HEAD + (output.encode() if isinstance(output, str) else output)
         if answer.output != expected:
             self.fail(
-                f"{name} answered {difference(answer.output, expected)}{self.errors(answer)}",
-                f"answer {difference(expected, answer.output)}",
+                f"{name} answered {difference_text(answer.output, expected)}{self.errors_text(answer)}",
+                f"answer {difference_text(expected, answer.output)}",
                 because,
             )
         if answer.status != status:
             self.fail(
-                f"the end mark of {name} has status {status_text(answer.status)}{self.errors(answer)}",
+                f"the end mark of {name} has status {status_text(answer.status)}{self.errors_text(answer)}",
                 f"give the script's exit status: {status_text(status)}",
                 because,
             )
         return answer
 
-    def errors(self, answer: ScriptResult) -> str:
+    def errors_text(self, answer: ScriptResult) -> str:
         """Return a part of a message: the last line that the script wrote to descriptor 2."""
         last = answer.errors.decode(errors="replace").strip().rpartition("\n")[2]
         return f"; on descriptor 2: {last[:150]}" if last else ""
@@ -361,7 +361,7 @@ class EngineScene(Scene):
         except (ValueError, RecursionError):
             self.fail(
                 f"an ordinary script{after and ' after ' + after} answered "
-                f"{short_text(answer.output)}{self.errors(answer)}",
+                f"{short_text(answer.output)}{self.errors_text(answer)}",
                 "run the script as in a new process",
             )
 
@@ -385,7 +385,7 @@ def short_text(value: object) -> str:
     return text if len(text) <= MAX_SHORT_CHARS else f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
 
 
-def difference(found: bytes, wanted: bytes) -> str:
+def difference_text(found: bytes, wanted: bytes) -> str:
     """Describe the output `found`: the whole output if it is short, else its bytes at the first difference."""
     if len(found) <= MAX_WHOLE_BYTES and len(wanted) <= MAX_WHOLE_BYTES:
         return repr(found)

@@ -89,7 +89,7 @@ class XSwitchAccounts(NamedTuple):
 def accounts_for(limits: SandboxLimits) -> XSwitchAccounts | None:
     """Return the accounts for an engine with these limits; None if the grader is not root, and so has no others.
 
-    Both have the group of the grading, which alone may enter its directories (sandbox.closed_to_others).
+    Both have the group of the grading, which alone may enter its directories (sandbox.close_to_others).
     """
     if os.geteuid() != 0:
         return None
@@ -101,7 +101,7 @@ def accounts_for(limits: SandboxLimits) -> XSwitchAccounts | None:
     )
 
 
-def names_of(accounts: XSwitchAccounts) -> str:
+def sitecustomize_text(accounts: XSwitchAccounts) -> str:
     """Return the text of a module that gives these accounts their names in the module pwd."""
     entries = [
         (each.name, "x", each.uid, each.gid, "", "/nonexistent", "/usr/sbin/nologin") for each in accounts
@@ -114,7 +114,7 @@ def may_read(path: Path, account: SubjectAccount) -> bool:
     return path.exists() and processes.is_readable(path.resolve(), account.uid, account.gid)
 
 
-def quoted(value: str | list[str]) -> str:
+def toml_text(value: str | list[str]) -> str:
     """Return a text, or a list of texts, in the form of TOML: as JSON, but without its surrogates."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -184,22 +184,24 @@ class XSwitchServer:
         if self.limits.also_hidden:
             shutil.copytree(IMPORT_DIRECTORY / "ewe", modules / "ewe", ignore=shutil.ignore_patterns(BUILT))
         if self.accounts is not None:
-            (modules / "sitecustomize.py").write_text(names_of(self.accounts))
+            (modules / "sitecustomize.py").write_text(sitecustomize_text(self.accounts))
             for each in (directory, modules, temporary):
                 os.chown(each, self.accounts.server.uid, -1)
         return directory
 
     def settings(self) -> str:
         """Return X-Switch's settings: the engine of the command line runs every script."""
-        words = [self.readable(word) for word in self.scene.subject.start_command.command]
-        account = f"script-user = {quoted(self.accounts.engine.name)}\n" if self.accounts is not None else ""
+        words = [self.readable_word(word) for word in self.scene.subject.start_command.command]
+        account = (
+            f"script-user = {toml_text(self.accounts.engine.name)}\n" if self.accounts is not None else ""
+        )
         return (
-            f"{account}min-uid = 1\nroots = [{quoted(str(self.scripts))}]\n{SETTINGS}"
-            f'[engines.student]\ncommand = {quoted(words)}\nextensions = [".py"]\nisolation = "none"\n'
-            f'[directories]\n{quoted(str(self.scripts))} = "student"\n'
+            f"{account}min-uid = 1\nroots = [{toml_text(str(self.scripts))}]\n{SETTINGS}"
+            f'[engines.student]\ncommand = {toml_text(words)}\nextensions = [".py"]\nisolation = "none"\n'
+            f'[directories]\n{toml_text(str(self.scripts))} = "student"\n'
         )
 
-    def readable(self, word: str) -> str:
+    def readable_word(self, word: str) -> str:
         """Return a word of the command. A file that the engine's account may not read is replaced by a copy.
 
         ewe-grade itself refuses such a file (check_readable), unless the other checks run the engine as root.
@@ -254,16 +256,24 @@ class XSwitchServer:
         return answer
 
     def leave(self, path: str, pid: int) -> None:
-        """Send a request, wait until the engine with this pid has run for MIN_CPU_S, and disconnect."""
+        """Send a request, wait until the engine with this pid has run for MIN_CPU_S, and disconnect.
+
+        Fail without a connection: an engine with the grader's account can end `ewe -x`.
+        """
         lane = "impatient browser"
         before = cpu_s(pid)
         self.scene.note(lane=lane, do="connect")
-        with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
-            deadline = time.monotonic() + WAIT_LIMIT_S
-            while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < deadline:
-                time.sleep(POLL_EVERY_S)
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                self.scene.note(lane=lane, do="send", bytes=f"GET {path}")
+                deadline = time.monotonic() + WAIT_LIMIT_S
+                while processes.runs(pid) and cpu_s(pid) - before < MIN_CPU_S and time.monotonic() < deadline:
+                    time.sleep(POLL_EVERY_S)
+        except OSError as error:
+            self.scene.fail(
+                f"{path} behind X-Switch got no connection: {error}", "answer", self.last_output()
+            )
         self.scene.note(lane=lane, do="close")
 
     def probe(self, fields: Mapping[str, str] | None = None) -> dict[str, object]:
@@ -304,7 +314,7 @@ class XSwitchServer:
         "engine."
     ),
     hint="Keep no lock file and no state outside the process: an engine is killed without warning.",
-    subject="engine",
+    kind="engine",
 )
 def behind_xswitch(scene: EngineScene) -> None:
     scene.subject.end()  # the engine of earlier checks: X-Switch starts its own

@@ -40,7 +40,7 @@ LARGE_BYTES = 1_000_000
     expects="the same bytes, and then the end mark with status 0",
     why="All other checks depend on this one.",
     hint="Decode %25, %09 and %0A in each word. Flush standard output before you write the end mark.",
-    subject="engine",
+    kind="engine",
 )
 def answers(scene: EngineScene) -> None:
     scene.expect(
@@ -80,7 +80,7 @@ def answers(scene: EngineScene) -> None:
     expects="the same number each time",
     why="Starting an interpreter costs 10 ms or more. An engine that starts one for each request is CGI.",
     hint="Run the script in the engine's process, with compile() and exec(). Do not fork, and start no program.",
-    subject="engine",
+    kind="engine",
 )
 def persistent(scene: EngineScene) -> None:
     pids = []
@@ -108,7 +108,7 @@ def persistent(scene: EngineScene) -> None:
         "as that visitor."
     ),
     hint="Call os.environ.clear(), then update(). Started programs would not see a new dictionary (putenv).",
-    subject="engine",
+    kind="engine",
 )
 def environment(scene: EngineScene) -> None:
     expected = {"PATH", "CONTENT_LENGTH", "SCRIPT_NAME", "CHECK_VALUE"}
@@ -143,7 +143,7 @@ def environment(scene: EngineScene) -> None:
     expects="the directory of the script, each time",
     why="open('data.txt') in a script must open the file beside the script (RFC 3875 section 7.2).",
     hint="os.chdir() to the directory of the file before each script.",
-    subject="engine",
+    kind="engine",
 )
 def directory(scene: EngineScene) -> None:
     root = str(scene.subject.site.root)
@@ -169,7 +169,7 @@ def directory(scene: EngineScene) -> None:
     expects="1 each time; the name __main__; no change of the earlier script",
     why="A variable that survives shows one visitor's data to another visitor.",
     hint="Run each script in a new module: exec(code, vars(types.ModuleType('__main__'))). Restore builtins.",
-    subject="engine",
+    kind="engine",
 )
 def variables(scene: EngineScene) -> None:
     count = HEADER_SCRIPT + 'counter = globals().get("counter", 0) + 1\nprint(counter)\n'
@@ -208,7 +208,7 @@ def variables(scene: EngineScene) -> None:
     expects="fresh variables in the module; the edited text; the other directory's module",
     why="Students edit a module and reload the page. Two shops on one server may both have a module named config.",
     hint="Delete the modules of the script's directory from sys.modules, and call importlib.invalidate_caches().",
-    subject="engine",
+    kind="engine",
 )
 def modules(scene: EngineScene) -> None:
     text = HEADER_SCRIPT + "import helper\nhelper.count += 1\nprint(helper.NAME, helper.count)\n"
@@ -240,7 +240,7 @@ def modules(scene: EngineScene) -> None:
         "For each request, make new objects for sys.stdin and sys.stdout on descriptors 0 and 1. Flush before you "
         "write the end mark."
     ),
-    subject="engine",
+    kind="engine",
 )
 def output(scene: EngineScene) -> None:
     plain = HEADER_SCRIPT + 'print("plain")\n'
@@ -283,7 +283,7 @@ def output(scene: EngineScene) -> None:
     expects="each script reads exactly its own body",
     why="If the rest of one form precedes the next form, a script gets a request that no visitor has sent.",
     hint="First read CONTENT_LENGTH bytes from the data socket into a file. Make this file descriptor 0.",
-    subject="engine",
+    kind="engine",
 )
 def standard_input(scene: EngineScene) -> None:
     reads = (
@@ -331,7 +331,7 @@ def standard_input(scene: EngineScene) -> None:
     expects="0o22 each time",
     why="With another script's umask, a script may write files that every account may change.",
     hint="Call os.umask(0o022) before each script.",
-    subject="engine",
+    kind="engine",
 )
 def umask(scene: EngineScene) -> None:
     because = "the umask of the process stays as the earlier script has set it"
@@ -356,7 +356,7 @@ def umask(scene: EngineScene) -> None:
         "Store signal.getsignal() of every signal before the first script. Afterwards restore the changed "
         "handlers, and call setitimer(ITIMER_REAL, 0)."
     ),
-    subject="engine",
+    kind="engine",
 )
 def signals(scene: EngineScene) -> None:
     first = scene.probe()
@@ -389,7 +389,7 @@ def signals(scene: EngineScene) -> None:
         "Call gc.collect(), then close every descriptor in /proc/self/fd that is new. Call os.set_inheritable(3, "
         "False)."
     ),
-    subject="engine",
+    kind="engine",
 )
 def descriptors(scene: EngineScene) -> None:
     first = scene.probe()["descriptors"]
@@ -428,7 +428,7 @@ def descriptors(scene: EngineScene) -> None:
     expects="the exit status of a new process; the reason on descriptor 2; then an ordinary answer",
     why="One student's typing error must not stop the scripts of all.",
     hint="Catch SystemExit for sys.exit(). Catch BaseException for all else, and call traceback.print_exc().",
-    subject="engine",
+    kind="engine",
 )
 def errors(scene: EngineScene) -> None:
     plain = HEADER_SCRIPT + 'print("plain")\n'
@@ -447,7 +447,7 @@ def errors(scene: EngineScene) -> None:
         answer = scene.run(name, text)
         if answer.status is None:
             scene.fail(
-                f"the engine ended with {name}{scene.errors(answer)}",
+                f"the engine ended with {name}{scene.errors_text(answer)}",
                 f"write the end mark with status {status}, and live on",
                 "an exception of the script ends the engine",
             )
@@ -479,7 +479,7 @@ def errors(scene: EngineScene) -> None:
         "After the script: if os.getpid() has changed, flush and call os._exit(). If /proc/self/task has more than "
         "one entry, call os._exit()."
     ),
-    subject="engine",
+    kind="engine",
 )
 def leftovers(scene: EngineScene) -> None:
     plain = HEADER_SCRIPT + 'print("plain")\n'
@@ -529,7 +529,7 @@ def leftovers(scene: EngineScene) -> None:
     expects="the process ends by itself",
     why="Engines that do not notice the end accumulate: one process for each engine that X-Switch has given up.",
     hint="If readline() or read() returns b'', X-Switch has closed the socket.",
-    subject="engine",
+    kind="engine",
 )
 def ends(scene: EngineScene) -> None:
     for what in ("between two requests", "in the middle of a body"):

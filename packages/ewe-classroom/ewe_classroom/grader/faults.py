@@ -92,7 +92,7 @@ def reset_in_response(scene: Scene) -> None:
         scene.settle()
         scene.expect_alive("a client reset its connection in the middle of a response")
     # The last settle() has ended: a server that still runs goes on although no client waits for it.
-    goes_on = "running" in scene.calls() and not scene.never_sleeps
+    goes_on = "running" in scene.threads_by_call() and not scene.never_sleeps
     for _ in range(2):
         scene.expect_answer(
             after="clients aborted downloads",
@@ -284,7 +284,7 @@ def pause(scene: Scene) -> None:
 )
 def silence(scene: Scene) -> None:
     scene.expect_answer()
-    quiet = [scene.client("sends nothing"), scene.hold("half", "/1.txt", "half a request")]
+    quiet = [scene.client("sends nothing"), scene.hold_half("/1.txt", "half a request")]
     scene.until_due(
         lambda: all(client.over() for client in quiet), "the silent clients are disconnected", SILENCE_S
     )
@@ -314,19 +314,15 @@ def child_killed(scene: Scene) -> None:
     stalled = []
     children_of_client: list[list[int]] = []  # for each client, the children that have its connection open
     for number in range(3):
-        stalled.append(scene.hold("half", f"/{number}.txt", f"stalled {number + 1}"))
+        stalled.append(scene.hold_half(f"/{number}.txt", f"stalled {number + 1}"))
         scene.settle()
-        known = processes.sockets()
+        entries = processes.tcp_sockets()
+        inodes = {inode for inode, entry in entries.items() if entry.peer_port == stalled[-1].port}
         children_of_client.append(
             [
                 pid
                 for pid in scene.subject.running()
-                if pid != scene.subject.pid
-                and any(
-                    known[processes.inode(target)].peer == stalled[-1].port
-                    for target in processes.descriptors(pid).values()
-                    if processes.inode(target) in known
-                )
+                if pid != scene.subject.pid and inodes.intersection(processes.socket_inodes(pid))
             ]
         )
     if not children_of_client[1]:

@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe import svg
 from ewe.config.messages import ConfigError
@@ -116,7 +116,7 @@ def to_gradescope(report: Report, max_chars: int) -> str:
     table = {
         "score": report.score,
         "execution_time": round(report.seconds),
-        "output": outcome(report),
+        "output": summary_with_remarks(report),
         "output_format": "text",
         "test_output_format": "text",
         "test_name_format": "text",
@@ -222,7 +222,7 @@ def to_prairielearn(report: Report, max_chars: int) -> str:
     table = {
         "gradable": True,
         "score": round(report.score / report.points, 6) if report.points else float(report.all_passed),
-        "message": outcome(report),
+        "message": summary_with_remarks(report),
         "output": "",
         "tests": [
             {
@@ -249,22 +249,24 @@ def to_junit(report: Report, max_chars: int) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         "<testsuites>",
-        f'<testsuite name={attribute(f"ewe-grade {report.lab}")} tests="{len(report.verdicts)}" '
+        f'<testsuite name={xml_attribute(f"ewe-grade {report.lab}")} tests="{len(report.verdicts)}" '
         f'failures="{count[FAILED]}" errors="{count[ERROR]}" skipped="{count[NOT_RUN] + count[NOT_JUDGED]}" '
         f'time="{report.seconds:.3f}" timestamp="{timestamp}">',
     ]
     if said := remarks(report):
-        properties = [f'<property name="remark" value={attribute(remark)}/>' for remark in said]
+        properties = [f'<property name="remark" value={xml_attribute(remark)}/>' for remark in said]
         lines += ["<properties>", *properties, "</properties>"]
     for verdict in report.verdicts:
-        start_tag = f"<testcase classname={attribute(f'ewe.{report.lab}')} name={attribute(verdict.name)} "
+        start_tag = (
+            f"<testcase classname={xml_attribute(f'ewe.{report.lab}')} name={xml_attribute(verdict.name)} "
+        )
         start_tag += f'time="{verdict.seconds:.3f}"'
         if verdict.status == PASSED:
             lines.append(f"{start_tag}/>")
             continue
         kind = {FAILED: "failure", ERROR: "error", NOT_RUN: "skipped", NOT_JUDGED: "skipped"}[verdict.status]
         message = clip(verdict.what_happened, MAX_MESSAGE_CHARS) or verdict.status
-        inner = f"<{kind} message={attribute(message)}"
+        inner = f"<{kind} message={xml_attribute(message)}"
         inner += "/>" if kind == "skipped" else f">{escaped_xml(verdict.text(max_chars))}</{kind}>"
         lines.append(f"{start_tag}>{inner}</testcase>")
     return "\n".join([*lines, "</testsuite>", "</testsuites>", ""])
@@ -283,7 +285,7 @@ def to_autolab(report: Report) -> str:
     return json.dumps({"scores": scores, "scoreboard": figures})
 
 
-def outcome(report: Report) -> str:
+def summary_with_remarks(report: Report) -> str:
     """Return the summary for a platform, with the remarks."""
     return "\n".join(with_remarks(report, summary_line(report) if report.finished else NOT_FINISHED))
 
@@ -343,7 +345,7 @@ def escaped_xml(text: str) -> str:
     return svg.clean(text)
 
 
-def attribute(text: str) -> str:
+def xml_attribute(text: str) -> str:
     """Return a text as the value of an XML attribute, with its quotation marks."""
     return svg.quoted(text.replace("\n", " "))
 
@@ -419,11 +421,18 @@ def try_directory(directory: Path) -> None:
         pass
 
 
-FORMATS: dict[str, tuple[str, Callable[[Report], str]]] = {
-    "json": ("the whole report, as JSON", to_json),
-    "junit": ("JUnit's XML", to_junit),
-    "gradescope": ("Gradescope's results.json", to_gradescope),
-    "classroom": ("the results for GitHub Classroom's reporter, as JSON", to_classroom),
-    "classroom50": ("Classroom 50's result.json", to_classroom50),
-    "prairielearn": ("PrairieLearn's results.json", to_prairielearn),
+class ReportFormat(NamedTuple):
+    """A format of a report file. description: for the help of ewe-grade. convert: returns the text of the file."""
+
+    description: str
+    convert: Callable[[Report], str]
+
+
+FORMATS = {  # the name of ewe-grade's option -> the format
+    "json": ReportFormat("the whole report, as JSON", to_json),
+    "junit": ReportFormat("JUnit's XML", to_junit),
+    "gradescope": ReportFormat("Gradescope's results.json", to_gradescope),
+    "classroom": ReportFormat("the results for GitHub Classroom's reporter, as JSON", to_classroom),
+    "classroom50": ReportFormat("Classroom 50's result.json", to_classroom50),
+    "prairielearn": ReportFormat("PrairieLearn's results.json", to_prairielearn),
 }

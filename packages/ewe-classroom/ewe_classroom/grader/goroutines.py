@@ -57,20 +57,17 @@ def is_go(pid: int) -> bool:
         return False
 
 
-def servers(scene: Scene) -> list[int]:
-    """Return the ids of the processes with the listening socket.
-
-    This leaves out `go run` and a shell that started the server.
-    """
+def listening_pids(scene: Scene) -> list[int]:
+    """Return the ids of the processes with the listening socket: not of `go run`, or a shell that started them."""
     return list(processes.holders(processes.listener_inode(scene.subject.port), scene.subject.running()))
 
 
 def runs_go(scene: Scene) -> bool:
     """Return whether Go built a program of the server."""
-    return any(is_go(pid) for pid in servers(scene))
+    return any(is_go(pid) for pid in listening_pids(scene))
 
 
-def stacks(text: str) -> list[Goroutine]:
+def parse_dump(text: str) -> list[Goroutine]:
     """Return the goroutines of a dump, without those of Go's runtime."""
     return [Goroutine(state, stack) for state, stack in STACK.findall(text) if OF_PROGRAM.search(stack)]
 
@@ -83,12 +80,12 @@ def dump_goroutines(scene: Scene) -> list[Goroutine]:
     scene.note(do="signal", signal="SIGQUIT")
     # The program may have written stacks before, for example by debug.Stack() after a panic.
     written_bytes = scene.subject.output.stat().st_size
-    for pid in servers(scene):  # one may have ended with another one of the server
+    for pid in listening_pids(scene):  # one may have ended with another one of the server
         processes.send_signal(pid, signal.SIGQUIT)
     scene.until(lambda: not scene.subject.running(), "the server writes its stacks and ends")
     with scene.subject.output.open("rb") as output:
         output.seek(written_bytes)
-        found = stacks(output.read(MAX_DUMP_BYTES).decode(errors="replace"))
+        found = parse_dump(output.read(MAX_DUMP_BYTES).decode(errors="replace"))
     if not found:
         scene.fail(
             "the program was sent SIGQUIT, and wrote no stacks of goroutines",
@@ -117,25 +114,24 @@ def states_text(found: list[Goroutine]) -> str:
     return ", ".join(f"{count} in {state}" for state, count in sorted(counts.items()))
 
 
-def hold(scene: Scene, count: int) -> list[SceneClient]:
+def hold_clients(scene: Scene, count: int) -> list[SceneClient]:
     """Connect clients that stall after half a request; wait until the server is quiescent; return the clients."""
     stalled = scene.hold_halves(count)
     scene.settle(sure=True)
     return stalled
 
 
-def judge(scene: Scene, kind: str, client_count: int) -> None:
-    """Count goroutines before stalled clients come, beside them, and after they have left.
+def expect_goroutines(scene: Scene, kind: str, client_count: int) -> None:
+    """Count goroutines before stalled clients come, beside them, and after they have left; fail unless they fit.
 
-    A count ends the server (SIGQUIT), so each of the three counts has a new server. Fail unless the counts fit the
-    model. kind: the model, an option of the check who-works: "thread", "fixed" or "one" (workers.KIND).
-    client_count: the number of stalled clients.
+    A count ends the server (SIGQUIT), so each of the three counts has a new server. kind: the model, an option of
+    the check who-works: "thread", "fixed" or "one" (workers.KIND). client_count: the number of stalled clients.
     """
     scene.settle()
     processes_alone = len(scene.subject.running())
     before = dump_goroutines(scene)
     restart_server(scene)
-    hold(scene, client_count)
+    hold_clients(scene, client_count)
     more_processes = len(scene.subject.running()) - processes_alone
     during = dump_goroutines(scene)
     more_goroutines = len(during) - len(before)
@@ -168,7 +164,7 @@ def judge(scene: Scene, kind: str, client_count: int) -> None:
         )
     # In this third server, clients stall again, get their responses, and leave.
     restart_server(scene)
-    for client in hold(scene, client_count):
+    for client in hold_clients(scene, client_count):
         scene.release(client)
         scene.until_answered(client)
         client.close()

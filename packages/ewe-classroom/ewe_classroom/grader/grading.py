@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_classroom.grader import formats, go_cache, own_model, processes
 from ewe_classroom.grader.check import Check
@@ -49,7 +50,7 @@ from ewe_classroom.grader.scene import (
 )
 from ewe_classroom.grader.scheme import Item, Scheme
 from ewe_classroom.grader.sources import find_sources
-from ewe_classroom.grader.speed import SPEED, judge, run_speed
+from ewe_classroom.grader.speed import SPEED, fill_in_verdict, run_speed
 from ewe_classroom.grader.subject import FIRST_PORT, NotStarted, StartCommand, Subject
 from ewe_classroom.grader.verdicts import ERROR, FAILED, NOT_JUDGED, NOT_RUN, PASSED, Report, Verdict
 from ewe_classroom.seeds import Seed
@@ -67,6 +68,13 @@ NOT_HIDDEN = (
     " or user namespaces."
 )
 REPLAY_FORMAT = "ewe-replay/1"
+
+
+class CheckOfRun(NamedTuple):
+    """A check of a run. item: its place in the scheme, with its points; None for the speed."""
+
+    item: Item | None
+    verdict: Verdict
 
 
 def queued_s(tasks: Mapping[int, ThreadSample]) -> float:
@@ -124,28 +132,29 @@ class Grading:
         self.findings = Findings()
         self.fault = ""  # the name of the fault by which the last check has failed (Scene.fail_once())
         self.on_verdict = on_verdict
-        self.kind = kind(scheme.subject)
+        self.kind = kind(scheme.kind)
         self.site = self.kind.site(directory, seed)  # the files that the server serves
         self.starts = 0  # how often a server was started
         self.subject: Subject | None = None  # the running server
 
-    def report(self) -> Report:
-        """Return a report in which no check has run."""
+    def empty_report(self) -> Report:
+        """Return a report in which no check has run: each of its verdicts is "not run"."""
+        runs_program = self.scheme.kind != DATA  # the data of a measurement is only read
         verdicts = [self.empty_verdict(item) for item in self.scheme.items]
         if self.measures_speed:
             verdicts.append(self.empty_verdict(Item(SPEED, self.scheme.speed.points)))
         return Report(
-            self.scheme.name,
-            self.scheme.title,
-            shlex.join(self.start_command.command),
-            verdicts,
+            lab=self.scheme.name,
+            title=self.scheme.title,
+            subject=shlex.join(self.start_command.command),
+            verdicts=verdicts,
             private_network=self.private_network,
             student=self.student,
             seeded=self.seed is not None,
             limit_s=self.limit_s,
             starter_points=self.scheme.starter_points,
-            unprotected=self.limits.account is None and self.scheme.subject != DATA,
-            notes=[] if self.limits.hidden or self.scheme.subject == DATA else [NOT_HIDDEN],
+            unprotected=self.limits.account is None and runs_program,
+            notes=[NOT_HIDDEN] if runs_program and not self.limits.hidden else [],
         )
 
     def empty_verdict(self, item: Item) -> Verdict:
@@ -161,7 +170,7 @@ class Grading:
 
     def run(self) -> Report:
         """Run every check: FIRST_CHECK, then the checks that others need, then the others. Return the report."""
-        report = self.report()
+        report = self.empty_report()
         checks = {item.check.name for item in self.scheme.items}
         if self.start_command.language == "go" and checks.intersection(BUILDS_AGAIN):
             # The first build with the race detector takes a minute, which is not the student's.
@@ -169,9 +178,9 @@ class Grading:
         self.waited_before_s = processes.waited_s()
         self.began = time.monotonic()
         self.deadline = self.began + self.limit_s if self.limit_s else float("inf")
-        self.findings = Findings(sources=self.sources_digest())
+        self.findings = Findings(sources_digest=self.sources_digest())
         # Verdicts that depend on checks that have not run yet.
-        waiting: list[tuple[Item | None, Verdict]] = []
+        waiting: list[CheckOfRun] = []
         try:
             for item, verdict in self.in_order(report.verdicts):
                 began = time.monotonic()
@@ -187,21 +196,23 @@ class Grading:
                 self.update_times(report)
                 verdict.clip()
                 # This check may be the one for which earlier verdicts have waited.
-                waiting = self.hand_over(report, [*waiting, (item, verdict)])
+                waiting = self.hand_over(report, [*waiting, CheckOfRun(item, verdict)])
         finally:
             self.end_subject()
         report.finished = True
         return report
 
-    def in_order(self, verdicts: list[Verdict]) -> list[tuple[Item | None, Verdict]]:
+    def in_order(self, verdicts: list[Verdict]) -> list[CheckOfRun]:
         """Return the verdicts with their items in the order of the run: FIRST_CHECK, the needed checks, the others.
 
         The verdict of the speed, which is the last one, has no item: None.
         """
-        pairs = list(zip_longest(self.scheme.items, verdicts))
+        checks = [CheckOfRun(item, verdict) for item, verdict in zip_longest(self.scheme.items, verdicts)]
         needed = {name for item in self.scheme.items for name in item.needs}
         # False comes before True, and sorted() keeps the order of equal keys.
-        return sorted(pairs, key=lambda pair: (pair[1].name != FIRST_CHECK, pair[1].name not in needed))
+        return sorted(
+            checks, key=lambda each: (each.verdict.name != FIRST_CHECK, each.verdict.name not in needed)
+        )
 
     def note_faults(self, verdict: Verdict) -> None:
         """Note for later checks that this one has failed, and by which fault, if no earlier one failed by it."""
@@ -216,24 +227,19 @@ class Grading:
             report.waited_s = round((processes.waited_s() or 0.0) - self.waited_before_s, 3)
 
     def sources_digest(self) -> str:
-        """Return the digest of the source files beside the program (Findings.sources); "" if there are none."""
-        if self.scheme.subject != SERVER:
+        """Return the digest of the source files beside the program, for the findings; "" if there are none."""
+        if self.scheme.kind != SERVER:
             return ""
         sources = find_sources(self.start_command.command, self.start_command.directory)
         return sources.digest() if sources is not None else ""
 
-    def hand_over(
-        self, report: Report, waiting: list[tuple[Item | None, Verdict]]
-    ) -> list[tuple[Item | None, Verdict]]:
-        """Hand the verdicts that are final to on_verdict(); return the others.
-
-        waiting: verdicts of checks that have ended, each with its item.
-        """
+    def hand_over(self, report: Report, waiting: list[CheckOfRun]) -> list[CheckOfRun]:
+        """Hand the verdicts that are final to on_verdict(); return the others. waiting: checks that have ended."""
         # First for all of them: on_verdict() saves the whole report, with the verdicts that come later in the list.
-        for _, verdict in waiting:
-            verdict.waits = True
+        for each in waiting:
+            each.verdict.waits = True
         while True:
-            left = [pair for pair in waiting if not self.hand_over_if_judged(report, *pair)]
+            left = [each for each in waiting if not self.hand_over_if_judged(report, each.item, each.verdict)]
             # One that is final now may be the one for which a verdict before it in the list has waited.
             if len(left) == len(waiting):
                 return left
@@ -314,7 +320,7 @@ class Grading:
                 return
             if not is_disturbed:
                 return
-        is_race = verdict.name in self.findings.causes
+        is_race = verdict.name in self.findings.self_explained
         if scene is not None and scene.queued_s >= BUSY_MACHINE_S and not is_race:
             verdict.make_not_judged(
                 f"the machine was too busy: in {MAX_ATTEMPTS} attempts the server disconnected a client that had "
@@ -429,7 +435,7 @@ class Grading:
             note_fault_of_grader(verdict)
             verdict.earned = 0
             return None
-        judge(speed, verdict, self.scheme.speed)
+        fill_in_verdict(speed, verdict, self.scheme.speed)
         if verdict.status != PASSED:
             verdict.output = subject.log(OUTPUT_LINES)
         return speed.as_dict()

@@ -126,9 +126,9 @@ def expect_closed(
     after = open_descriptors(scene)
     if len(after) <= max_descriptors:
         return
-    known = processes.sockets()
+    entries = processes.tcp_sockets()
     extra = sorted(
-        {processes.described(each, known) for key, each in after.items() if before.get(key) != each}
+        {processes.target_text(each, entries) for key, each in after.items() if before.get(key) != each}
     )
     named = [each for each in extra if each.startswith(first)] or extra
     if all("connection" in each for each in extra) and STAYS_OPEN in scene.findings.faults:
@@ -233,12 +233,12 @@ def idle_cpu(scene: Scene) -> None:
     stalled: list[SceneClient] = []
 
     def add_half_request() -> None:
-        stalled.append(scene.hold("half", "/1.txt", "half a request"))
+        stalled.append(scene.hold_half("/1.txt", "half a request"))
 
     def add_more_clients() -> None:
         for number in range(3):
             stalled.append(scene.client(f"idle {number + 1}"))
-        stalled.append(scene.hold("reader", "/large.bin", "does not read"))
+        stalled.append(scene.hold_reader("does not read"))
 
     get(scene)
     for label, add_clients in (
@@ -330,7 +330,7 @@ def memory(scene: Scene) -> None:
             scene.clients.clear()
 
     def used() -> int:
-        return sum(processes.memory(pid) for pid in scene.subject.running())
+        return sum(processes.memory_bytes(pid) for pid in scene.subject.running())
 
     visits(WARM_UP_VISITS)  # the first connections fill the caches of the interpreter
     scene.settle()
@@ -375,7 +375,9 @@ def expect_stacks_back(scene: Scene, spaces: list[dict[int, processes.AddressSpa
         for before, after in pairwise(spaces)
     ]
     least_bytes = min(sum(growth_without_threads(*pair) for pair in pairs) for pairs in growths) / visits
-    least_guards = min(sum(now.guards - then.guards for now, then in pairs) for pairs in growths) / visits
+    least_guards = (
+        min(sum(now.guard_count - then.guard_count for now, then in pairs) for pairs in growths) / visits
+    )
     if least_bytes > MAX_ADDRESS_GROWTH_BYTES:
         scene.fail(
             f"the address space grew by {least_bytes / 1024:,.0f} KB for each of {MEMORY_VISITS} connections, and "

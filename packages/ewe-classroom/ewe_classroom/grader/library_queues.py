@@ -9,6 +9,7 @@ This is a look at the text, so a program that is written to deceive can hide its
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,8 +33,9 @@ def library_queue(language: str, files: list[Path]) -> str:
     """Return a sentence about the first library's queue in the files; "" if there is none."""
     find = {"python": in_python, "model": in_python, "go": in_go, "c": in_c}[language]
     for file in files:
-        # The program may have made a FIFO of this name: its opening would wait for a writer.
-        if not file.is_file():
+        # The program may have made a FIFO of this name, whose opening would wait for a writer, or a link to a name
+        # that is too long.
+        if not os.path.isfile(file):
             continue
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
@@ -74,7 +76,7 @@ def with_imports(source: Path) -> list[Path]:
     A submission may have other files, such as a client, which may use any library. If a file imports by a name that
     is computed, or `source` is no file, all files of the directory are returned.
     """
-    found = [source] if source.is_file() else sorted(source.parent.glob("*.py"))
+    found = [source] if os.path.isfile(source) else sorted(source.parent.glob("*.py"))
     for file in found:  # the list grows meanwhile
         try:
             text = file.read_text(encoding="utf-8", errors="replace")

@@ -21,20 +21,20 @@ MAX_FOLDERS = 1000  # a wrong directory, such as /, is not searched to its end
 SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site"}  # and each name with a dot at its beginning
 
 
-def locate_submission(text: str, subject: str) -> str:
+def locate_submission(text: str, kind: str) -> str:
     """Return the path of the submission that a path of the command line stands for. Raises BadSubject.
 
     A platform may unpack a submission into a further folder. A directory, or a missing file with the usual name of
     a submission, therefore stands for the file below it. text: the path. Any other path is returned unchanged.
-    subject: the kind of the submission (kinds.py).
+    kind: of the submission (kinds.py).
     """
     path = Path(text)
     # os.path.isdir() is false for a name that is too long, where Path.is_dir() raises an error.
     is_directory = os.path.isdir(path)
-    is_usual = path.name in USUAL_NAMES[subject] and os.path.isdir(path.parent)
+    is_usual = path.name in USUAL_NAMES[kind] and os.path.isdir(path.parent)
     if os.path.isfile(path) or not (is_directory or is_usual):
         return text
-    top, names = (path, USUAL_NAMES[subject]) if is_directory else (path.parent, (path.name,))
+    top, names = (path, USUAL_NAMES[kind]) if is_directory else (path.parent, (path.name,))
     for name in names:  # the first name of which there is a file decides
         found = list(files(top, name))
         if len(found) == 1:
@@ -51,7 +51,8 @@ def files(top: Path, name: str) -> Iterator[Path]:
     """Yield the files of a name in a directory and its folders, within MAX_DEPTH and MAX_FOLDERS."""
     for count, (directory, folders, _) in enumerate(os.walk(top), 1):
         path = Path(directory, name)
-        if path.is_file():
+        # A student's link may lead to a name that is too long: Path.is_file() would raise an error.
+        if os.path.isfile(path):
             yield path
         is_limit = len(Path(directory).relative_to(top).parts) >= MAX_DEPTH or count > MAX_FOLDERS
         hidden = {each for each in folders if each[0] == "."}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import ewe
-from ewe_classroom.grader.subject import BadSubject, parsed
+from ewe_classroom.grader.subject import BadSubject, parse_python
 
 BASE, ALLOWED = "ewe.processors.base", "Processor"
 MODELS = "ewe.processors"
@@ -45,7 +45,7 @@ def expect_own_work(path: Path) -> None:
     pending, seen = [path], {path}  # files to be read; a set, because two files may import each other
     while pending:
         file = pending.pop()
-        tree = parsed(file)
+        tree = parse_python(file)
         for line, module, name in imports(tree):
             if is_foreign(module, name):
                 raise BadSubject(

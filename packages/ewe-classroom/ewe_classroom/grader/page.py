@@ -49,6 +49,7 @@ PAGE_STEPS = (  # by which a page becomes smaller
     PageLimits(200, ()),
 )
 INTERPRETER = re.compile(r"python[\d.]*")
+MAX_PROGRAM_CHARS, MAX_STUDENT_CHARS = 60, 200
 COLUMNS_FACTOR = 4  # a text in columns is mostly spaces, so it may be longer than others by this factor
 LITERAL_STYLES = ("code", "pre", "columns")  # styles of texts in which a backtick is a backtick
 MARKS = {PASSED: "✓", FAILED: "✗", ERROR: "!", NOT_RUN: "–", NOT_JUDGED: "?"}
@@ -61,16 +62,29 @@ class Piece(NamedTuple):
     is_code: bool
 
 
-class Card(NamedTuple):
-    """One check. rows: a label, the pieces of its text, and its style.
+class RowText(NamedTuple):
+    """The text of one row of a check. style: did, code, pre, columns (a wide text, no line is broken), or ""."""
 
-    The styles are did, code, pre, columns (a wide text whose lines must not be broken) and "".
-    """
+    label: str
+    text: str
+    style: str
+
+
+class CardRow(NamedTuple):
+    """One row of a check, on the page. style: as above."""
+
+    label: str
+    pieces: list[Piece]
+    style: str
+
+
+class Card(NamedTuple):
+    """One check. is_open: the page shows its rows at once, and not only after a click."""
 
     verdict: Verdict
     mark: str
     is_open: bool
-    rows: list[tuple[str, list[Piece], str]]
+    rows: list[CardRow]
     ratios: Ratios | None
     timeline: Markup | None
 
@@ -94,7 +108,7 @@ def to_frame(report: Report) -> str:
 def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
     """Return the values of the page's template."""
     passed = sum(verdict.status == PASSED for verdict in report.verdicts)
-    failed = by_weight(report.failed, report.first_advice())
+    failed = by_points(report.failed, report.first_advice())
     share = report.score / report.points if report.points else passed / max(len(report.verdicts), 1)
     starter = 100 * report.starter_points / report.points if report.starter_points and report.points else None
     open_verdicts = [verdict for verdict in report.verdicts if verdict.status in (NOT_RUN, NOT_JUDGED)]
@@ -104,10 +118,10 @@ def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
         # The template itself has the words of RESTLESS, the first of them in bold.
         "remarks": [remark for remark in remarks(report) if remark != RESTLESS],
         "subject": clip(report.subject, limits.max_chars),
-        "program": clip(program(report.subject), 60),
-        "seed": shlex.quote(clip(report.student, 200)) if report.seeded else "",
+        "program": clip(program_name(report.subject), MAX_PROGRAM_CHARS),
+        "seed": shlex.quote(clip(report.student, MAX_STUDENT_CHARS)) if report.seeded else "",
         "tiles": [tiles for tiles in (failed, open_verdicts, right) if tiles],
-        "student": clip(report.student, 200),
+        "student": clip(report.student, MAX_STUDENT_CHARS),
         "when": datetime.fromtimestamp(report.began, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "passed": passed,
         "done": 100 * share,
@@ -128,21 +142,24 @@ def values_of(report: Report, limits: PageLimits) -> dict[str, Any]:
     }
 
 
-def by_weight(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdict]:
+def by_points(verdicts: Sequence[Verdict], first: Verdict | None) -> list[Verdict]:
     """Return verdicts with the most points first. first: the verdict to begin with, if any."""
     return sorted(verdicts, key=lambda verdict: (verdict is not first, -verdict.points))
 
 
-def program(subject: str) -> str:
-    """Return the name of the graded program, without its interpreter, directory and arguments."""
+def program_name(command: str) -> str:
+    """Return the name of the program that a command starts, without its interpreter, directory and arguments.
+
+    Return the whole command if it has no such name.
+    """
     try:
-        words = [word for word in shlex.split(subject) if "{" not in word]  # without {port} and the like
+        words = [word for word in shlex.split(command) if "{" not in word]  # without {port} and the like
     except ValueError:  # a quotation without its end
-        return subject
+        return command
     names = [Path(word).name for word in words]
     if len(names) > 1 and INTERPRETER.fullmatch(names[0]) and not names[1].startswith("-"):
         return names[1]
-    return " ".join(names[:1]) or subject
+    return " ".join(names[:1]) or command
 
 
 def pieces(text: str) -> list[Piece]:
@@ -159,11 +176,11 @@ def card(verdict: Verdict, report: Report, limits: PageLimits) -> Card:
     is_speed = verdict.name == "speed"
     is_drawn = verdict.status in limits.drawn
     rows = []
-    for label, text, style in rows_of(verdict):
+    for label, text, style in row_texts(verdict):
         columns_factor = COLUMNS_FACTOR if style == "columns" else 1
         clipped = clip(text, limits.max_chars * columns_factor)
         text_pieces = [Piece(clipped, is_code=False)] if style in LITERAL_STYLES else pieces(clipped)
-        rows.append((label, text_pieces, style))
+        rows.append(CardRow(label, text_pieces, style))
     return Card(
         verdict,
         mark=MARKS[verdict.status],
@@ -180,8 +197,8 @@ def drawing(steps: list[dict[str, Any]]) -> Markup | None:
     return None if picture is None else Markup(picture.html())  # lanes.py escapes its texts
 
 
-def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield (label, text, style) for each row of a check that has a text. Card names the styles."""
+def row_texts(verdict: Verdict) -> Iterator[RowText]:
+    """Yield the rows of a check that have a text."""
     failed = verdict.status in (FAILED, ERROR)
     rows = [
         ("What was sent", verdict.sent, ""),
@@ -193,7 +210,7 @@ def rows_of(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
         ("Hint", verdict.hint if failed else "", ""),
         ("Found", "; ".join(verdict.facts), ""),
     ]
-    yield from (row for row in rows if row[1])
-    yield "See it again", verdict.again, "code"
+    yield from (RowText(*row) for row in rows if row[1])
+    yield RowText("See it again", verdict.again, "code")
     if verdict.output and failed:
-        yield "The server wrote", verdict.output, "pre"
+        yield RowText("The server wrote", verdict.output, "pre")

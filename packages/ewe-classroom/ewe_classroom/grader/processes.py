@@ -33,7 +33,7 @@ import re
 import signal
 import socket
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -108,25 +108,28 @@ class ThreadSample:
 
 @dataclass(frozen=True)
 class AddressSpace:
-    """The address space of a process, without the parts that belong to a file.
+    """The anonymous parts of a process's address space: no file is mapped there, as in the stacks of threads.
 
-    size_bytes: also of pages that the process has never touched. guards: the parts that it may neither read nor
-    write. The C library puts one below the stack of each thread. threads: of the process; they need a part of it.
+    size_bytes: also of pages that the process has never touched. guard_count: the number of parts that it may
+    neither read nor write; the C library puts such a guard below the stack of each thread. threads: of the process.
     """
 
     size_bytes: int = 0
-    guards: int = 0
+    guard_count: int = 0
     threads: int = 0
 
 
 @dataclass(frozen=True)
 class TcpEntry:
-    """One row of /proc/net/tcp. peer: the peer's port, 0 if the socket listens. unread: bytes in its queue."""
+    """One row of /proc/net/tcp. port: the socket's own port. peer_port: 0 if the socket listens.
+
+    state: by its name in STATES. unread_bytes: in the receive queue. inode: identifies the socket (socket_inode()).
+    """
 
     port: int
-    peer: int
+    peer_port: int
     state: str
-    unread: int
+    unread_bytes: int
     inode: str
 
 
@@ -212,16 +215,16 @@ def runs(pid: int) -> bool:
     return state(pid) not in ("", "Z", "X")
 
 
-def memory(pid: int) -> int:
-    """Return the anonymous memory of a process in bytes (RssAnon)."""
+def memory_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process (RssAnon of proc(5)); 0 if it has ended."""
     match = re.search(r"RssAnon:\s+(\d+) kB", read(f"/proc/{pid}/status"))
     return int(match[1]) * 1024 if match else 0
 
 
-def memory_share(pid: int) -> int:
-    """Return the proportional anonymous memory in bytes: a page that n processes share counts 1/n (Pss_Anon).
+def memory_share_bytes(pid: int) -> int:
+    """Return the proportional anonymous memory: a page that n processes share counts 1/n (Pss_Anon of proc(5)).
 
-    This is slower than memory(): the kernel looks at each page.
+    This is slower than memory_bytes(): the kernel looks at each page.
     """
     match = re.search(r"Pss_Anon:\s+(\d+) kB", read_private(pid, "smaps_rollup"))
     return int(match[1]) * 1024 if match else 0
@@ -233,16 +236,17 @@ def address_space(pid: int) -> AddressSpace:
 
 
 def parse_maps(text: str) -> AddressSpace:
-    """Return the address space that a file maps of proc(5) describes."""
-    size_bytes = guards = 0
+    """Return the anonymous parts of an address space. text: of /proc/PID/maps (proc_pid_maps(5))."""
+    size_bytes = guard_count = 0
     for line in text.splitlines():
-        # 7f736c1e0000-7f736c1e1000 ---p 00000000 00:00 0, and then the name of the file, if the part has one.
-        addresses, rights, _, _, _, *name = line.split(maxsplit=5)
+        # 7f736c1e0000-7f736c1e1000 ---p 00000000 00:00 0, and then the name of a file, or another name in brackets.
+        addresses, rights, _offset, _device, _inode, *name = line.split(maxsplit=5)
+        # An anonymous part has no name, or one from the program itself: [anon: glibc: pthread stack: 7].
         if not name or name[0].startswith("[anon"):
             start, end = (int(address, 16) for address in addresses.split("-"))
             size_bytes += end - start
-            guards += rights.startswith("---")
-    return AddressSpace(size_bytes, guards)
+            guard_count += rights.startswith("---")
+    return AddressSpace(size_bytes, guard_count)
 
 
 def bytes_read(pid: int) -> int:
@@ -317,7 +321,7 @@ def blocked_in(pid: int, tid: int) -> str:
     return "" if function == "0" else function
 
 
-def sockets() -> dict[str, TcpEntry]:
+def tcp_sockets() -> dict[str, TcpEntry]:
     """Return the TCP sockets of this network namespace by their inodes.
 
     A connection that no process has accepted yet, or that all processes have closed, has the inode 0. Each such row
@@ -327,11 +331,12 @@ def sockets() -> dict[str, TcpEntry]:
     for file in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         for row, line in enumerate(read(file).splitlines()[1:]):
             # The numbers are hexadecimal, and a colon separates a port from its address, or the two queues.
-            _, own_address, peer_address, state_code, queues, _, _, _, _, inode_number, *_ = line.split()
-            port, peer = (int(address.rpartition(":")[2], 16) for address in (own_address, peer_address))
+            _, own_address, peer_address, state_code, queues, _, _, _, _, inode, *_ = line.split()
+            port, peer_port = (int(address.rpartition(":")[2], 16) for address in (own_address, peer_address))
             _, unread = queues.split(":")  # bytes to be sent, bytes to be read
-            entry = TcpEntry(port, peer, STATES.get(state_code, state_code), int(unread, 16), inode_number)
-            found[inode_number if inode_number != "0" else f"{file} {row}"] = entry
+            tcp_state = STATES.get(state_code, state_code)
+            entry = TcpEntry(port, peer_port, tcp_state, unread_bytes=int(unread, 16), inode=inode)
+            found[inode if inode != "0" else f"{file} {row}"] = entry
     return found
 
 
@@ -386,38 +391,44 @@ def removed_files(pid: int) -> dict[tuple[int, int], os.stat_result]:
         return {}
 
 
-def inode(target: str) -> str:
+def socket_inode(target: str) -> str:
     """Return the inode of a descriptor's target if it is a socket (`socket:[INODE]`), else ""."""
     return target.removeprefix("socket:[").removesuffix("]") if target.startswith("socket:[") else ""
 
 
-def described(target: str, known: dict[str, TcpEntry]) -> str:
-    """Describe a descriptor's target for a message: the client and state of a connection, or the path of a file."""
-    number = inode(target)
-    if not number:
+def socket_inodes(pid: int) -> list[str]:
+    """Return the inode of each socket that a process has open, once for each descriptor. Raises HiddenProcess."""
+    return [inode for target in descriptors(pid).values() if (inode := socket_inode(target))]
+
+
+def target_text(target: str, entries: Mapping[str, TcpEntry]) -> str:
+    """Describe a descriptor's target for a message: the client and state of a connection, or the path of a file.
+
+    entries: the result of tcp_sockets().
+    """
+    inode = socket_inode(target)
+    if not inode:
         return target
-    connection = known.get(number)
+    connection = entries.get(inode)
     if connection is None:
         return "a socket without a connection"
     if connection.state == "LISTEN":
         return f"the listening socket of port {connection.port}"
     closed = ", which its client has closed" if connection.state in CLOSED_BY_PEER else ""
-    return f"the connection of client port {connection.peer} in state {connection.state}{closed}"
+    return f"the connection of client port {connection.peer_port} in state {connection.state}{closed}"
 
 
 def listener_inode(port: int) -> str:
     """Return the inode of the socket that listens on a port; "" if none does."""
-    for entry in sockets().values():
+    for entry in tcp_sockets().values():
         if entry.port == port and entry.state == "LISTEN":
             return entry.inode
     return ""
 
 
-def holders(number: str, pids: Iterable[int]) -> Iterator[int]:
-    """Yield the processes that have the socket with this inode open."""
-    for pid in pids:
-        if any(inode(target) == number for target in descriptors(pid).values()):
-            yield pid
+def holders(inode: str, pids: Iterable[int]) -> Iterator[int]:
+    """Yield the processes that have the socket with this inode open. Raises HiddenProcess."""
+    yield from (pid for pid in pids if inode in socket_inodes(pid))
 
 
 def free_port() -> int:

@@ -13,11 +13,14 @@ the server becomes quiescent without one. Both outcomes are facts, so the number
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.scene import NO_LIMIT, Scene, SceneClient
 
 IDLE_CLIENTS = 24
 CONNECT_PUMP_S = 0.05
+# The kinds of stalled clients, each with the reason for which it occupies its worker.
 STALL_DESCRIPTIONS = {"half": "has sent half a request", "reader": "does not read its response"}
 # The option `limit` of a check: its values, each with its meaning.
 LIMIT_MEANINGS = (
@@ -26,25 +29,39 @@ LIMIT_MEANINGS = (
 )
 
 
-def stalled_counts(scene: Scene, kind: str) -> tuple[list[int], int | None]:
-    """Return the numbers of stalled clients that must not stop another client, and the number that must.
+class StalledCounts(NamedTuple):
+    """Numbers of stalled clients, for the model of a lab.
 
-    The second one is None if no number may stop a client. kind: of the stalled clients (Scene.hold()).
+    serves_beside: beside each of these numbers, in increasing order, the server must serve another client.
+    waits_beside: beside this number, another client must wait; None if no number may make it wait.
     """
+
+    serves_beside: list[int]
+    waits_beside: int | None
+
+
+def stalled_counts(scene: Scene, kind: str) -> StalledCounts:
+    """Return the numbers for the model of the lab. kind: of the stalled clients (STALL_DESCRIPTIONS)."""
     limit = scene.options.get("limit", "all")
     if limit == "none":
-        return [0], 1
+        return StalledCounts([0], waits_beside=1)
     if limit == "workers":
+        # A wrong number of workers costs the points of `progress` alone, which stalls half requests.
+        count = scene.concurrency() if kind == "reader" and scene.workers > 1 else scene.workers
         # Without the number itself: with one worker, one stalled client stops the others.
-        return sorted({0, 1, scene.workers - 1} - {scene.workers}), scene.workers
-    return [1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None
+        return StalledCounts(sorted({0, 1, count - 1} - {count}), waits_beside=count)
+    return StalledCounts([1, scene.workers, IDLE_CLIENTS if kind == "half" else 2 * scene.workers], None)
 
 
 def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -> None:
-    """Stall clients until there are `count`. Each occupies its worker before the next one connects."""
+    """Stall clients until there are `count`. Each occupies its worker before the next one connects.
+
+    kind: of the clients (STALL_DESCRIPTIONS).
+    """
     while len(stalled) < count:
         number = len(stalled)
-        client = scene.hold(kind, f"/{number}.txt", f"stalled {number + 1}")
+        name = f"stalled {number + 1}"
+        client = scene.hold_half(f"/{number}.txt", name) if kind == "half" else scene.hold_reader(name)
         stalled.append(client)
         if number < scene.workers:
             # Once all workers are occupied, the order does not matter: the wait after the last client is enough.
@@ -53,31 +70,30 @@ def hold_more(scene: Scene, stalled: list[SceneClient], count: int, kind: str) -
 
 
 def play_progress(scene: Scene, kind: str) -> None:
-    """Stall more and more clients; each time, check the progress of another client. Then open all gates."""
-    served, stopped = stalled_counts(scene, kind)
-    if kind == "reader" and stopped is not None and scene.workers > 1:
-        # A wrong number of workers costs the points of `progress` alone.
-        stopped = scene.at_once()
-        served = sorted({0, 1, stopped - 1})
+    """Stall more and more clients; each time, check the progress of another client. Then open all gates.
+
+    kind: of the stalled clients (STALL_DESCRIPTIONS).
+    """
+    serves_beside, waits_beside = stalled_counts(scene, kind)
     stalled: list[SceneClient] = []
-    for count in served:
+    for count in serves_beside:
         hold_more(scene, stalled, count, kind)
         fast = scene.client(f"fast, beside {count}").ask("/39.txt", Connection="close")
         if not scene.until(fast.answered, f"{fast.name} gets a response"):
-            scene.expect_alive(f"{held_clients(count, kind)} connected")
-            did = f"beside {held_clients(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
+            scene.expect_alive(f"{stalled_text(count, kind)} connected")
+            did = f"beside {stalled_text(count, kind)}, the next client {fast.outcome_text()}{scene.blocked_text()}"
             because = cause(scene, count, kind)
-            note_at_once(scene, kind)  # last, because it closes all clients
+            note_concurrency(scene, kind)  # last, because it closes all clients
             scene.fail(did, f"answer this client: {expectation_text(scene)}", because)
         scene.expect_file(fast, "/39.txt")
         fast.close()
     waiting = None
-    if stopped is not None:
-        hold_more(scene, stalled, stopped, kind)
-        waiting = scene.client(f"waits, beside {stopped}").ask("/39.txt", Connection="close")
+    if waits_beside is not None:
+        hold_more(scene, stalled, waits_beside, kind)
+        waiting = scene.client(f"waits, beside {waits_beside}").ask("/39.txt", Connection="close")
         if scene.until_answered(waiting):
-            did = f"beside {held_clients(stopped, kind)}, the next client {waiting.outcome_text()}"
-            note_at_once(scene, kind)
+            did = f"beside {stalled_text(waits_beside, kind)}, the next client {waiting.outcome_text()}"
+            note_concurrency(scene, kind)
             scene.fail(
                 did,
                 f"let this client wait with an open connection until a worker is free: {expectation_text(scene)}",
@@ -85,12 +101,12 @@ def play_progress(scene: Scene, kind: str) -> None:
             )
     release_all(scene, stalled, waiting, kind)
     scene.confirm(
-        f"beside {', '.join(map(str, served))} stalled clients, the next client got a response"
-        + (f"; beside {stopped} it waited until a gate was opened" if stopped is not None else "")
+        f"beside {', '.join(map(str, serves_beside))} stalled clients, the next client got a response"
+        + (f"; beside {waits_beside} it waited until a gate was opened" if waits_beside is not None else "")
     )
 
 
-def note_at_once(scene: Scene, kind: str) -> None:
+def note_concurrency(scene: Scene, kind: str) -> None:
     """Note how many clients the server serves at a time in scene.findings, for the checks that follow `progress`.
 
     Stall one client more each time, until another client gets no response.
@@ -101,17 +117,17 @@ def note_at_once(scene: Scene, kind: str) -> None:
         client.close()
     scene.settle()
     for count in range(1, IDLE_CLIENTS + 1):
-        scene.hold("half", "/1.txt", f"counts {count}")
+        scene.hold_half("/1.txt", f"counts {count}")
         scene.settle()
         probe = scene.client(f"next to {count}").ask("/2.txt", Connection="close")
         if not scene.until(probe.answered, f"{probe.name} gets a response"):
-            scene.findings.at_once = count
+            scene.findings.concurrency = count
             return
         probe.close()
-    scene.findings.at_once = NO_LIMIT
+    scene.findings.concurrency = NO_LIMIT
 
 
-def held_clients(count: int, kind: str) -> str:
+def stalled_text(count: int, kind: str) -> str:
     """Describe the stalled clients: "3 stalled clients (each has sent half a request)"."""
     if count == 1:
         return f"one stalled client (it {STALL_DESCRIPTIONS[kind]})"
@@ -186,13 +202,13 @@ def cause(scene: Scene, count: int, kind: str) -> str:
     " able to accept and serve the second client meanwhile.",
 )
 def second_client(scene: Scene) -> None:
-    stalled = scene.hold("half", "/1.txt", "stalled")
+    stalled = scene.hold_half("/1.txt", "stalled")
     scene.settle()  # until the server waits for the first client
     second = scene.client("second").ask("/2.txt", Connection="close")
     if not scene.until(second.answered, f"{second.name} gets a response"):
         scene.expect_alive("a stalled client connected")
         scene.fail(
-            f"beside {held_clients(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
+            f"beside {stalled_text(1, 'half')}, the next client {second.outcome_text()}{scene.blocked_text()}",
             "answer this client",
             "the server serves one client at a time: the code that accepts also serves, or a lock is held"
             " while the server waits for a client",
@@ -217,7 +233,7 @@ def second_client(scene: Scene) -> None:
     options={"limit": LIMIT_MEANINGS},
 )
 def progress(scene: Scene) -> None:
-    scene.findings.at_once = None
+    scene.findings.concurrency = None
     play_progress(scene, "half")
 
 
@@ -266,7 +282,7 @@ def cause_of_wrong_file(client: SceneClient, what: str) -> str:
     """Return the likely cause if a client did not get its file while another one was served; "" if unknown."""
     if client.answered():
         return f"two connections share a buffer for the {what}"
-    if client.received:
+    if client.received_bytes:
         return "only a part of the response was sent: send() may take fewer bytes than it is given; call it again"
     return ""
 
@@ -314,7 +330,7 @@ def own_answers(scene: Scene) -> None:
 )
 def fifo(scene: Scene) -> None:
     # Occupy all workers.
-    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    count = 1 if scene.options.get("limit") == "none" else scene.concurrency()
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
     queued = []
@@ -369,7 +385,7 @@ def fifo(scene: Scene) -> None:
     options={"limit": LIMIT_MEANINGS},
 )
 def backlog(scene: Scene) -> None:
-    count = 1 if scene.options.get("limit") == "none" else scene.at_once()
+    count = 1 if scene.options.get("limit") == "none" else scene.concurrency()
     stalled: list[SceneClient] = []
     hold_more(scene, stalled, count, "half")
     waiting = [scene.client(f"waits {number + 1}") for number in range(12)]
@@ -400,7 +416,7 @@ def deadlock_cause(scene: Scene, stuck: SceneClient) -> str:
         return (
             "two threads each hold a lock and wait for the other's (a deadlock), or a lock was never released"
         )
-    if stuck.received:
+    if stuck.received_bytes:
         return (
             "one thread serves all clients, so this is no deadlock: it has sent a part of the response and "
             "forgotten the rest; keep the rest, and wait until the socket can be written"

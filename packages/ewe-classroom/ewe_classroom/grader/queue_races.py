@@ -53,6 +53,7 @@ EXPLORER_ASLEEP_S = 30.0  # nothing wakes an explorer that has slept for so long
 MAX_EXPLORER_BYTES = 1 << 30  # memory of the explorer, with the student's queue
 MAX_REPORT_BYTES = 1 << 20
 SCENARIO_COUNT = SCENARIOS.read_text(encoding="utf-8").count("\ndef scenario_")
+# Its groups: the name of a scenario, and the number of its schedules, with a comma between thousands.
 PASSED_LINE = re.compile(r"^[^:\n]+\.py: (\w+): no failure in ([\d,]+) runs?", re.MULTILINE)
 ROOM_LINE = re.compile(rb"^ROOM = \d+", re.MULTILINE)
 SMALLEST_ROOM = b"ROOM = 1"
@@ -118,7 +119,7 @@ def queue_races(scene: Scene) -> None:
     else:
         sources = race_bursts.unchanged_sources(scene)
         expect_own_queue(scene, [sources.program.parent / name for name in sources.names])
-        race_bursts.judge(scene, has_queue=True)
+        race_bursts.play_with_detector(scene, has_queue=True)
 
 
 def expect_own_queue(scene: Scene, files: list[Path]) -> None:
@@ -135,9 +136,9 @@ def explore_queue(scene: Scene, source: Path) -> None:
     if source.name != "server.py" and (directory / source.name).is_file():
         (directory / source.name).rename(directory / "server.py")
     copy(SCENARIOS, directory / SCENARIOS.name)
-    status, report = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
-    passed = PASSED_LINE.findall(report)
-    if status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
+    done = explore(scene, directory, [SCENARIOS.name, "--runs", str(SCHEDULES_PER_SCENARIO)])
+    passed = PASSED_LINE.findall(done.report)
+    if done.exit_status == 0 and len({name for name, _ in passed}) == SCENARIO_COUNT:
         # The control (see above): the same scenarios with a queue that loses each item.
         broken = SCENARIOS.read_text(encoding="utf-8").replace(QUEUE_IMPORT, QUEUE_CONTROL)
         (directory / SCENARIOS.name).write_text(broken, encoding="utf-8")
@@ -145,7 +146,7 @@ def explore_queue(scene: Scene, source: Path) -> None:
         schedules = sum(int(count.replace(",", "")) for _, count in passed)
         scene.confirm(f"{len(passed)} scenarios passed in {schedules:,} orders of their threads")
         return
-    fail(scene, report)
+    fail(scene, done.report)
 
 
 def explore_model(scene: Scene, module: str, name: str) -> None:
@@ -158,10 +159,10 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
         if scenario.room_for_one and file.is_file():
             file.write_bytes(ROOM_LINE.sub(SMALLEST_ROOM, file.read_bytes()))
         arguments = [file.name, "--model", name, "--clients", "3", scenario.option, *runs]
-        status, report = explore(scene, directory, arguments)
-        passed = PASSED_LINE.findall(report)
-        if status != 0 or not passed:
-            fail(scene, report, f"the explorer ran {name} of {file.name}: {scenario.text}")
+        done = explore(scene, directory, arguments)
+        passed = PASSED_LINE.findall(done.report)
+        if done.exit_status != 0 or not passed:
+            fail(scene, done.report, f"the explorer ran {name} of {file.name}: {scenario.text}")
         schedules += sum(int(count.replace(",", "")) for _, count in passed)
     with file.open("a", encoding="utf-8") as broken:
         broken.write(MODEL_CONTROL.format(name=name))
@@ -171,7 +172,7 @@ def explore_model(scene: Scene, module: str, name: str) -> None:
 
 def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
     """Run the explorer for the control, which no honest report passes; fail if this one does."""
-    _, report = explore(scene, directory, arguments)
+    report = explore(scene, directory, arguments).report
     if {name for name, _ in PASSED_LINE.findall(report)} - CONTROL_PASSES:
         scene.fail(
             FORGED,
@@ -183,19 +184,19 @@ def expect_failure(scene: Scene, directory: Path, arguments: list[str]) -> None:
 def fail(scene: Scene, report: str, sent: str = "") -> None:
     """Fail the check with the failure that a report of the explorer shows, or else with its last line."""
     report_lines = [line for line in report.splitlines() if line.strip()]
-    headline = part_of(report, FAILURE)
+    headline = paragraph_of(report, FAILURE)
     again = AGAIN_LINE.search(report)
     scenario = re.search(r"--scenario (\w+)", again[1]) if again else None
     scene.schedule = timeline_of(report)
     scene.fail(
         headline or (report_lines[-1] if report_lines else "the explorer has written nothing"),
         "keep every item and every wake-up in each order of the threads",
-        part_of(report, WHY) + (f" Run `{again[1]}` in your directory." if again else ""),
+        paragraph_of(report, WHY) + (f" Run `{again[1]}` in your directory." if again else ""),
         sent=f"the explorer ran {scenario[1]} of test_queue.py" if scenario else sent,
     )
 
 
-def part_of(report: str, begin: str) -> str:
+def paragraph_of(report: str, begin: str) -> str:
     """Return the paragraph of a report whose first line begins with `begin`, without `begin`; "" if there is none.
 
     The paragraph ends at an empty line, or where the explanation (WHY) begins.
@@ -241,8 +242,15 @@ def copy_of_submission(scene: Scene, source: Path) -> Path:
     return directory
 
 
-def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, str]:
-    """Run the explorer in a directory as the server's account; return its exit status and its report."""
+class ExplorerRun(NamedTuple):
+    """A finished run of the explorer. report: the first MAX_REPORT_BYTES of its output."""
+
+    exit_status: int
+    report: str
+
+
+def explore(scene: Scene, directory: Path, arguments: list[str]) -> ExplorerRun:
+    """Run the explorer in a directory as the server's account. Fail if it does not end (wait())."""
     # The explorer needs ewe, which may be hidden from the server, but none of ewe's models.
     limits = replace(
         scene.subject.limits, also_hidden=own_model.hidden_parts("model"), data_bytes=MAX_EXPLORER_BYTES
@@ -263,7 +271,7 @@ def explore(scene: Scene, directory: Path, arguments: list[str]) -> tuple[int, s
             # Without the account: end_account() would also kill the server, which has the same account.
             end_all(process, before, account=None)
     with report_file.open("rb") as report:
-        return process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace")
+        return ExplorerRun(process.returncode, report.read(MAX_REPORT_BYTES).decode(errors="replace"))
 
 
 def wait(scene: Scene, process: subprocess.Popen[bytes]) -> None:

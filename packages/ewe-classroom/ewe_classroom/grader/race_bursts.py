@@ -39,19 +39,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from ewe_classroom.grader import processes
-from ewe_classroom.grader.bursts import accepted
+from ewe_classroom.grader.bursts import accepted_count
 from ewe_classroom.grader.check import check
 from ewe_classroom.grader.sanitizers import (
     ENVIRONMENT,
     MAX_REPORT_BYTES,
     RaceReport,
-    Sanitized,
-    detector_named,
-    sanitized,
+    SanitizedBuild,
+    mention_in_sources,
+    sanitized_build,
     source_line,
 )
 from ewe_classroom.grader.scene import CONNECT_S, NO_LIMIT, Condition, Scene, SceneClient
-from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, SourceFiles, find_sources
+from ewe_classroom.grader.sources import (
+    MAX_SOURCE_BYTES,
+    SourceFiles,
+    find_sources,
+    open_regular,
+    read_regular,
+)
 from ewe_classroom.grader.subject import BadSubject, Subject, numbered_path
 
 MIN_HANG_S = 2.0
@@ -76,18 +82,19 @@ MAX_POSITIONS = 8
 LINES_BEFORE = 4  # lines, up from a wait, in which the test of its condition stands
 
 
-def judge(scene: Scene, *, has_queue: bool) -> None:
-    """Build the server with a race detector, and play all bursts. Fail at a fault. Raises MissingProgram.
+def play_with_detector(scene: Scene, *, has_queue: bool) -> None:
+    """Build the server with a race detector, and play all bursts on it. Fail at a fault.
 
-    has_queue: the server has a queue of connections, so its stop is also played with a full queue.
+    has_queue: the server has a queue of connections, so its stop is also played with a full queue. Raises
+    MissingProgram if this machine cannot build with the detector, and NotJudged as Bursts.fail() does.
     """
     sources = unchanged_sources(scene)
-    expect_unnamed(scene, detector_named(sources))
+    expect_no_mention(scene, mention_in_sources(sources))
     try:
-        with sanitized(sources, scene.subject.limits, str(scene.subject.output.parent)) as program:
-            expect_unnamed(scene, program.detector_named())
-            bursts = Bursts(scene, program)
-            bursts.play(has_queue=has_queue)
+        with sanitized_build(sources, scene.subject.limits, str(scene.subject.output.parent)) as build:
+            # A macro or an assembler's line may hide the name in the sources.
+            expect_no_mention(scene, build.mention_in_kept_texts())
+            Bursts(scene, build).play(has_queue=has_queue)
     except BadSubject as problem:
         scene.fail(
             f"the server does not build with a race detector: {problem}",
@@ -104,7 +111,7 @@ def unchanged_sources(scene: Scene) -> SourceFiles:
     scene.subject.close()
     start_command = scene.subject.start_command
     sources = find_sources(start_command.command, start_command.directory)
-    before = scene.findings.sources
+    before = scene.findings.sources_digest
     if sources is None or (before and sources.digest() != before):
         scene.fail(
             "the source files beside the program have changed since the grading began",
@@ -119,18 +126,21 @@ def unchanged_sources(scene: Scene) -> SourceFiles:
     return sources
 
 
-def expect_unnamed(scene: Scene, named: str) -> None:
-    """Fail if a source names the race detector. named: the place; "" for none."""
-    if named:
+def expect_no_mention(scene: Scene, mention: str) -> None:
+    """Fail if a source names the race detector, and so could switch it off.
+
+    mention: the place and its text, as in "server.c:7, `...`"; "" for none.
+    """
+    if mention:
         scene.fail(
-            f"the source names the race detector: {named}",
+            f"the source names the race detector: {mention}",
             "be the same program with and without the detector",
             sent="nothing; the grader looked at the sources",
         )
 
 
-def silenced(pid: int, program: Path) -> str:
-    """Return how a process has left the race detector, or its options; "" if it has not.
+def escape_text(pid: int, program: Path) -> str:
+    """Describe how a process has left the race detector, or its options; "" if it has not.
 
     program: the file of the server with the detector. A process that has ended, or hides its data, has not left it.
     """
@@ -156,9 +166,9 @@ def processor_s(tasks: Mapping[int, processes.ThreadSample]) -> float:
 def workers_of(scene: Scene) -> int:
     """Return how many clients the server serves at a time, as found by `progress`, or else as the lab asks for.
 
-    A server that is no pool (Scene.at_once()) gets the bursts of the lab's number: a race in it is a race.
+    A server that is no pool (Scene.concurrency()) gets the bursts of the lab's number: a race in it is a race.
     """
-    found = scene.findings.at_once
+    found = scene.findings.concurrency
     if found is None or found in (1, NO_LIMIT):
         return scene.workers
     return found
@@ -167,13 +177,13 @@ def workers_of(scene: Scene) -> int:
 class Bursts:
     """The bursts on one server. The scene's subject is the server that is built with a race detector."""
 
-    def __init__(self, scene: Scene, program: Sanitized) -> None:
+    def __init__(self, scene: Scene, build: SanitizedBuild) -> None:
         self.scene = scene
-        self.program = program
+        self.build = build
         self.workers = workers_of(scene)
         self.hang_s = MIN_HANG_S
         self.positions: list[str] = []  # at which threads have waited for a condition, in the first run
-        self.spurious = ""  # the place where waits return without a reason
+        self.spurious_position = ""  # where waits return without a reason (spurious wake-ups)
         self.requests = 0
 
     def play(self, *, has_queue: bool) -> None:
@@ -201,23 +211,23 @@ class Bursts:
             f"{self.requests} requests in bursts, with a race detector: no race, no lost wake-up{where}"
         )
 
-    def start(self, spurious: str = "") -> None:
+    def start(self, spurious_position: str = "") -> None:
         """Start the server again, and measure its normal answers. Raises NotStarted.
 
-        spurious: the place where waits return without a reason, as `server.c:41`; "" for none.
+        spurious_position: where waits return without a reason, as "server.c:41"; "" for none.
         """
-        old, sources = self.scene.subject, self.program.sources
+        old, sources = self.scene.subject, self.build.sources
         old.close()
         self.scene.clients.clear()
-        self.spurious = spurious
+        self.spurious_position = spurious_position
         # Put the program with the detector in the place of the student's. At a second start it is there already.
-        words, built = list(old.start_command.command), str(self.program.program)
-        words[words.index(built) if built in words else sources.word] = built
-        start_command = replace(old.start_command, command=tuple(words), directory=self.program.directory)
+        words, built = list(old.start_command.command), str(self.build.program)
+        words[words.index(built) if built in words else sources.word_index] = built
+        start_command = replace(old.start_command, command=tuple(words), directory=self.build.directory)
         self.scene.note(do="note", text="the server starts, built with a race detector")
         self.scene.subject = Subject(
             start_command, old.site, old.workers, old.limits, old.port, old.output,
-            {**ENVIRONMENT, "EWE_SPURIOUS": spurious},
+            {**ENVIRONMENT, "EWE_SPURIOUS": spurious_position},
         )  # fmt: skip
         self.scene.subject.wait_until_ready()
         slowest_s = 0.0
@@ -248,7 +258,7 @@ class Bursts:
         """Send n requests at once, of which only number `whole` is whole: its client needs the last worker."""
         with self.stopped():
             clients = [
-                self.ask(f"/{number}.txt") if number == whole else self.half(f"/{number}.txt")
+                self.ask(f"/{number}.txt") if number == whole else self.ask_half(f"/{number}.txt")
                 for number in range(self.workers)
             ]
         stalled = [client for client in clients if client is not clients[whole]]
@@ -283,7 +293,7 @@ class Bursts:
         self.expect_no_race()
         if self.scene.subject.alive():
             self.fail(
-                f"SIGTERM was sent {beside}, and the server did not end{self.sleepers()}",
+                f"SIGTERM was sent {beside}, and the server did not end{self.sleeping_text()}",
                 "wake every thread at the stop: one signal wakes only one of them (broadcast wakes all)",
                 "a thread sleeps and is not woken by the stop",
             )
@@ -297,7 +307,7 @@ class Bursts:
         """
         held, clients = self.fill(whole=False)
         # With a small backlog, connections come about late, and in any order.
-        in_queue = 0 if self.scene.connecting() else accepted(self.scene) - len(held) - 1
+        in_queue = 0 if self.scene.connecting() else accepted_count(self.scene) - len(held) - 1
         self.scene.signal(signal.SIGTERM)
         batch, rest = len(held) - 1, [*held[1:], *clients]
         while rest and (len(rest) > len(clients) or processes.listener_inode(self.scene.subject.port)):
@@ -323,7 +333,7 @@ class Bursts:
     def expect_detector(self) -> None:
         """Fail if a process of the server runs without the race detector, or with other options of it."""
         for pid in self.scene.subject.running():
-            if how := silenced(pid, self.program.program):
+            if how := escape_text(pid, self.build.program):
                 self.scene.fail(
                     how,
                     "be the same program with and without the detector",
@@ -344,14 +354,14 @@ class Bursts:
         self.requests += 1
         return self.scene.client(f"client {self.requests}").ask(path, Connection="close")
 
-    def half(self, path: str) -> SceneClient:
+    def ask_half(self, path: str) -> SceneClient:
         """Return a new client that has sent half a request."""
         self.requests += 1
         return self.scene.client(f"client {self.requests}").send_half(path, Connection="close")
 
     def hold(self, count: int) -> list[SceneClient]:
         """Occupy so many workers, and wait until the server has read the half requests."""
-        stalled = [self.half(f"/{number}.txt") for number in range(count)]
+        stalled = [self.ask_half(f"/{number}.txt") for number in range(count)]
         self.settle()
         return stalled
 
@@ -361,7 +371,7 @@ class Bursts:
         whole: the clients of the queue send whole requests, or else half ones.
         """
         stalled = self.hold(self.workers)
-        ask = self.ask if whole else self.half
+        ask = self.ask if whole else self.ask_half
         with self.stopped():
             clients = [ask(numbered_path(number)) for number in range(FULL_QUEUE_CLIENTS)]
         self.settle()
@@ -459,10 +469,10 @@ class Bursts:
         missing = [client for client in clients if not client.answered()]
         self.fail(
             f"{what}: {len(missing)} of {len(clients)} without a response, and {missing[0].name} "
-            f"{missing[0].outcome_text()}{self.sleepers()}",
+            f"{missing[0].outcome_text()}{self.sleeping_text()}",
             "wake a thread for each connection that is put into the queue",
             "a wake-up is lost"
-            if self.waiting()
+            if self.waiting_threads()
             else "a worker has ended, or it waits for a lock without end",
             is_hang=True,
         )
@@ -475,8 +485,8 @@ class Bursts:
         """
         self.expect_no_race()
         # The waits of this run and of the first one, as "server.c:41", each once. In this run the waits at
-        # `spurious` return without a reason, so they come first: the likely cause.
-        positions = dict.fromkeys([self.spurious, *self.positions, *self.traced_positions()])
+        # `spurious_position` return without a reason, so they come first: the likely cause.
+        positions = dict.fromkeys([self.spurious_position, *self.positions, *self.traced_positions()])
         keywords = {position: self.keyword_of(position) for position in positions if position}
         position = next((position for position, keyword in keywords.items() if keyword == "if"), "")
         if position:
@@ -485,23 +495,25 @@ class Bursts:
                 "the queue, and it goes on although its condition is false"
             )
             should = f"test again after the wait: a loop in place of the `if` before {position}"
-        elif self.spurious and not keywords[self.spurious]:
-            because = f"a thread that woke at {self.spurious} went on although its condition was false"
-            should = f"test the condition of {self.spurious} in a loop (`while`; in Go `for`)"
+        elif self.spurious_position and not keywords[self.spurious_position]:
+            because = (
+                f"a thread that woke at {self.spurious_position} went on although its condition was false"
+            )
+            should = f"test the condition of {self.spurious_position} in a loop (`while`; in Go `for`)"
         elif is_hang:
             # Only for its NotJudged, if the server serves one client at a time, or any number.
-            self.scene.at_once()
+            self.scene.concurrency()
         self.scene.fail(
             did, should, because, sent="a burst of clients, to the server built with a race detector"
         )
 
     def expect_no_race(self) -> None:
         """Fail if the detector has reported a race in the student's files."""
-        races: list[RaceReport] = self.program.reports(self.output())
+        races: list[RaceReport] = self.build.reports(self.output())
         if not races:
             return
         # A report of a race explains itself: this check loses its points, also if an earlier check has failed.
-        self.scene.findings.causes.add(self.scene.check)
+        self.scene.findings.self_explained.add(self.scene.check)
         first, more = races[0], len(races) - 1
         others = f" ({more} more report{'s' if more > 1 else ''})" if more else ""
         self.scene.fail(
@@ -512,45 +524,63 @@ class Bursts:
         )
 
     def output(self) -> str:
-        with open(self.scene.subject.output, "rb") as file:
-            return file.read(MAX_REPORT_BYTES).decode(errors="replace")
+        """Return the output of the server, which has the reports of the detector. Fail if it is no longer there."""
+        try:
+            return read_regular(self.scene.subject.output, MAX_REPORT_BYTES).decode(errors="replace")
+        except OSError:
+            # The server has the grader's account. Without its output, a race would be no failure.
+            self.scene.fail(
+                "the server has removed or replaced the file of its output",
+                "leave this file alone: the grader reads the reports of the race detector in it",
+            )
 
     def crash_position(self, output: str) -> str:
         """Return " at server.go:50, `...`" for the first place in the student's files that a crash names."""
         start = CRASH.search(output)
         for name, number in POSITION.findall(output[start.start() :] if start else ""):
-            line = source_line(self.program.directory / name, int(number))
+            line = source_line(self.build.directory / name, int(number))
             if line and not name.startswith("ewe_unlucky"):  # the condition with bad luck (sanitizers.py)
                 return f" at {name}:{number}, `{line}`"
         return ""
 
     # Where threads wait
 
-    def traced(self) -> Iterator[str]:
-        """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/)."""
+    def traced_waits(self) -> Iterator[str]:
+        """Yield the lines of the trace about waits: +server.c:41, -server.c:41 (unlucky/). Fail without a trace."""
+        try:
+            trace = open_regular(self.scene.subject.trace)
+        except OSError:  # the server has the grader's account; the next runs depend on these places
+            self.scene.fail(
+                "the server has removed or replaced the file of its trace (EWE_TRACE)",
+                "leave this file alone: the grader reads in it where threads wait for a condition",
+            )
         # One line after the other: the program itself may fill the file, up to SandboxLimits.file_bytes.
-        with self.scene.subject.trace.open(errors="replace") as trace:
+        with trace:
             for line in trace:
-                if TRACED_WAIT.fullmatch(line):
-                    yield line.rstrip("\n")
+                text = line.decode(errors="replace")
+                if TRACED_WAIT.fullmatch(text):
+                    yield text.rstrip("\n")
 
     def traced_positions(self) -> list[str]:
-        return sorted({line[1:] for line in self.traced()})
+        return sorted({line[1:] for line in self.traced_waits()})
 
-    def waiting(self) -> Counter[str]:
+    def waiting_threads(self) -> Counter[str]:
         """Return how many threads wait for a condition at each place: "server.c:41" -> number of threads.
 
         The trace has a line "+server.c:41" for the beginning of such a wait, and "-server.c:41" for its end.
         """
         threads: Counter[str] = Counter()
-        for line in self.traced():
+        for line in self.traced_waits():
             threads[line[1:]] += 1 if line[0] == "+" else -1
         # The operator + of a Counter leaves out the places without a thread.
         return +threads
 
-    def sleepers(self) -> str:
+    def sleeping_text(self) -> str:
         """Describe where the threads of the server sleep: in waits of the trace, else in system calls."""
-        found = [f"{number} in the wait at {position}" for position, number in sorted(self.waiting().items())]
+        found = [
+            f"{number} in the wait at {position}"
+            for position, number in sorted(self.waiting_threads().items())
+        ]
         return f" (threads: {', '.join(found)})" if found else self.scene.blocked_text()
 
     def keyword_of(self, position: str) -> str:
@@ -561,7 +591,7 @@ class Bursts:
         """
         name, _, number = position.partition(":")
         for back in range(LINES_BEFORE):
-            line = source_line(self.program.directory / name, int(number) - back)
+            line = source_line(self.build.directory / name, int(number) - back)
             if found := re.search(r"\b(while|for|if)\b", COMMENT.sub("", line)):
                 return found[1]
         return ""
@@ -577,4 +607,4 @@ class Bursts:
     languages=("c", "go"),
 )
 def shared_data(scene: Scene) -> None:
-    judge(scene, has_queue=False)
+    play_with_detector(scene, has_queue=False)

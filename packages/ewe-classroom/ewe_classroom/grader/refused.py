@@ -23,5 +23,6 @@ def refusal_report(
         first.again = f"ewe-grade --lab {lab.name} {shown}"
         first.clip()
     return Report(
-        lab.name, lab.title, shown, verdicts, finished=True, student=student, seeded=seeded, refused=reason
-    )
+        lab=lab.name, title=lab.title, subject=shown, verdicts=verdicts, finished=True, student=student,
+        seeded=seeded, refused=reason,
+    )  # fmt: skip

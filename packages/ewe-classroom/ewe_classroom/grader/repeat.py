@@ -25,13 +25,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError, one_line
 from ewe_classroom.grader.sandbox import end_with_parent
 from ewe_classroom.grader.verdicts import Report
 
 FORMAT = "ewe-runs/1"
+READ_BYTES = 1 << 20  # the most bytes of one read of a pipe
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,15 @@ class Runs:
             )
 
     def add(self, run: GradingRun) -> None:
-        """Add a finished run to the list and to the file."""
+        """Add a finished run to the list and to the file. Raises ConfigError, for example if the disk is full."""
         self.finished_runs.append(run)
-        if self.file is not None:
+        if self.file is None:
+            return
+        try:
             with open(self.file, "a") as out:
                 out.write(json.dumps(vars(run)) + "\n")
+        except OSError as reason:
+            raise ConfigError(f"--runs: cannot write {self.file}: {reason.strerror}") from None
 
     def flips(self) -> dict[str, Counter[str]]:
         """Return check -> status -> number of runs, for every check with more than one status."""
@@ -126,39 +131,47 @@ def in_processes(grade: Callable[[], Report], count: int, jobs: int) -> Iterator
 
     Raises ConfigError if a child could not grade, or was killed.
     """
-    running: dict[int, tuple[int, bytearray]] = {}  # pipe -> (pid of the writer, bytes received)
+    running: dict[int, GradingChild] = {}  # the pipe of a child -> the child
     not_begun = count  # runs that have no process yet
     with selectors.DefaultSelector() as selector:
         try:
             while not_begun or running:
                 while not_begun and len(running) < jobs:
                     not_begun -= 1
-                    reader, pid = begin(grade, list(running))
-                    running[reader] = (pid, bytearray())
-                    selector.register(reader, selectors.EVENT_READ)
+                    child = begin(grade, list(running))
+                    running[child.pipe] = child
+                    selector.register(child.pipe, selectors.EVENT_READ)
                 for key, _ in selector.select():
-                    pid, data = running[key.fd]
-                    block = os.read(key.fd, 1 << 20)
-                    data += block
+                    child = running[key.fd]
+                    block = os.read(key.fd, READ_BYTES)
+                    child.received.extend(block)
                     # The end of the pipe: the child has ended. Only the child has its writing end.
                     if not block:
                         selector.unregister(key.fd)
                         del running[key.fd]
                         os.close(key.fd)
-                        os.waitpid(pid, 0)
-                        yield result(bytes(data))
+                        os.waitpid(child.pid, 0)
+                        yield result(bytes(child.received))
         finally:
             # Children still run after an error, after Ctrl-C, or if the caller takes no more reports.
-            for pid, _ in running.values():
+            for child in running.values():
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-            for reader, (pid, _) in running.items():
-                os.close(reader)
-                os.waitpid(pid, 0)
+                    os.kill(child.pid, signal.SIGTERM)
+            for child in running.values():
+                os.close(child.pipe)
+                os.waitpid(child.pid, 0)
 
 
-def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
-    """Fork a child that grades; return the pipe for its report, and its pid.
+class GradingChild(NamedTuple):
+    """A child process that grades. pipe: the reading end for its report. received: the report's bytes so far."""
+
+    pid: int
+    pipe: int
+    received: bytearray
+
+
+def begin(grade: Callable[[], Report], others: list[int]) -> GradingChild:
+    """Fork a child that grades, and sends its report through a pipe.
 
     others: the pipes of the other children, which the child inherits and closes. The child never returns.
     """
@@ -166,7 +179,7 @@ def begin(grade: Callable[[], Report], others: list[int]) -> tuple[int, int]:
     pid = os.fork()
     if pid:  # the parent: without its copy of the writing end, it sees the end of the pipe
         os.close(writer)
-        return reader, pid
+        return GradingChild(pid, reader, bytearray())
     status = 1
     try:
         end_with_parent(signal.SIGTERM)

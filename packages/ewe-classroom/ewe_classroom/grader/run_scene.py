@@ -59,7 +59,7 @@ class TimedRequest:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRequest:
     """One line of the server's log."""
 
     arrival: float
@@ -92,7 +92,7 @@ class LoadRun:
         return sum(request.done <= self.began + self.seconds for request in self.requests)
 
 
-def finite(value: Any) -> float:
+def finite_number(value: Any) -> float:
     """Return a number of the data. Raises ValueError for NaN and infinity, TypeError, OverflowError.
 
     A comparison with NaN is always false, so NaN would pass each check of a difference.
@@ -111,6 +111,21 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value such that at least `share` of all values do not exceed it; 0.0 without values."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
+
+
+def run_of_row(row: dict[str, Any]) -> LoadRun:
+    """Return a run of the file. Raises KeyError, TypeError, ValueError or OverflowError if it is malformed."""
+    return LoadRun(
+        kind=str(row["kind"]),
+        level=finite_number(row["clients" if row["kind"] == "closed" else "rate_wanted"]),
+        repetition=int(row["repetition"]),
+        began=finite_number(row["began"]),
+        seconds=finite_number(row["seconds"]),
+        rate=finite_number(row["rate"]),
+        mean_ms=finite_number(row["mean_ms"]),
+        p99_ms=finite_number(row["p99_ms"]),
+        requests=tuple(TimedRequest(*map(finite_number, each)) for each in row["requests"]),
+    )
 
 
 class RunSubject:
@@ -187,20 +202,7 @@ class RunScene(Scene):
             )
         for number, row in enumerate(rows, 1):
             try:
-                level = row["clients" if row["kind"] == "closed" else "rate_wanted"]
-                found.append(
-                    LoadRun(
-                        kind=str(row["kind"]),
-                        level=finite(level),
-                        repetition=int(row["repetition"]),
-                        began=finite(row["began"]),
-                        seconds=finite(row["seconds"]),
-                        rate=finite(row["rate"]),
-                        mean_ms=finite(row["mean_ms"]),
-                        p99_ms=finite(row["p99_ms"]),
-                        requests=tuple(TimedRequest(*map(finite, each)) for each in row["requests"]),
-                    )
-                )
+                found.append(run_of_row(row))
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.fail(
@@ -218,12 +220,12 @@ class RunScene(Scene):
             )
         return chosen
 
-    def served(self) -> list[Served]:
+    def served(self) -> list[ServedRequest]:
         """Return the server's log, sorted by end time. Fail without a log."""
         name = str(self.table().get("log", ""))
         try:
             lines = self.text_beside(Path(name).name).splitlines() if name else []
-            found = [Served(*map(finite, line.split())) for line in lines]
+            found = [ServedRequest(*map(finite_number, line.split())) for line in lines]
         except (OSError, TypeError, ValueError):
             found = []
         if not found:

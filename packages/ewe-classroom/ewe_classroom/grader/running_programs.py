@@ -209,10 +209,10 @@ def cgi_inherits(scene: Scene) -> None:
     open_gate(scene.site.root, "gate-5")
     scene.note(do="open-gate", gate="gate-5")
     response_of(scene, waiting)
-    known = processes.sockets()
     if extra:
+        entries = processes.tcp_sockets()
         named = "; ".join(
-            f"{number} is {processes.described(target, known)}" for number, target in extra.items()
+            f"{number} is {processes.target_text(target, entries)}" for number, target in extra.items()
         )
         scene.fail(
             f"the program has {len(extra)} descriptors of the server: {named}",

@@ -18,7 +18,7 @@ import re
 from itertools import accumulate
 
 from ewe_classroom.grader.check import check
-from ewe_classroom.grader.run_scene import LoadRun, RunScene, Served, TimedRequest, mean, percentile
+from ewe_classroom.grader.run_scene import LoadRun, RunScene, ServedRequest, TimedRequest, mean, percentile
 
 MIN_REPETITIONS = 3
 MIN_LEVELS = 4
@@ -46,7 +46,7 @@ COUNT_TOLERANCE_SHARE, COUNT_TOLERANCE = 0.1, 2  # of the requests of an open ru
     ),
     why="One point is not a curve. A server behaves differently below saturation and above it.",
     hint="CLIENTS, RATES and SECONDS at the top of measure.py set the loads.",
-    subject="data",
+    kind="data",
 )
 def complete(scene: RunScene) -> None:
     closed_levels, open_levels = scene.levels("closed"), scene.levels("open")
@@ -92,7 +92,7 @@ def complete(scene: RunScene) -> None:
         "Run all loads once, then all loads again, so that a busy moment of the machine does not affect only one "
         "load."
     ),
-    subject="data",
+    kind="data",
 )
 def repetitions(scene: RunScene) -> None:
     spreads = []
@@ -123,7 +123,7 @@ def repetitions(scene: RunScene) -> None:
     expects="each request of the data is in the log, and each line of the log is in the data",
     why="Without its slowest requests, any server looks fast. The server's log has all of them.",
     hint="Record every request that you send, also a failed one, and one that ends after the run.",
-    subject="data",
+    kind="data",
 )
 def server_log(scene: RunScene) -> None:
     served = sorted(scene.served(), key=lambda line: line.arrival)
@@ -160,7 +160,7 @@ def first_sent(run: LoadRun) -> float:
     return min(request.sent for request in run.requests)
 
 
-def unmatched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], list[Served]]:
+def unmatched(run: LoadRun, lines: list[ServedRequest]) -> tuple[list[TimedRequest], list[ServedRequest]]:
     """Match requests and log lines; return the requests without a line, and the lines without a request.
 
     A line fits a request if sent <= arrival and end <= done. Lines are taken in the order of their arrival, so each
@@ -197,7 +197,7 @@ def unmatched(run: LoadRun, lines: list[Served]) -> tuple[list[TimedRequest], li
         "Clients without think time send the next request immediately. X counts responses within the run; R is the "
         "mean of done - sent."
     ),
-    subject="data",
+    kind="data",
 )
 def little(scene: RunScene) -> None:
     worst = 0.0
@@ -259,7 +259,7 @@ def max_under_way(run: LoadRun) -> int:
         "Double the clients until the rate stays constant. Past the knee each new client only makes all others "
         "wait longer."
     ),
-    subject="data",
+    kind="data",
 )
 def saturation(scene: RunScene) -> None:
     levels = scene.levels("closed")
@@ -300,7 +300,7 @@ def saturation(scene: RunScene) -> None:
         "Compute the due time of each request: began + number / rate. Send each request from a separate thread, so "
         "that none waits for another."
     ),
-    subject="data",
+    kind="data",
 )
 def open_loop(scene: RunScene) -> None:
     for run in scene.runs("open"):
@@ -333,7 +333,7 @@ def open_loop(scene: RunScene) -> None:
     expects="mean_ms and p99_ms of done - due",
     why="A visitor waits from the due time on, even if the load generator sends the request late.",
     hint="The response time is done - due; the service time is done - sent. Report the response time.",
-    subject="data",
+    kind="data",
 )
 def latency(scene: RunScene) -> None:
     shown = []
@@ -362,7 +362,7 @@ def latency(scene: RunScene) -> None:
     expects="a comparison of closed users without think time, three repeats, users = rate x mean time",
     why="A second tool is the best check of your first tool.",
     hint="ewe-lab compare -t -p --users 8 --think 0 --time 2s --repeats 3 --out lab",
-    subject="data",
+    kind="data",
 )
 def report(scene: RunScene) -> None:
     name = str(scene.table().get("report", "lab/results.json"))

@@ -10,7 +10,7 @@ user namespaces. Without both, the grader uses a free port of the host.
 Under root each grading has a separate account: a user id that no account of the system and no process has, and a
 group with the same number. If all gradings shared an account such as nobody, one submission could send signals to
 the server of another, and a fork bomb would use up the processes of both, because the kernel counts processes for
-each account. Only the group of the grading may enter its directories (closed_to_others). They contain files that
+each account. Only the group of the grading may enter its directories (close_to_others). They contain files that
 the server must be able to write, such as its trace; without this protection another submission could falsify them.
 
 A separate account also owns all files that its programs leave in directories that every account may write. The
@@ -130,7 +130,7 @@ def account_locks() -> int:
     return os.open(ACCOUNT_LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-def closed_to_others(directory: Path, account: SubjectAccount | None) -> None:
+def close_to_others(directory: Path, account: SubjectAccount | None) -> None:
     """Let only the group of an account enter a directory.
 
     If `account` is None, any account may enter: the server runs as the grader's account and, if this is root, may

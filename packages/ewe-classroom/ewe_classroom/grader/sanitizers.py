@@ -14,10 +14,10 @@ for a condition have bad luck (unlucky/). A report in which a signal handler has
 that sets a flag of type sig_atomic_t may run in any thread.
 
 A source that names the detector could switch it off, or be another program where the detector is on: its line is
-the failure (detector_named). The name may be hidden in a macro or in an assembler's line. In C the build therefore
-keeps the text after the preprocessor and the assembler's text, and these are searched, too. A program could also
-start itself again with other options of the detector: race_bursts.py looks at the processes. A submission that is
-written to deceive may still find a way. The other checks watch the graded program.
+the failure (mention_in_sources). The name may be hidden in a macro or in an assembler's line. In C the build
+therefore keeps the text after the preprocessor and the assembler's text, and these are searched, too. A program
+could also start itself again with other options of the detector: race_bursts.py looks at the processes. A
+submission that is written to deceive may still find a way. The other checks watch the graded program.
 
 Possible failures: no compiler, or a compiler without the detector (MissingProgram); the program does not build.
 """
@@ -165,8 +165,8 @@ class RaceReport:
         return f"hold one and the same lock at {positions}"
 
 
-def detector_named(sources: SourceFiles) -> str:
-    """Return the first place where a source names the race detector, with its text; "" if there is none."""
+def mention_in_sources(sources: SourceFiles) -> str:
+    """Return the first place where a source names the race detector, as "server.c:7, `...`"; "" if none does."""
     for name in sources.names:
         try:
             text = read_regular(sources.program.parent / name).decode(errors="replace")
@@ -184,7 +184,7 @@ def line_at(text: str, position: int) -> str:
     return text[text.rfind("\n", 0, position) + 1 :].partition("\n")[0].strip()
 
 
-class Sanitized:
+class SanitizedBuild:
     """A copy of a program's sources, built with a race detector."""
 
     def __init__(self, sources: SourceFiles, limits: SandboxLimits, parent: str | None) -> None:
@@ -261,11 +261,11 @@ class Sanitized:
         if built != self.program:
             built.rename(self.program)
 
-    def detector_named(self) -> str:
+    def mention_in_kept_texts(self) -> str:
         """Return the first line that names the race detector, of the texts that the compiler has kept; "" for none.
 
-        The function detector_named() searches the sources. This method finds a name that a macro or an assembler's
-        line hides there.
+        mention_in_sources() searches the sources. This method finds a name that a macro or an assembler's line
+        hides there. The compiler keeps its texts by -save-temps (CFLAGS); Go keeps none.
         """
         # server.i is the text after the preprocessor, server.s the assembler's text.
         for file in sorted(self.directory.glob("*.[is]")):
@@ -407,10 +407,10 @@ def source_line(path: Path, number: int) -> str:
 
 
 @contextmanager
-def sanitized(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[Sanitized]:
-    """Yield a program that is built with a race detector; remove it at the end. Raises as Sanitized does."""
-    program = Sanitized(sources, limits, parent)
+def sanitized_build(sources: SourceFiles, limits: SandboxLimits, parent: str) -> Iterator[SanitizedBuild]:
+    """Yield a program that is built with a race detector; remove it at the end. Raises as SanitizedBuild does."""
+    build = SanitizedBuild(sources, limits, parent)
     try:
-        yield program
+        yield build
     finally:
-        program.close()
+        build.close()

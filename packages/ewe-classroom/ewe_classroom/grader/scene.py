@@ -114,17 +114,18 @@ class Findings:
     """What the checks of a run have found, for the checks that follow.
 
     faults: the name of a fault, or of a check that has failed -> the check that loses its points for it.
-    at_once: how many clients the server serves at a time, if `progress` has found another number than the lab asks
-    for; NO_LIMIT if it has found no limit. passed: the checks that the server passes, but that need a failed one.
-    causes: the checks that have failed by a fact which explains itself, and which no other failure explains.
-    sources: the digest of the program's source files before its first start (SourceFiles.digest); "" without any.
+    concurrency: how many clients the server serves at the same time, if `progress` has found another number than
+    the lab asks for; NO_LIMIT if it has found no limit. passed_without_need: the checks that the server passes, but
+    that need a failed one. self_explained: the checks that have failed by a fact which explains itself, such as the
+    report of a race detector; no other failure explains them. sources_digest: of the program's source files before
+    its first start (SourceFiles.digest()); "" without any.
     """
 
     faults: dict[str, str] = field(default_factory=dict)
-    passed: set[str] = field(default_factory=set)
-    causes: set[str] = field(default_factory=set)
-    sources: str = ""
-    at_once: int | None = None
+    passed_without_need: set[str] = field(default_factory=set)
+    self_explained: set[str] = field(default_factory=set)
+    sources_digest: str = ""
+    concurrency: int | None = None
 
 
 class MissingProgram(Exception):
@@ -147,12 +148,12 @@ class SceneClient:
         self.path = path
         self.reads = reads
         self.outbox = b""  # bytes that the kernel has not taken yet
-        self.finishing = False  # FIN follows the outbox
+        self.fin_pending = False  # FIN follows the outbox
         self.reader = ResponseSplitter()
-        self.received = 0  # bytes
+        self.received_bytes = 0
         self.connected = False
-        self.ended = False  # the server has closed its side (FIN)
-        self.broken = False  # the connection was refused or reset
+        self.fin_received = False  # the server has closed its side (FIN)
+        self.reset_or_refused = False
         self.closed = False  # this client has closed it
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -163,7 +164,7 @@ class SceneClient:
         # The socket is non-blocking: EINPROGRESS means that handle() will see the outcome.
         error = self.sock.connect_ex(("127.0.0.1", scene.subject.port))
         if error not in (0, errno.EINPROGRESS):
-            self.broken = True
+            self.reset_or_refused = True
         self.connected = error == 0
 
     def note(self, do: str, **more: Any) -> None:
@@ -204,7 +205,7 @@ class SceneClient:
         """Begin to read. This opens the gate of a client that does not read."""
         self.note("read")
         self.reads = True
-        self.mark_broken_on_error(
+        self.mark_reset_on_error(
             lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LARGE_BUFFER_BYTES)
         )
         return self
@@ -212,7 +213,7 @@ class SceneClient:
     def half_close(self) -> SceneClient:
         """Close the sending half (FIN), and go on reading."""
         self.note("half-close")
-        self.finishing = True
+        self.fin_pending = True
         self.flush()
         return self
 
@@ -228,7 +229,7 @@ class SceneClient:
         if not self.closed:
             self.note("reset")
             # A lingering close with a timeout of 0 sends RST in place of FIN (socket(7), SO_LINGER).
-            self.mark_broken_on_error(
+            self.mark_reset_on_error(
                 lambda: self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             )
             self.closed = True
@@ -251,7 +252,7 @@ class SceneClient:
 
     def over(self) -> bool:
         """Return whether the connection has ended by FIN or reset, or could not be opened."""
-        return self.ended or self.broken
+        return self.fin_received or self.reset_or_refused
 
     def answered_or_over(self) -> bool:
         return self.answered() or self.over()
@@ -295,34 +296,38 @@ class SceneClient:
         if self.answers:
             what = f"got status {self.answers[-1].status}"
             return what + (" and the end of the connection" if self.over() else "")
-        got = f" after {self.received} bytes" if self.received else " without a response"
-        if self.broken:
+        got = f" after {self.received_bytes} bytes" if self.received_bytes else " without a response"
+        if self.reset_or_refused:
             return f"was reset{got}" if self.connected else "could not connect"
-        if self.ended:
+        if self.fin_received:
             return f"saw the connection closed{got}"
         if not self.connected:
             return "could not connect: the server's backlog is full"
-        return f"got only {self.received} bytes of a response" if self.received else "got no response"
+        return (
+            f"got only {self.received_bytes} bytes of a response"
+            if self.received_bytes
+            else "got no response"
+        )
 
     # Called by the scene
 
-    def mark_broken_on_error(self, action: Callable[[], object]) -> None:
+    def mark_reset_on_error(self, action: Callable[[], object]) -> None:
         """Call a function of the socket; an error means that the server has reset the connection."""
         try:
             action()
         except OSError:  # after a regular end of the connection, an error says nothing new
-            self.broken = self.broken or not self.ended
+            self.reset_or_refused = self.reset_or_refused or not self.fin_received
 
     def flush(self) -> bool:
         """Send bytes of the outbox, or FIN if it is empty and the client has finished; do not wait.
 
         Return whether this has changed something: bytes or FIN were sent, or the connection is broken.
         """
-        if not self.connected or self.closed or self.broken:
+        if not self.connected or self.closed or self.reset_or_refused:
             return False
-        if self.finishing and not self.outbox:  # FIN follows the last byte
-            self.finishing = False
-            self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
+        if self.fin_pending and not self.outbox:  # FIN follows the last byte
+            self.fin_pending = False
+            self.mark_reset_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         if not self.outbox:
             return False
@@ -331,7 +336,7 @@ class SceneClient:
         except BlockingIOError:
             return False
         except OSError:
-            self.broken = True
+            self.reset_or_refused = True
             self.outbox = b""
             return True
         self.outbox = self.outbox[sent:]
@@ -342,7 +347,7 @@ class SceneClient:
         if self.closed or self.over():
             return 0
         # A connection attempt ends with POLLOUT, whether it succeeds or fails.
-        events = select.POLLOUT if self.outbox or self.finishing or not self.connected else 0
+        events = select.POLLOUT if self.outbox or self.fin_pending or not self.connected else 0
         return events | (select.POLLIN if self.reads and self.connected else 0)
 
     def handle(self, happened: int) -> bool:
@@ -352,7 +357,7 @@ class SceneClient:
         """
         if not self.connected:
             if self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                self.broken = True
+                self.reset_or_refused = True
                 self.note("refused")
                 return True
             if not happened & select.POLLOUT:
@@ -364,7 +369,7 @@ class SceneClient:
         if self.reads and happened & (select.POLLIN | select.POLLHUP | select.POLLERR):
             return self.receive() or moved
         if not self.reads and happened & select.POLLERR:
-            self.broken = True
+            self.reset_or_refused = True
             self.note("reset-by-server")
         return moved
 
@@ -375,29 +380,29 @@ class SceneClient:
         except BlockingIOError:
             return False
         except OSError:
-            self.broken = True
+            self.reset_or_refused = True
             self.reader.end()
             self.note("reset-by-server")
             return True
         if not data:
-            self.ended = True
+            self.fin_received = True
             self.reader.end()
             self.note("closed-by-server")
             # Send FIN as every client does. A server with a lingering close waits for it before it frees the
             # worker.
-            self.mark_broken_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
+            self.mark_reset_on_error(lambda: self.sock.shutdown(socket.SHUT_WR))
             return True
         # The beginning of a response is enough for the record.
-        if self.received == 0 or (data[:5] == b"HTTP/" and self.reader.between_responses()):
+        if self.received_bytes == 0 or (data[:5] == b"HTTP/" and self.reader.between_responses()):
             self.note("got", bytes=data[:MAX_SHOWN_BYTES].decode("latin-1"))
-        self.received += len(data)
+        self.received_bytes += len(data)
         answers_before = len(self.answers)
         self.reader.feed(data)
         if self.reader.too_much:  # the client reads no further, as if the connection had ended
-            self.ended = True
-            self.note("too-much", total=self.received)
+            self.fin_received = True
+            self.note("too-much", total=self.received_bytes)
         if len(self.answers) > answers_before:
-            self.note("answered", status=self.answers[-1].status, total=self.received)
+            self.note("answered", status=self.answers[-1].status, total=self.received_bytes)
         return True
 
 
@@ -494,15 +499,17 @@ class Scene:
         self.clients.append(client)
         return client
 
-    def hold(self, kind: str, path: str, name: str = "") -> SceneClient:
-        """Return a stalled client: it sends half a request ("half"), or does not read its response ("reader")."""
-        if kind == "half":
-            return self.client(name).send_half(path, Connection="close")
+    def hold_half(self, path: str, name: str = "") -> SceneClient:
+        """Return a stalled client: it sends half a request."""
+        return self.client(name).send_half(path, Connection="close")
+
+    def hold_reader(self, name: str = "") -> SceneClient:
+        """Return a stalled client: it asks for a large file, and does not read its response."""
         return self.client(name, reads=False).ask("/large.bin", Connection="close")
 
     def hold_halves(self, count: int) -> list[SceneClient]:
         """Return stalled clients, "stalled 1" and so on: each sends half a request for its own file."""
-        return [self.hold("half", numbered_path(number), f"stalled {number + 1}") for number in range(count)]
+        return [self.hold_half(numbered_path(number), f"stalled {number + 1}") for number in range(count)]
 
     def release(self, client: SceneClient) -> None:
         """Open the gate of a client."""
@@ -627,7 +634,7 @@ class Scene:
 
     def expect_no_excess(self) -> None:
         """Fail if the server's processes exceed a limit of memory, tasks or files together."""
-        excess = self.subject.excess()
+        excess = self.subject.excess_text()
         if excess:
             self.fail(
                 f"the server uses too much: {excess}",
@@ -680,7 +687,10 @@ class Scene:
 
     def is_unread(self, client: SceneClient) -> bool:
         """Return whether no thread of the server has read the bytes of a client: they wait in its kernel."""
-        return any(entry.peer == client.port and entry.unread for entry in processes.sockets().values())
+        return any(
+            entry.peer_port == client.port and entry.unread_bytes
+            for entry in processes.tcp_sockets().values()
+        )
 
     # Verdicts
 
@@ -706,9 +716,9 @@ class Scene:
             raise FailedExpectation("", did, should, because, name)
         self.confirm(f"apart from this: {did} (see {blamed_check})")
 
-    def nobody_receives(self) -> bool:
+    def no_thread_receives(self) -> bool:
         """Return whether all threads of the server sleep in calls that concern no connection."""
-        return set(self.calls()) <= {"accept()", "a lock or a condition", "wait()"}
+        return set(self.threads_by_call()) <= {"accept()", "a lock or a condition", "wait()"}
 
     def rest_on(self, name: str) -> None:
         """Raise NotJudged if an earlier check has failed, or found a fault that hides the result of this one.
@@ -719,12 +729,12 @@ class Scene:
         if blamed_check != self.check:
             raise NotJudged(f"it rests on {blamed_check}, which has failed. Mend that first.")
 
-    def at_once(self) -> int:
-        """Return how many clients the server serves at a time: the workers asked for, or the number found.
+    def concurrency(self) -> int:
+        """Return how many clients the server serves at the same time: the workers asked for, or the number found.
 
         Raises NotJudged if there is no such number, or if it is 1: then the server is no pool.
         """
-        found = self.findings.at_once  # None: `progress` has found no other number, or has not run
+        found = self.findings.concurrency  # None: `progress` has found no other number, or has not run
         if found is not None and self.workers > 1 and (found == 1 or found == NO_LIMIT):
             number = "one client at a time" if found == 1 else "any number of clients at a time"
             raise NotJudged(f"it rests on progress: the server serves {number}. Mend that first.")
@@ -846,7 +856,7 @@ class Scene:
             or "open files in binary mode, send all bytes (send() may take fewer), and count bytes, not characters",
         )
 
-    def calls(self) -> dict[str, int]:
+    def threads_by_call(self) -> dict[str, int]:
         """Return the system calls in which the server's threads sleep, or "running", with the number of threads."""
         functions: dict[str, int] = {}
         for task in self.subject.tasks().values():
@@ -858,6 +868,6 @@ class Scene:
         """Describe for a message in which calls the server's threads sleep; "" if the server has ended."""
         if not self.subject.alive():
             return ""
-        functions = self.calls()
+        functions = self.threads_by_call()
         shown = ", ".join(f"{count} in {function}" for function, count in sorted(functions.items()))
         return f" (threads of the server: {shown})"

@@ -55,11 +55,11 @@ class WaitingRequest:
 Rule = Callable[[list[WaitingRequest]], WaitingRequest]
 
 
-def first(waiting: list[WaitingRequest]) -> WaitingRequest:
+def oldest(waiting: list[WaitingRequest]) -> WaitingRequest:
     return waiting[0]
 
 
-def last(waiting: list[WaitingRequest]) -> WaitingRequest:
+def newest(waiting: list[WaitingRequest]) -> WaitingRequest:
     return waiting[-1]
 
 
@@ -93,7 +93,7 @@ class WrongRule(NamedTuple):
 
 # The first rule that explains every choice so far is the likely cause.
 WRONG_RULES = [
-    WrongRule(last, "the server takes the last request: a stack"),
+    WrongRule(newest, "the server takes the last request: a stack"),
     WrongRule(
         lambda waiting: min(waiting, key=lambda each: len(each.client.path)),
         "the server takes the request with the shortest URL",
@@ -108,7 +108,7 @@ WRONG_RULES = [
         lambda waiting: max(waiting, key=lambda each: each.size),
         "of equal files, the server takes the first request",
     ),
-    WrongRule(first, "the server takes the first request, as by FIFO"),
+    WrongRule(oldest, "the server takes the first request, as by FIFO"),
 ]
 
 
@@ -152,7 +152,7 @@ class SchedulingScenario:
                 )
             self.serve(client)
             scene.settle()
-            self.compare()
+            self.expect_trace_agrees()
 
     def send(self, name: str, path: str) -> SceneClient:
         """Return a new client that has sent a request and does not read; wait until the server is quiescent."""
@@ -197,7 +197,7 @@ class SchedulingScenario:
                 )
         else:
             self.expect_drop(victim)
-        self.compare()
+        self.expect_trace_agrees()
 
     def expect_drop(self, victim: Rule) -> None:
         """Fail unless the server drops exactly the request that the rule names."""
@@ -250,7 +250,7 @@ class SchedulingScenario:
         self.observed_order.completion.append(port)
         if not self.waiting:
             scene.settle()
-            self.compare()
+            self.expect_trace_agrees()
             return
         scene.until(lambda: any(self.status(each.client) for each in self.waiting), "the next one is served")
         scene.settle()
@@ -269,7 +269,7 @@ class SchedulingScenario:
                 each.client.note("served")
             scene.fail(
                 f"a worker became free while these requests waited, in order of arrival: {shown}. The server took "
-                f"{' and '.join(each.name for each in begun)}{self.claimed()}",
+                f"{' and '.join(each.name for each in begun)}{self.claimed_text()}",
                 f"take {wanted.name}",
                 cause_of_choice(self.served)
                 if len(begun) == 1
@@ -280,7 +280,7 @@ class SchedulingScenario:
         self.waiting.remove(wanted)
         self.serve(wanted.client)
         self.observed_order.predecessors[wanted.client.port] = port
-        self.compare()
+        self.expect_trace_agrees()
 
     def finish(self) -> None:
         """Free one worker after the other until all requests are served."""
@@ -306,7 +306,7 @@ class SchedulingScenario:
         client.close()
         answers[-1].body = b""  # frees 8 MB
 
-    def claimed(self) -> str:
+    def claimed_text(self) -> str:
         """Return a part of a verdict: the next request by the trace; "" if the trace has no such line."""
         try:
             traced_order = trace.read(self.scene.subject.trace)
@@ -318,7 +318,7 @@ class SchedulingScenario:
         ]
         return f"; its trace says that it took {', '.join(names)}" if names else ""
 
-    def compare(self) -> None:
+    def expect_trace_agrees(self) -> None:
         """Fail if the trace contradicts the clients' observations so far."""
         if not self.checks_trace:
             return
@@ -357,7 +357,7 @@ def variables(policy: str, queue: int, drop: str = "newest", overtaken: int = 10
     environment=variables("fifo", 16),
 )
 def order_fifo(scene: Scene) -> None:
-    scenario = SchedulingScenario(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=oldest)
     for name, path in zip(
         FIVE_NAMES, scene.site.order("requests", (SIZE_2, SIZE_4, SIZE_6, SIZE_1, SIZE_2)), strict=True
     ):
@@ -434,14 +434,14 @@ def order_patience(scene: Scene) -> None:
 )
 def queue_bound(scene: Scene) -> None:
     # It occupies all workers. The rule chooses the request to serve next
-    scenario = SchedulingScenario(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=oldest)
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_1), ("3rd", SIZE_4)):
         scenario.add(name, path)
-    scenario.add("4th", SIZE_1, victim=last)  # the queue is full: the last request has to get 503
-    scenario.add("5th", SIZE_3, victim=last)
+    scenario.add("4th", SIZE_1, victim=newest)  # the queue is full: the last request has to get 503
+    scenario.add("5th", SIZE_3, victim=newest)
     scenario.serve_next()
     scenario.add("6th", SIZE_2)
-    scenario.add("7th", SIZE_1, victim=last)
+    scenario.add("7th", SIZE_1, victim=newest)
     scenario.finish()
     scene.confirm(
         f"{scene.workers} requests had workers and 3 waited; three more got 503; the others were served"
@@ -458,11 +458,11 @@ def queue_bound(scene: Scene) -> None:
     environment=variables("fifo", 3, "oldest"),
 )
 def drop_oldest(scene: Scene) -> None:
-    scenario = SchedulingScenario(scene, rule=first)
+    scenario = SchedulingScenario(scene, rule=oldest)
     for name, path in (("1st", SIZE_4), ("2nd", SIZE_6), ("3rd", SIZE_1)):
         scenario.add(name, path)
-    scenario.add("4th", SIZE_2, victim=first)
-    scenario.add("5th", SIZE_1, victim=first)
+    scenario.add("4th", SIZE_2, victim=oldest)
+    scenario.add("5th", SIZE_1, victim=oldest)
     scenario.finish()
     scene.confirm("the two oldest requests got 503, and the others were served")
 
@@ -508,7 +508,7 @@ def trace_agrees(scene: Scene) -> None:
     scenario.checks_trace = True
     for name, path in (("1st", SIZE_6), ("2nd", SIZE_2), ("3rd", SIZE_4)):
         scenario.add(name, path)
-    scenario.add("4th", SIZE_3, victim=last)
+    scenario.add("4th", SIZE_3, victim=newest)
     scenario.serve_next()
     scenario.add("5th", SIZE_1)
     scenario.finish()

@@ -25,10 +25,11 @@ The file is ewe_classroom/labs/NAME/grading.toml, or the argument of --lab PATH.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.messages import ConfigError, nearest
 from ewe_classroom.grader.check import Check, all_checks
@@ -55,17 +56,24 @@ class Item:
     needs: tuple[str, ...] = ()
 
 
+class SpeedMark(NamedTuple):
+    """The points from a ratio on. ratio: the server's rate, divided by that of the reference."""
+
+    ratio: float
+    points: int
+
+
 @dataclass(frozen=True)
 class SpeedPlan:
-    """The speed measurement of a lab. marks: pairs of a ratio and its points. clients: the claimed load."""
+    """The speed measurement of a lab. clients: the claimed load."""
 
     reference: str = "thread"
     clients: int = 16
-    marks: tuple[tuple[float, int], ...] = ()
+    marks: tuple[SpeedMark, ...] = ()
 
     @property
     def points(self) -> int:
-        return max((points for _, points in self.marks), default=0)
+        return max((mark.points for mark in self.marks), default=0)
 
 
 @dataclass(frozen=True)
@@ -80,13 +88,13 @@ class Scheme:
     workers: int
     items: tuple[Item, ...]
     speed: SpeedPlan = SpeedPlan()
-    subject: str = SERVER  # the kind of submission (kinds.py)
+    kind: str = SERVER  # of the submission (kinds.py); `subject` in the file
     is_whole_lab: bool = False
 
     @property
     def starter_points(self) -> int | None:
         """The points that the lab's starter has at most; None if nothing is known about them."""
-        is_known = self.is_whole_lab and self.subject != DATA  # no test grades a starter of data
+        is_known = self.is_whole_lab and self.kind != DATA  # no test grades a starter of data
         return sum(item.points for item in self.items) // STARTER_PART if is_known else None
 
     def checks_for_language(self, language: str) -> Scheme:
@@ -111,16 +119,17 @@ def lab_names() -> list[str]:
 def load(name: str) -> Scheme:
     """Load the scheme of a lab by its name, or from a file. Raises ConfigError."""
     path = Path(name) if name.endswith(".toml") else LABS / name / "grading.toml"
-    if not path.is_file():
+    # False for a name that is too long, and below a closed directory: Path.is_file() would raise an error.
+    if not os.path.isfile(path):
         near = nearest(name, lab_names())
         raise ConfigError(f"--lab: there is no lab {name}{near}; the labs are {', '.join(lab_names())}")
     table = read_table(path)
     workers = table.get("workers", 4)
     if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 16:
         raise ConfigError(f"{path}: workers = {workers!r}: expected a number from 1 to 16")
-    subject = table.get("subject", SERVER)
-    if subject not in NAMES:
-        raise ConfigError(f"{path}: subject = {subject!r}: expected one of {', '.join(NAMES)}")
+    kind = table.get("subject", SERVER)
+    if kind not in NAMES:
+        raise ConfigError(f"{path}: subject = {kind!r}: expected one of {', '.join(NAMES)}")
     rows = table.get("check")
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{path}: no [[check]]; a lab needs at least one")
@@ -129,24 +138,26 @@ def load(name: str) -> Scheme:
     items = tuple(read_item(row, f"{path}: check {number}") for number, row in enumerate(rows, 1))
     check_names(items, path)
     check_needs(items, path)
-    if subject != SERVER and "speed" in table:
+    if kind != SERVER and "speed" in table:
         raise ConfigError(
-            f"{path}: speed: only servers have a speed, and the subject is {subject}; remove the table"
+            f"{path}: speed: only servers have a speed, and the subject is {kind}; remove the table"
         )
     speed = read_speed(table.get("speed", {}), stem, f"{path}: speed")
     for item in items:
-        if item.check.subject != subject:
+        if item.check.kind != kind:
             raise ConfigError(
-                f"{path}: check {item.check.name} needs the subject {item.check.subject}, not {subject}"
+                f"{path}: check {item.check.name} needs the subject {item.check.kind}, not {kind}"
             )
     is_whole_lab = not name.endswith(".toml")
-    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, subject, is_whole_lab)
+    return Scheme(stem, str(table.get("title", stem)), workers, items, speed, kind, is_whole_lab)
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the table of a scheme's file. Raises ConfigError if it is not TOML, or for an unknown key."""
+    """Return the table of a scheme's file. Raises ConfigError if it cannot be read, or for an unknown key."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as reason:
+        raise ConfigError(f"{path}: {reason.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     unknown = sorted(table.keys() - KNOWN_KEYS)
@@ -208,7 +219,7 @@ def read_speed(row: object, lab: str, where: str) -> SpeedPlan:
         raise ConfigError(
             f"{where}: marks = {marks!r}; write pairs of a ratio and whole points: [[0.1, 2], [0.3, 4]]"
         )
-    return SpeedPlan(reference, clients, tuple((float(ratio), points) for ratio, points in marks))
+    return SpeedPlan(reference, clients, tuple(SpeedMark(float(ratio), points) for ratio, points in marks))
 
 
 def read_item(row: object, where: str) -> Item:

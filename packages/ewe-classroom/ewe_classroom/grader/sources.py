@@ -35,11 +35,11 @@ class NotRegular(OSError):
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The sources of a program. word: the index of the program among the words of its command."""
+    """The sources of a program. word_index: the place of the program among the words of its command, from 0 on."""
 
     language: str
     program: Path
-    word: int
+    word_index: int
 
     @property
     def names(self) -> list[str]:
@@ -121,7 +121,7 @@ def find_sources(command: Sequence[str], directory: Path) -> SourceFiles | None:
             continue
         if is_go_program(program):
             return SourceFiles("go", program, index) if any(program.parent.glob("*.go")) else None
-        return SourceFiles("c", program, index) if program.with_suffix(".c").is_file() else None
+        return SourceFiles("c", program, index) if os.path.isfile(program.with_suffix(".c")) else None
     return None
 
 

@@ -49,7 +49,7 @@ from ewe_classroom.grader.check import Check
 from ewe_classroom.grader.load import Slice, closed_loop
 from ewe_classroom.grader.sandbox import SandboxLimits, SubjectAccount, own_account
 from ewe_classroom.grader.scene import Scene
-from ewe_classroom.grader.scheme import SpeedPlan
+from ewe_classroom.grader.scheme import SpeedMark, SpeedPlan
 from ewe_classroom.grader.subject import MODEL_OPTIONS, NotStarted, StartCommand, Subject, from_path
 from ewe_classroom.grader.verdicts import ERROR, FAILED, PASSED, Verdict
 
@@ -127,14 +127,11 @@ class Speed:
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "noisy": self.noisy}
 
-    def earned(self, marks: tuple[tuple[float, int], ...]) -> int:
-        """Return the points of the highest threshold that the upper end of the spread reaches.
-
-        marks: pairs of a threshold, which is a ratio, and its points.
-        """
+    def earned(self, marks: tuple[SpeedMark, ...]) -> int:
+        """Return the most points of a mark whose ratio the upper end of the spread reaches; 0 for none."""
         if self.rate is None:
             return 0
-        return max((points for threshold, points in marks if self.rate.high >= threshold), default=0)
+        return max((mark.points for mark in marks if self.rate.high >= mark.ratio), default=0)
 
 
 def ratio(pairs: list[tuple[float, float]]) -> Ratio:
@@ -161,7 +158,7 @@ def reference_command(plan: SpeedPlan, lab: str, directory: Path) -> StartComman
     return StartCommand(words, directory, plan.reference, {"PYTHONPATH": home})
 
 
-class Side:
+class MeasuredServer:
     """One of the two servers, with the results of its slices. pids: returns the ids of its processes.
 
     network: its clients have addresses in 127.NETWORK.0.0/16, each slice another one.
@@ -175,7 +172,7 @@ class Side:
         # 250 addresses in each of 250 networks; the last number is never 0 or 255.
         self.addresses = (f"127.{network}.{n // 250 % 250}.{n % 250 + 1}" for n in count())
 
-    def slice(self, clients: int, seconds: float) -> Slice:
+    def measure_slice(self, clients: int, seconds: float) -> Slice:
         """Measure one slice (load.py), and add it to the results.
 
         clients: the number of clients that ask at the same time. seconds: how long they send new requests.
@@ -247,8 +244,8 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
     """
     speed = Speed(name, plan.clients)
     both = Comparison(
-        Side(student, student.running, network=1),
-        Side(reference, lambda: processes.family([reference.pid]), network=2),
+        MeasuredServer(student, student.running, network=1),
+        MeasuredServer(reference, lambda: processes.family([reference.pid]), network=2),
         plan.clients,
     )
     both.warm_up()
@@ -277,7 +274,7 @@ def measure(student: Subject, reference: Subject, plan: SpeedPlan, name: str) ->
 class RequestFailed(Exception):
     """A request of a slice has failed. The message says how. side: the server that was asked."""
 
-    def __init__(self, side: Side, failure: str) -> None:
+    def __init__(self, side: MeasuredServer, failure: str) -> None:
         super().__init__(failure)
         self.side = side
 
@@ -288,7 +285,7 @@ class Comparison:
     claim: the number of clients that the student's server claims to serve.
     """
 
-    def __init__(self, mine: Side, other: Side, claim: int) -> None:
+    def __init__(self, mine: MeasuredServer, other: MeasuredServer, claim: int) -> None:
         self.mine = mine
         self.other = other
         self.claim = claim
@@ -298,7 +295,7 @@ class Comparison:
     def warm_up(self) -> None:
         """Ask each server for a moment: it may load modules and files at its first requests."""
         for side in (self.mine, self.other):
-            side.slice(1, WARM_UP_S)
+            side.measure_slice(1, WARM_UP_S)
             side.slices.clear()
 
     def cpu_s(self) -> tuple[float, float]:
@@ -330,7 +327,7 @@ class Comparison:
 
     def slice_of_mine(self, clients: int) -> Slice:
         """Measure a slice of the student's server. Raises RequestFailed."""
-        found = self.mine.slice(clients, SLICE_S)
+        found = self.mine.measure_slice(clients, SLICE_S)
         if found.failure:
             raise RequestFailed(self.mine, found.failure)
         return found
@@ -338,7 +335,7 @@ class Comparison:
     def slice_of_other(self, clients: int) -> Slice:
         """Measure a slice of the reference, and what the student's server uses meanwhile. Raises RequestFailed."""
         before_s = self.mine.cpu_s()
-        found = self.other.slice(clients, SLICE_S)
+        found = self.other.measure_slice(clients, SLICE_S)
         self.beside_s += found.seconds
         self.beside_cpu_s += self.mine.cpu_s() - before_s
         if found.failure:
@@ -388,17 +385,17 @@ def memory_of_connection(student: Subject) -> float:
     scene = Scene(student)
     try:
         scene.settle()
-        before = sum(map(processes.memory_share, student.running()))
+        before = sum(map(processes.memory_share_bytes, student.running()))
         for _ in range(KEPT_CONNECTIONS):
-            scene.hold("half", PATH)
+            scene.hold_half(PATH)
         scene.settle()
-        during = sum(map(processes.memory_share, student.running()))
+        during = sum(map(processes.memory_share_bytes, student.running()))
     finally:
         scene.close()
     return round(max(0, during - before) / KEPT_CONNECTIONS / 1024, 1)
 
 
-def judge(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
+def fill_in_verdict(speed: Speed, verdict: Verdict, plan: SpeedPlan) -> None:
     """Fill in the verdict from the results of a measurement: points, status and texts."""
     verdict.earned = speed.earned(plan.marks)
     if speed.failure:

@@ -50,7 +50,7 @@ def has_stopped_listening(scene: Scene) -> bool:
 )
 def stop(scene: Scene) -> None:
     scene.expect_answer()
-    stalled = scene.hold("half", "/1.txt")
+    stalled = scene.hold_half("/1.txt")
     scene.settle()
     pids_before = scene.subject.running()
     scene.note(do="signal", signal="SIGTERM")
@@ -147,7 +147,7 @@ def restart(scene: Scene) -> None:
     scene.settle()
     in_time_wait = any(
         entry.port == scene.subject.port and entry.state == "TIME_WAIT"
-        for entry in processes.sockets().values()
+        for entry in processes.tcp_sockets().values()
     )
     problem = scene.start_again()
     if problem:

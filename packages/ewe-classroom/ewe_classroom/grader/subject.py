@@ -34,7 +34,7 @@ import ewe
 from ewe.config.messages import ConfigError
 from ewe_classroom.grader import processes, site_programs
 from ewe_classroom.grader.sandbox import SandboxLimits, disk_bytes_of, end_all
-from ewe_classroom.grader.sources import find_sources
+from ewe_classroom.grader.sources import find_sources, open_regular
 from ewe_classroom.seeds import Seed
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class StartCommand:
     # "python"; "model" for a model of ewe; "c" and "go" for a program with its sources beside it; "" for all others
     language: str = ""
 
-    def filled(self, port: int, root: Path, workers: int) -> list[str]:
+    def words_for(self, port: int, root: Path, workers: int) -> list[str]:
         """Return the words of the command, with values in place of {port}, {root} and {workers}."""
         values = {"{port}": str(port), "{root}": str(root), "{workers}": str(workers)}
         words = []
@@ -226,7 +226,7 @@ def from_path(text: str) -> StartCommand:
     return start_command((str(path), *arguments), path.parent, shown)
 
 
-def parsed(file: Path) -> ast.Module:
+def parse_python(file: Path) -> ast.Module:
     """Return the syntax tree of a file. Raises BadSubject."""
     try:
         return ast.parse(file.read_bytes(), str(file))
@@ -240,7 +240,7 @@ def model_class(path: Path) -> str:
 
     The file is not executed. Raises BadSubject.
     """
-    tree = parsed(path)
+    tree = parse_python(path)
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -311,7 +311,7 @@ class Subject:
             **self.environment,
             **start_command.environment,
         }
-        self.command = start_command.filled(port, site.root, workers)
+        self.command = start_command.words_for(port, site.root, workers)
         with open(output, "wb") as log:
             try:
                 self.process = subprocess.Popen(
@@ -342,7 +342,7 @@ class Subject:
         while not processes.listener_inode(self.port):
             if time.monotonic() - checked_at > EXCESS_CHECK_EVERY_S:
                 checked_at = time.monotonic()
-                if excess := self.excess():
+                if excess := self.excess_text():
                     raise NotStarted(f"the server uses too much before it listens: {excess}", self.log())
             status = self.process.poll()
             if status is not None and not self.family():
@@ -398,12 +398,12 @@ class Subject:
     def tasks(self) -> dict[int, processes.ThreadSample]:
         return processes.tasks(self.family())
 
-    def excess(self) -> str:
+    def excess_text(self) -> str:
         """Describe the limit of memory, tasks or files that the server's processes exceed together; "" if none."""
         pids = self.running()
-        used = sum(processes.memory(pid) for pid in pids)
+        used = sum(processes.memory_bytes(pid) for pid in pids)
         if used > MAX_MEMORY_BYTES:  # this counted shared pages several times; the exact measure is slower
-            used = sum(processes.memory_share(pid) for pid in pids)
+            used = sum(processes.memory_share_bytes(pid) for pid in pids)
         if used > MAX_MEMORY_BYTES:
             return f"its processes use {used >> 20} MB of memory; the limit is {MAX_MEMORY_BYTES >> 20} MB"
         count = sum(len(processes.thread_ids(pid)) for pid in pids)
@@ -419,11 +419,11 @@ class Subject:
         return ""
 
     def log(self, lines: int = 12) -> str:
-        """Return the last lines of the server's output."""
+        """Return the last lines of the server's output; "" if the file is no longer there."""
         try:
-            with open(self.output, "rb") as file:
+            with open_regular(self.output) as file:
                 return last_lines(file.fileno(), lines)
-        except FileNotFoundError:  # a server with the grader's account may remove it
+        except OSError:  # a server with the grader's account may remove the file, or put a FIFO in its place
             return ""
 
     def close(self) -> None:

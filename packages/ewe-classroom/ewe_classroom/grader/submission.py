@@ -32,7 +32,7 @@ from ewe.config.messages import ConfigError
 from ewe.scratch import Scratch
 from ewe_classroom.grader import go_cache, processes
 from ewe_classroom.grader.located import files
-from ewe_classroom.grader.sandbox import SandboxLimits, closed_to_others, disk_bytes_of, end_all
+from ewe_classroom.grader.sandbox import SandboxLimits, close_to_others, disk_bytes_of, end_all
 from ewe_classroom.grader.sources import MAX_SOURCE_BYTES, NotRegular, open_regular
 from ewe_classroom.grader.subject import DISK_CHECK_EVERY_S, MAX_DISK_BYTES, BadSubject
 
@@ -54,7 +54,7 @@ class Submission:
         """
         self.source, self.limits = source, limits
         self.scratch = Scratch("ewe-work-", parent)
-        closed_to_others(Path(self.scratch.path), limits.account)
+        close_to_others(Path(self.scratch.path), limits.account)
         self.path = Path(self.scratch.path) / "work"
         # TMPDIR is beside the work, because Go ignores a go.mod directly in TMPDIR.
         self.temporary = Path(self.scratch.path) / "tmp"

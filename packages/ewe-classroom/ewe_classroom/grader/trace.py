@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ewe_classroom.grader.sources import read_regular
+
 EVENTS = ("arrival", "dispatch", "completion", "drop")
 EVENTS_OF_EWE = {"accepted": "arrival", "runs": "dispatch", "ended": "completion"}
 LINE_FORMAT = "SECONDS EVENT CLIENT WORKER TARGET"
@@ -30,7 +32,7 @@ PORT = re.compile("[0-9]{1,9}")  # isdigit() is also true for digits that int() 
 
 
 class BadTrace(ValueError):
-    """A line of the trace is malformed. The message is one line."""
+    """The trace cannot be read, or has a malformed line. The message is one line."""
 
 
 @dataclass
@@ -56,8 +58,10 @@ class ObservedOrder(TraceOrder):
 
 def read(path: Path) -> TraceOrder:
     """Return the events of a trace. Ignore an incomplete last line. Raises BadTrace."""
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    try:
+        data = read_regular(path, MAX_BYTES + 1)
+    except OSError as reason:  # the server may remove the file, or put a FIFO or a symbolic link in its place
+        raise BadTrace(f"the trace cannot be read: {reason.strerror}") from None
     if len(data) > MAX_BYTES:
         raise BadTrace(f"the trace has more than {MAX_BYTES >> 20} MB")
     # The text after the last line feed is "", or a line that is not complete yet.

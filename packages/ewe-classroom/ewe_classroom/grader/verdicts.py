@@ -129,9 +129,9 @@ class Verdict:
 class Report:
     """One run of a lab's checks. A verdict is "not run" until its check has ended."""
 
-    lab: str
-    title: str
-    subject: str
+    lab: str  # its name, as --lab takes it
+    title: str  # of the lab
+    subject: str  # the command that started the graded program, as in a shell
     verdicts: list[Verdict]
     began: float = field(default_factory=time.time)
     seconds: float = 0.0

@@ -64,7 +64,7 @@ def who_works(scene: Scene) -> None:
     scene.settle()
     is_go = goroutines.runs_go(scene)
     if is_go and kind != "process":
-        goroutines.judge(scene, kind, STALLED_CLIENTS)
+        goroutines.expect_goroutines(scene, kind, STALLED_CLIENTS)
         return
     before = count_workers(scene)
     stalled = scene.hold_halves(STALLED_CLIENTS)
@@ -155,10 +155,10 @@ def expect_workers_ended(scene: Scene, before: WorkerCount, *, is_go: bool) -> N
     hint="Wait for the condition in a loop (while, not if), and notify under the lock, once for each connection.",
 )
 def exactly_n(scene: Scene) -> None:
-    n = scene.at_once()
+    n = scene.concurrency()
     clients = []
     for number in range(3 * n):
-        clients.append(scene.hold("half", numbered_path(number), f"stalled {number + 1}"))
+        clients.append(scene.hold_half(numbered_path(number), f"stalled {number + 1}"))
         if number < n:  # so that exactly these clients get the workers
             scene.settle()
     scene.settle()
@@ -221,17 +221,16 @@ def parent_lets_go(scene: Scene) -> None:
     stalled = scene.hold_halves(3)
     scene.settle(sure=True)
     listening = processes.listener_inode(scene.subject.port)
-    known = processes.sockets()
+    entries = processes.tcp_sockets()
     pids = scene.subject.running()
     client_of_port = {client.port: client for client in stalled}
     pids_of_port: dict[int, list[int]] = {port: [] for port in client_of_port}
     children_that_listen = []
     for pid in pids:
-        for target in processes.descriptors(pid).values():
-            inode = processes.inode(target)
-            if inode and inode == listening and pid != scene.subject.pid:
+        for inode in processes.socket_inodes(pid):
+            if inode == listening and pid != scene.subject.pid:
                 children_that_listen.append(pid)
-            client_port = known[inode].peer if inode in known else 0
+            client_port = entries[inode].peer_port if inode in entries else 0
             if client_port in pids_of_port:
                 pids_of_port[client_port].append(pid)
     for port, owners in pids_of_port.items():

@@ -10,19 +10,31 @@ import sys
 import threading
 import time
 from email.utils import formatdate
+from typing import NamedTuple
 
 from correct import Thread
+from registry import Mutant
 
 ZOO = {}
+MAX_CACHED_BYTES, MAX_CACHED_FILES = 1 << 20, 8  # of one file; of all
 FORMS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 
 def mutant(check, says):
+    """Return a decorator that registers a class in ZOO (registry.py)."""
+
     def add(kind):
-        ZOO[kind.__name__] = (kind, check, "caching", says)
+        ZOO[kind.__name__] = Mutant(kind, check, "caching", says)
         return kind
 
     return add
+
+
+class CachedFile(NamedTuple):
+    """A file in the cache. info: the result of os.stat()."""
+
+    info: os.stat_result
+    body: bytes
 
 
 class Caching(Thread):
@@ -44,7 +56,7 @@ class Caching(Thread):
         if found is None:
             self.send(connection, self.head(b"404 Not Found", b"missing", keep) + b"missing")
             return keep
-        info, body = self.load(found)
+        info, body = self.load(found)  # the result of os.stat(), and the bytes of the file
         tag, changed = self.tag(info), int(info.st_mtime)
         status = self.outcome(fields, tag, changed, info, words[0])
         self.respond(connection, status, tag, changed, body, words[0], keep)
@@ -107,22 +119,24 @@ class Caching(Thread):
     def load(self, path):
         info = os.stat(path)
         with self.lock:
-            held = self.cache.get(path)
-        if held and self.is_good(held[0], info):
-            return held
-        held = info, self.read_file(path)
+            kept = self.cache.get(path)
+        if kept and self.is_current(kept.info, info):
+            return kept
+        found = CachedFile(info, self.read_file(path))
         with self.lock:
-            self.keep(path, held)
-        return held
+            self.keep(path, found)
+        return found
 
-    def keep(self, path, held):
-        if len(held[1]) <= 1 << 20:
-            self.cache[path] = held
-            while len(self.cache) > 8:
+    def keep(self, path, found):
+        """Add a file to the cache, unless it is too large; drop the files that were added first."""
+        if len(found.body) <= MAX_CACHED_BYTES:
+            self.cache[path] = found
+            while len(self.cache) > MAX_CACHED_FILES:
                 self.cache.pop(next(iter(self.cache)))
 
-    def is_good(self, held, info):
-        return (held.st_mtime_ns, held.st_size, held.st_ino) == (info.st_mtime_ns, info.st_size, info.st_ino)
+    def is_current(self, kept, info):
+        """Return whether a file has not changed. kept, info: its os.stat() in the cache, and now."""
+        return (kept.st_mtime_ns, kept.st_size, kept.st_ino) == (info.st_mtime_ns, info.st_size, info.st_ino)
 
 
 @mutant("validators", "form of date")
@@ -251,7 +265,7 @@ class MissingIsGood(Caching):
 class NoCache(Caching):
     """Reads the file for each request."""
 
-    def is_good(self, held, info):
+    def is_current(self, kept, info):
         return False
 
 
@@ -259,7 +273,7 @@ class NoCache(Caching):
 class Stale(Caching):
     """Never looks whether a file in the cache has changed."""
 
-    def is_good(self, held, info):
+    def is_current(self, kept, info):
         return True
 
 
@@ -267,16 +281,16 @@ class Stale(Caching):
 class Seconds(Caching):
     """Looks for changes of a second or more."""
 
-    def is_good(self, held, info):
-        return (int(held.st_mtime), held.st_size) == (int(info.st_mtime), info.st_size)
+    def is_current(self, kept, info):
+        return (int(kept.st_mtime), kept.st_size) == (int(info.st_mtime), info.st_size)
 
 
 @mutant("fresh-file", "looks for a newer file")
 class NewerOnly(Caching):
     """Takes a file for changed only if it is newer."""
 
-    def is_good(self, held, info):
-        return info.st_mtime_ns <= held.st_mtime_ns
+    def is_current(self, kept, info):
+        return info.st_mtime_ns <= kept.st_mtime_ns
 
 
 @mutant("fresh-file", "have the ETag")
@@ -291,11 +305,11 @@ class TagOfSize(Caching):
 class Hoards(Caching):
     """Never lets go of a file."""
 
-    def keep(self, path, held):
-        self.cache[path] = held
+    def keep(self, path, found):
+        self.cache[path] = found
 
 
 if __name__ == "__main__":
     name, port, root, workers = sys.argv[1:]
-    kind = ZOO[name][0] if name in ZOO else Caching
+    kind = ZOO[name].kind if name in ZOO else Caching
     kind(int(port), root, int(workers)).run()

@@ -10,6 +10,8 @@ import sys
 import types
 from pathlib import Path
 
+from registry import Mutant
+
 # matrix.py writes the solution beside a copy of this file: the grader hides the labs from each program, and the
 # Python of an account without rights may be without the classroom.
 COPY = Path(__file__).with_name("engine.py")
@@ -36,8 +38,10 @@ lab = solution()
 
 
 def mutant(check, says):
+    """Return a decorator that registers a class in ZOO (registry.py)."""
+
     def add(kind):
-        ZOO[kind.__name__] = (kind, check, "engine", says)
+        ZOO[kind.__name__] = Mutant(kind, check, "engine", says)
         return kind
 
     return add
@@ -272,7 +276,7 @@ class Stays(lab.Engine):
 
 
 if __name__ == "__main__":
-    kind = ZOO[sys.argv[1]][0] if sys.argv[1] in ZOO else lab.Engine
+    kind = ZOO[sys.argv[1]].kind if sys.argv[1] in ZOO else lab.Engine
     try:
         kind().serve()
     except lab.SocketClosed:

@@ -709,4 +709,4 @@ import mutants_scheduling  # noqa: E402, F401
 
 if __name__ == "__main__":
     name, port, root, workers = sys.argv[1:]
-    ZOO[name][0](int(port), root, int(workers)).run()
+    ZOO[name].kind(int(port), root, int(workers)).run()

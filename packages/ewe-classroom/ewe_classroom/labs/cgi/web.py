@@ -73,7 +73,8 @@ class Stop(Exception):
 
 
 def stop(number: int, frame: object) -> None:
-    """Interrupt the loop that accepts connections."""
+    """Interrupt the loop that accepts connections. A second SIGTERM must not interrupt the end of the server."""
+    signal.signal(number, lambda *_: None)
     raise Stop
 
 

@@ -29,7 +29,8 @@ class Stop(Exception):
 
 
 def stop(number: int, frame: object) -> None:
-    """Interrupt the loop."""
+    """Interrupt the loop. A second SIGTERM must not interrupt the end of the server."""
+    signal.signal(number, lambda *_: None)
     raise Stop
 
 
