@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ewe_lab.bench.experiment import Bench, Load, RunningServer
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import LabError, last_line
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.thesis_static import (
     BEST_COLUMN_PREFIX,
@@ -24,7 +24,7 @@ from ewe_lab.experiments.thesis_static import (
     best_cell,
     figure_or_0,
 )
-from ewe_lab.stacks.backends import opener
+from ewe_lab.stacks.backends import URL_ERRORS, opener
 from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, serve_stack
 
 QUICK_CLIENT_COUNTS = (32,)
@@ -220,7 +220,7 @@ def probe(url: str, page: str) -> None:
     try:
         with opener().open(url, timeout=20) as answer:
             body = answer.read().decode("latin-1")
-    except OSError as reason:
-        raise LabError(f"a first request failed: {reason}") from None
+    except URL_ERRORS as reason:
+        raise LabError(f"a first request failed: {last_line(str(reason))}") from None
     if body != page:
         raise LabError(f"a first request brought {len(body)} bytes, {body[:40]!r}, not {len(page)}")

@@ -5,6 +5,7 @@ The function for a kind of process returns its command. The process listens at a
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -39,6 +40,8 @@ WORKERS = 4  # processes of each kind, by default
 BACKLOG = 1024  # connections that wait for a process
 START_TIMEOUT_S = 10.0  # seconds
 LISTENING_FLAG = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
+# Errors of opener(): no connection, or no answer in time; an answer that is not HTTP, or is cut
+URL_ERRORS = (OSError, http.client.HTTPException)
 PRELOAD_TIMEOUT_S = 1.0  # seconds that the preloaded parents of X-Switch may take to load their modules
 
 
@@ -129,7 +132,7 @@ def wait_for_xswitch(server: RunningServer) -> None:
             with asking.open(f"{server.url}xswitch-status", timeout=5):
                 time.sleep(PRELOAD_TIMEOUT_S)  # the status does not say when the parents are ready
                 return
-        except OSError:
+        except URL_ERRORS:
             time.sleep(0.05)
     raise LabError("X-Switch does not start")
 
@@ -140,8 +143,8 @@ def xswitch_status(server: RunningServer) -> dict[str, Any]:
         with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
-    except (OSError, ValueError) as reason:
-        raise LabError(f"X-Switch does not say how it is: {reason}") from None
+    except (*URL_ERRORS, ValueError) as reason:
+        raise LabError(f"X-Switch does not say how it is: {last_line(str(reason))}") from None
 
 
 @contextmanager
