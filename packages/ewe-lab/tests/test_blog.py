@@ -84,7 +84,7 @@ def test_a_blog_that_cannot_be_written_is_an_error_of_the_lab(tmp_path: Path) ->
 
 
 def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "programs", str)
+    monkeypatch.setattr(databases, "server_programs", str)
     lacking = BlogSetup("asyncio", POSTGRESQL)
     assert lacking.why_missing == "asyncio PostgreSQL is left out: apt install postgresql"
     with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.serve(lab):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import itertools
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -337,8 +339,27 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAYS[TYPE_2].why_missing(postgresql).endswith("its driver is that of SQLite")
     monkeypatch.setattr(report_servers, "find_tool", lambda name: None)
     assert WAYS[database_ways.FPM].why_missing(sqlite).endswith("apt install nginx-light")
-    monkeypatch.setattr(databases, "programs", lambda: "")
+    monkeypatch.setattr(databases, "server_programs", str)
     assert databases.why_missing(POSTGRESQL) == "apt install postgresql"
+
+
+def test_a_postgresql_without_its_server_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of the clients has psql in a directory of the same name."""
+    monkeypatch.setattr(databases, "POSTGRES_DIRECTORY", str(tmp_path))
+    for version, program in (("16", "psql"), ("9.6", "initdb"), ("15", "initdb")):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / program).touch()
+    assert databases.server_programs() == f"{tmp_path}/15/bin"
+    for version in ("9.6", "15"):
+        (tmp_path / version / "bin" / "initdb").unlink()
+    assert databases.why_missing(POSTGRESQL) == "apt install postgresql"
+
+
+def test_root_needs_an_account_for_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(databases, "ACCOUNT", "no-such-account")
+    with pytest.raises(LabError, match="there is no account no-such-account"):
+        databases.as_account(tmp_path)
 
 
 # R-F9: a session's state
