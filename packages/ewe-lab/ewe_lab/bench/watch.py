@@ -117,7 +117,8 @@ class Watch:
 
     def begin(self) -> None:
         """Take the first reading, and start the thread. A second call forgets the readings before it."""
-        self.readings.clear()
+        with self.lock:  # a reading that the thread takes at this moment is also forgotten
+            self.readings.clear()
         self.take_reading()
         self.busy_at_begin_s = self.read_cores()
         if self.thread is None:
