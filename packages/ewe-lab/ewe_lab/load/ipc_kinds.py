@@ -33,6 +33,7 @@ ANSWER_BYTES = 5605  # the page of the RDBMS paper
 MAX_QUEUED_MESSAGES = 8  # messages of a POSIX queue, below Linux's default limit of 10
 MAX_MESSAGE_BYTES = 8192  # bytes of a message, Linux's default limit for both kinds of queues
 EXCHANGES_PER_STREAM = 8  # exchanges of which a stream has the messages
+IPC_PRIVATE, IPC_RMID = 0, 0  # of sys/ipc.h: a new queue without a key; remove a queue
 EXCHANGE, ANSWER, STREAM = "exchange", "answer", "stream"
 REQUEST_FORMAT = struct.Struct(f"<II{REQUEST_BYTES - 8}x")  # bytes of a message, messages
 Send = Callable[[bytes], object]
@@ -76,10 +77,14 @@ def writer(descriptor: int) -> Callable[[bytes], None]:
 def pipes() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     """Yield the ends, of client and server, of two pipes, one for each direction."""
     (there, to_server), (back, to_client) = os.pipe(), os.pipe()
-    yield (
-        stream_end(lambda size: os.read(back, size), writer(to_server)),
-        stream_end(lambda size: os.read(there, size), writer(to_client)),
-    )
+    try:
+        yield (
+            stream_end(lambda size: os.read(back, size), writer(to_server)),
+            stream_end(lambda size: os.read(there, size), writer(to_client)),
+        )
+    finally:
+        for descriptor in (there, to_server, back, to_client):
+            os.close(descriptor)
 
 
 @contextmanager
@@ -114,11 +119,11 @@ class QueueAttributes(ctypes.Structure):
     """struct mq_attr of mq_open(3)."""
 
     _fields_ = [
-        ("flags", ctypes.c_long),
-        ("most", ctypes.c_long),
-        ("size", ctypes.c_long),
-        ("queued", ctypes.c_long),
-        ("unused", ctypes.c_long * 4),
+        ("mq_flags", ctypes.c_long),
+        ("mq_maxmsg", ctypes.c_long),  # messages in the queue, at most
+        ("mq_msgsize", ctypes.c_long),  # bytes of a message, at most
+        ("mq_curmsgs", ctypes.c_long),
+        ("reserved", ctypes.c_long * 4),
     ]
 
 
@@ -126,31 +131,35 @@ class QueueAttributes(ctypes.Structure):
 def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     """Yield the ends, of client and server, of two message queues of POSIX. Raises OSError.
 
-    Their names are removed at once: the kernel removes the queues when both processes have ended.
+    Each name is removed at once: the kernel removes the queue when both processes have ended. A name would stay
+    until the machine is started again, also the first one if the second queue is refused (RLIMIT_MSGQUEUE).
     """
     library = ctypes.CDLL("librt.so.1", use_errno=True)
     attributes = ctypes.byref(QueueAttributes(0, MAX_QUEUED_MESSAGES, MAX_MESSAGE_BYTES))
-    names = [f"/ewe-lab-{os.getpid()}-{number}".encode() for number in range(2)]
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    there, back = (checked_result(library.mq_open(name, flags, 0o600, attributes)) for name in names)
-    for name in names:
-        library.mq_unlink(name)
+    queues: list[int] = []
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         """Return the end that sends to one queue and receives from the other."""
         buffer = ctypes.create_string_buffer(MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
+            """Return the next message of the queue. size: not used, since a queue knows where a message ends."""
             length = checked_result(library.mq_receive(receiving, buffer, MAX_MESSAGE_BYTES, None))
             return buffer.raw[:length]
 
         return ChannelEnd(lambda data: checked_result(library.mq_send(sending, data, len(data), 0)), receive)
 
     try:
+        for number in range(2):
+            name = f"/ewe-lab-{os.getpid()}-{number}".encode()
+            queues.append(checked_result(library.mq_open(name, flags, 0o600, attributes)))
+            library.mq_unlink(name)
+        there, back = queues
         yield channel_end(there, back), channel_end(back, there)
     finally:
-        for each in (there, back):
-            library.mq_close(each)
+        for queue in queues:
+            library.mq_close(queue)
 
 
 @contextmanager
@@ -160,33 +169,35 @@ def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
     The kernel keeps such queues until they are removed, which happens at the end of the block.
     """
     library = ctypes.CDLL(None, use_errno=True)
-    private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
     queues: list[int] = []
-    kind = struct.pack("l", 1)  # the type of all messages, which stands before their bytes
+    message_type = struct.pack("l", 1)  # mtype of struct msgbuf: it stands before the bytes of each message
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         """Return the end that sends to one queue and receives from the other."""
-        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)  # struct msgbuf of msgop(2)
+        buffer = ctypes.create_string_buffer(
+            len(message_type) + MAX_MESSAGE_BYTES
+        )  # struct msgbuf of msgop(2)
 
         def receive(size: int) -> bytes:
+            """Return the next message of the queue. size: not used, since a queue knows where a message ends."""
             length = checked_result(
                 library.msgrcv(receiving, buffer, ctypes.c_size_t(MAX_MESSAGE_BYTES), ctypes.c_long(0), 0)
             )
-            return buffer.raw[len(kind) : len(kind) + length]
+            return buffer.raw[len(message_type) : len(message_type) + length]
 
         def send(data: bytes) -> None:
-            checked_result(library.msgsnd(sending, kind + data, ctypes.c_size_t(len(data)), 0))
+            checked_result(library.msgsnd(sending, message_type + data, ctypes.c_size_t(len(data)), 0))
 
         return ChannelEnd(send, receive)
 
     try:
         for _ in range(2):
-            queues.append(checked_result(library.msgget(private, 0o600)))
+            queues.append(checked_result(library.msgget(IPC_PRIVATE, 0o600)))
         there, back = queues
         yield channel_end(there, back), channel_end(back, there)
     finally:
-        for each in queues:
-            library.msgctl(each, remove, None)
+        for queue in queues:
+            library.msgctl(queue, IPC_RMID, None)
 
 
 KINDS = {
