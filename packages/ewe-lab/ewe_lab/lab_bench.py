@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe_lab.bench.disturbance import is_disturbed
-from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Load, RunningServer, ServedPath, ServerUnderTest
 from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
@@ -347,10 +347,10 @@ class LabBench:
             return self.load(server, load)
 
     @contextmanager
-    def server_of_job(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:
+    def server_of_job(self, job: CellJob, load: Load) -> Iterator[ServedPath]:
         """Yield the server of a job, started for the block or the target that runs already; and the load's path."""
         if job.target:
-            yield job.target, load.path
+            yield ServedPath(job.target, load.path)
         elif job.stack:
             with serve_stack(self, job.stack, tls=bool(load.tls)) as found:
                 yield found
@@ -359,7 +359,7 @@ class LabBench:
             with self.start(
                 job.tested, job.root, *options, tls=bool(load.tls), access_log=is_logged
             ) as server:
-                yield server, load.path
+                yield ServedPath(server, load.path)
 
     @contextmanager
     def behind_link(self, speed: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from support.known_server import BODY, KnownServers
 
 from ewe.database import access_log
 from ewe_lab import cli
-from ewe_lab.bench.experiment import Chart
+from ewe_lab.bench.experiment import Chart, ServedPath
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments import r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
@@ -166,7 +166,8 @@ def running_ways(
 ) -> Iterator[tuple[dict, dict]]:
     """Two ways that run, and one that does not."""
     server = StartedServer(1, "http://127.0.0.1:1/", "ewe")
-    yield {EMBEDDED: (server, "/1"), CGI_DAEMON: (server, "/7")}, {IN_PROCESS: "it does not start"}
+    ways = {EMBEDDED: ServedPath(server, "/1"), CGI_DAEMON: ServedPath(server, "/7")}
+    yield ways, {IN_PROCESS: "it does not start"}
 
 
 @pytest.fixture
@@ -192,10 +193,10 @@ def test_a_way_that_does_not_answer_the_first_request_stops_no_other(
 ) -> None:
     answer = r_f5.ping
 
-    def refused(lab: Any, server: Any, path: str, *how: Any) -> Sample:
+    def refused(lab: Any, server: Any, path: str, **how: Any) -> Sample:
         if path == "/1":
             raise LabError("no request was answered as it should be: 4 status")
-        return answer(lab, server, path, *how)
+        return answer(lab, server, path, **how)
 
     monkeypatch.setattr(r_f5, "ping", refused)
     with quick_lab() as lab:

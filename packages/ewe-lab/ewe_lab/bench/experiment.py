@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ewe_lab.bench.results import Cell, Sample
 
@@ -205,6 +205,13 @@ class RunningServer(Protocol):
     @property
     def other_pids(self) -> tuple[int, ...]:
         """Processes that work for the server and are not its children: an application behind a web server."""
+
+
+class ServedPath(NamedTuple):
+    """A running server, and the path of a URL at which it answers with the measured program or file."""
+
+    server: RunningServer
+    path: str
 
 
 @dataclass(frozen=True)

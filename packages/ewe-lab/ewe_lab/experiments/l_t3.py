@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
@@ -85,7 +85,7 @@ REMARKS = (
 )
 
 # A function that yields a running server, and the path of the URL with {size} in it.
-Serving = Callable[[], AbstractContextManager[tuple[RunningServer, str]]]
+Serving = Callable[[], AbstractContextManager[ServedPath]]
 
 
 def column_of(setting: str, size: int) -> str:
@@ -138,9 +138,7 @@ def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving
 
 
 @contextmanager
-def run_ewe(
-    lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest
-) -> Iterator[tuple[RunningServer, str]]:
+def run_ewe(lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest) -> Iterator[ServedPath]:
     """Run ewe with the program behind a gateway, or with the files if there is none.
 
     Yields the server, and the path with {size} in it.
@@ -153,7 +151,7 @@ def run_ewe(
                     lab, gateway, CgiProgram(programs, PROGRAM, "{size}"), tested, keeps=True
                 )
             )
-        yield stack.enter_context(lab.start(tested, programs)), path
+        yield ServedPath(stack.enter_context(lab.start(tested, programs)), path)
 
 
 def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
@@ -172,7 +170,7 @@ def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
 
 
 @contextmanager
-def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[RunningServer, str]]:
+def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[ServedPath]:
     """Run another server with the program; yield the server, and the path with {size} in it."""
     other = OTHER_SERVERS[name]
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
@@ -196,7 +194,7 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Ru
         )
         wait_for_port(web, setup.port, output, name)
         server = StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids)
-        yield server, f"/{other.file}?{{size}}"
+        yield ServedPath(server, f"/{other.file}?{{size}}")
 
 
 # ---------------------------------------------------------------------------------------------------------

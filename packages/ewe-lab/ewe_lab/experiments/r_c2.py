@@ -107,10 +107,12 @@ def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer
     rounds = int(lab.quick_or_full(*ROUND_COUNTS))
     requests = round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / rounds)
     for server in servers.values():
-        ping(lab, server, "/report", CLIENTS, 1, digest)  # opens the connections before the measurement
+        # Opens the connections before the measurement
+        ping(lab, server, "/report", clients=CLIENTS, requests=1, digest=digest)
     for turn in range(rounds):
         for count in servers if turn % 2 == 0 else reversed(servers):
-            cells[count].samples.append(ping(lab, servers[count], "/report", CLIENTS, requests, digest))
+            sample = ping(lab, servers[count], "/report", clients=CLIENTS, requests=requests, digest=digest)
+            cells[count].samples.append(sample)
     for count, server in servers.items():
         cells[count].command = server.command
         cells[count].load = f"{CLIENTS} clients, {requests} requests each, a connection a request"

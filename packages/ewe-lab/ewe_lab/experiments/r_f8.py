@@ -90,7 +90,10 @@ def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) 
                 count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 for sql in WAYS[name].sql:
                     try:
-                        sample = ping(lab, server, reports.report_url(path, sql), 1, count, database.digest)
+                        url_path = reports.report_url(path, sql)
+                        sample = ping(
+                            lab, server, url_path, clients=1, requests=count, digest=database.digest
+                        )
                     except LabError as reason:
                         for cell in cells[name].values():
                             cell.failure = str(reason)

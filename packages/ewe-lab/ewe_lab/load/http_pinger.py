@@ -31,13 +31,15 @@ MAX_RUN_S = 900.0  # seconds that one measurement may take
 
 
 def ping(
-    lab: Bench, server: RunningServer, path: str, clients: int, requests: int, digest: str = ""
+    lab: Bench, server: RunningServer, path: str, *, clients: int, requests: int, digest: str = ""
 ) -> Sample:
     """Return the sample of clients that send so many requests each, with a new connection for every request.
 
+    path: of the URL. requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any.
+
     Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
-    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms. digest: of a right body, ""
-    for any.
+    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms. Raises LabError if no request
+    is answered as it should be, or after MAX_RUN_S.
     """
     command = [
         *lab.command_prefix,

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
@@ -188,7 +188,7 @@ def technology(name: str, program: str = "hello") -> ServingStack:
 @contextmanager
 def serve_stack(
     lab: Bench, way: ServingStack, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
 
     root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI. Raises LabError,
@@ -222,7 +222,7 @@ def serve_stack(
             tested = ServerUnderTest(way.name, model=way.model, options=(*backed, *way.options, *options))
             server = stack.enter_context(lab.start(tested, site, tls=tls))
             assert isinstance(server, StartedServer)
-            yield replace(server, other_pids=other_pids), path
+            yield ServedPath(replace(server, other_pids=other_pids), path)
             return
         behind = BackendProgram(script, address, PROTOCOLS.get(way.by, way.by), way.keeps)
         certificate = lab.certificate() if tls else None
@@ -232,7 +232,7 @@ def serve_stack(
         with running(command_of(way, setup), output, server_core(), cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, way.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield StartedServer(web.pid, url, way.name, other_pids), path
+            yield ServedPath(StartedServer(web.pid, url, way.name, other_pids), path)
 
 
 def script_of(stack: ServingStack) -> str:
@@ -245,7 +245,7 @@ def script_of(stack: ServingStack) -> str:
 @contextmanager
 def serve_by_ewe(
     lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch; yield the server and the path.
 
     root: as in serve_stack().
@@ -266,7 +266,7 @@ def serve_by_ewe(
     with lab.start(ServerUnderTest(stack.name, model=model, options=options), site, tls=tls) as server:
         if stack.by == "xswitch":
             backends.wait_for_xswitch(server)
-        yield server, path
+        yield ServedPath(server, path)
 
 
 def path_of(lab: Bench, stack: ServingStack) -> str:
@@ -313,7 +313,7 @@ def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
 
 
 @contextmanager
-def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
+def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[ServedPath]:
     """Serve a servlet or a JSP page by Tomcat, on the server's core; yield the server and the path."""
     directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
@@ -325,7 +325,7 @@ def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningSe
     ):
         wait_for_port(started, port, output, "tomcat")
         path = "/page.jsp" if stack.by == "jsp" else f"/{stack.program}"
-        yield StartedServer(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path
+        yield ServedPath(StartedServer(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path)
 
 
 def command_of(stack: ServingStack, setup: Setup) -> list[str]:
