@@ -230,7 +230,7 @@ def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> N
     ask = "import pwd; print(pwd.getpwuid(61001).pw_name)"
     with accounts.accounts(tmp_path, 2) as (users, prefix):
         users[1].write_program("x.py", "")
-        assert (users[1].home / "public_html" / "cgi-bin" / "x.py").stat().st_uid == users[1].number == 61002
+        assert (users[1].home / "public_html" / "cgi-bin" / "x.py").stat().st_uid == users[1].uid == 61002
         done = subprocess.run([*prefix, "python3", "-c", ask], capture_output=True, text=True, timeout=170)
         assert done.stdout == f"{users[0].name}\n", done.stderr
         with pytest.raises(KeyError):

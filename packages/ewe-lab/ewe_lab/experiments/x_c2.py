@@ -109,7 +109,7 @@ def measure(
 
 def client_for_user(url: str, user: TemporaryUser) -> Any:
     """Return a client for the program of a user, which must answer with the uid of that user."""
-    return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
+    return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.uid}\n".encode())
 
 
 def time_requests(asks: Sequence[SendRequest], count: int) -> list[float]:

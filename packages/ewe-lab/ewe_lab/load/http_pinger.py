@@ -36,10 +36,10 @@ def ping(
     """Return the sample of clients that send so many requests each, with a new connection for every request.
 
     path: of the URL. requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any.
+    Raises LabError if no request is answered as it should be, or after MAX_RUN_S.
 
-    Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
-    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms. Raises LabError if no request
-    is answered as it should be, or after MAX_RUN_S.
+    The extra figures of the sample: `response` and `connect` are means in ms, `duration` is in seconds. The times
+    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
     """
     command = [
         *lab.command_prefix,

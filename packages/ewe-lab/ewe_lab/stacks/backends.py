@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, running, server_core
@@ -147,9 +147,16 @@ def xswitch_status(server: RunningServer) -> dict[str, Any]:
         raise LabError(f"X-Switch does not say how it is: {last_line(str(reason))}") from None
 
 
+class StartedXSwitch(NamedTuple):
+    """A running X-Switch without a web server. socket: the Unix socket at which it speaks FastCGI."""
+
+    pid: int
+    socket: Path
+
+
 @contextmanager
-def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
-    """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError.
+def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[StartedXSwitch]:
+    """Run an X-Switch without a web server; yield it when it listens. Raises LabError.
 
     root: the directory of its scripts, those of the lab if it is None.
     """
@@ -162,7 +169,7 @@ def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator
     ):
         wait_for_socket(started, socket, output, "X-Switch")
         time.sleep(PRELOAD_TIMEOUT_S)
-        yield started.pid, socket
+        yield StartedXSwitch(started.pid, socket)
 
 
 def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:

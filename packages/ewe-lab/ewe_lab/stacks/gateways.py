@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.settings import Config
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
@@ -61,6 +62,13 @@ class CgiProgram:
     def url(self, path: str) -> str:
         """Return a path with the query."""
         return f"{path}?{self.query}" if self.query else path
+
+
+class ServerWithProgram(NamedTuple):
+    """A server under test with the options for a program, and the path of the program's URL."""
+
+    tested: ServerUnderTest
+    path: str
 
 
 def form_of(gateway: str, program: CgiProgram) -> Path | None:
@@ -113,7 +121,7 @@ def why_no_libcgi() -> str:
 @contextmanager
 def start_gateway(
     lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, keeps: bool = False
-) -> Iterator[tuple[ServerUnderTest, str]]:
+) -> Iterator[ServerWithProgram]:
     """Start the processes that a gateway needs beside the server; yield the server under test and the URL's path.
 
     keeps: whether connections to a FastCGI program stay open. A kept connection occupies a process of the program,
@@ -125,16 +133,18 @@ def start_gateway(
     assert form is not None
     if gateway == FASTCGI:
         with fastcgi(lab, form, tested, keeps) as found:
-            yield found, program.url("/fastcgi")
+            yield ServerWithProgram(found, program.url("/fastcgi"))
     elif gateway == XSWITCH:
         with xswitch(lab, program.directory, tested) as found:
-            yield found, program.url(URL + program.file)
+            yield ServerWithProgram(found, program.url(URL + program.file))
     elif gateway == LIBCGI:
-        yield in_process(form, tested), program.url(f"/libcgi-bin/{form.name}")
+        yield ServerWithProgram(in_process(form, tested), program.url(f"/libcgi-bin/{form.name}"))
     elif gateway in IN_INTERPRETER:
-        yield with_application(gateway, form, tested), program.url(f"/{gateway}")
+        adapted = with_application(gateway, form, tested)
+        yield ServerWithProgram(adapted, program.url(f"/{gateway}"))
     else:
-        yield with_options(tested, "--cgi-path", str(program.directory)), program.url(URL + program.file)
+        adapted = with_options(tested, "--cgi-path", str(program.directory))
+        yield ServerWithProgram(adapted, program.url(URL + program.file))
 
 
 def with_options(tested: ServerUnderTest, *options: str) -> ServerUnderTest:

@@ -62,7 +62,7 @@ from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.stacks import backends, compiled, gateways
 from ewe_lab.stacks.databases import DATABASE_NAME, POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
-from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
+from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH, ServerWithProgram
 
 STATIC, DYNAMIC = "static", "dynamic"
 DIRECT, ODBC, DAEMON = "direct", "odbc", "daemon"  # how a program reaches the database
@@ -272,7 +272,7 @@ def translate_embedded_sql(directory: Path) -> Path:
 @contextmanager
 def start_scenario(
     lab: Bench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon, tested: ServerUnderTest
-) -> Iterator[tuple[ServerUnderTest, str]]:
+) -> Iterator[ServerWithProgram]:
     """Build a scenario's program and start its processes; yield the server under test and the path of the report.
 
     The processes of the database count as the server's, and so does the daemon if the scenario uses it.
@@ -283,16 +283,17 @@ def start_scenario(
     tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *daemon_pids))
     if scenario.gateway == XSWITCH:
         with php_page(lab, database, tested) as found:
-            yield found, "/cgi-bin/report.php"
+            yield ServerWithProgram(found, "/cgi-bin/report.php")
         return
     program = build_program(lab, scenario, database, daemon)
     if scenario.gateway == LIBCGI:
-        yield gateways.in_process(program, tested), f"/libcgi-bin/{program.name}"
+        yield ServerWithProgram(gateways.in_process(program, tested), f"/libcgi-bin/{program.name}")
     elif scenario.gateway == FASTCGI:
         with gateways.fastcgi(lab, program, tested, keeps=False) as found:
-            yield found, "/fastcgi"
+            yield ServerWithProgram(found, "/fastcgi")
     else:
-        yield gateways.with_options(tested, "--cgi-path", str(program.parent)), f"/cgi-bin/{program.name}"
+        adapted = gateways.with_options(tested, "--cgi-path", str(program.parent))
+        yield ServerWithProgram(adapted, f"/cgi-bin/{program.name}")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from ewe_lab.bench.experiment import Bench, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
@@ -341,13 +341,26 @@ def command_of(stack: ServingStack, setup: Setup) -> list[str]:
     return webservers.apache(stack.front.removeprefix("apache-"))(setup)
 
 
+class StartedBackend(NamedTuple):
+    """The process that runs a program behind a web server. address: `unix:PATH` or `HOST:PORT`, for the web server.
+
+    Without such a process the address is "", and there are no pids: the web server runs the program itself.
+    """
+
+    address: str = ""
+    pids: tuple[int, ...] = ()
+
+
 @contextmanager
 def backend(
     stack: ServingStack, directory: Path, programs: Path, output: IO[bytes]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Start the process that runs the program; yield its address and pid; "" and () if the web server runs it."""
+) -> Iterator[StartedBackend]:
+    """Start the process that runs the program behind the web server, if the way has one; yield it. Raises LabError.
+
+    directory: for its socket and its settings. programs: the directory of the programs. output: its standard error.
+    """
     if not stack.is_backed:
-        yield "", ()
+        yield StartedBackend()
         return
     socket = directory / "program"
     port = free_port()
@@ -380,4 +393,4 @@ def backend(
         else:
             backends.wait_for_socket(started, socket, output, stack.by)
             os.chmod(socket, 0o666)  # the web server may run under another account
-        yield address, (started.pid,)
+        yield StartedBackend(address, (started.pid,))
