@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.command import DONE, INTERRUPTED, RaisingParser, entry_point
 from ewe.config.messages import docs_page
@@ -87,8 +88,10 @@ def check(table: ExperimentTable) -> Finding:
     found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
-    part_holds = [value <= limit for _, value, limit in found]
-    summary = ", ".join(f"{model} {value:.2f} (at most {limit})" for model, value, limit in found)
+    part_holds = [target.ratio <= target.limit for target in found]
+    summary = ", ".join(
+        f"{model} {ratio_to_nginx:.2f} (at most {limit})" for model, ratio_to_nginx, limit in found
+    )
     verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"CPU time for a reply, in nginx's: {summary}.")
 
@@ -184,8 +187,16 @@ def micros_text(micros: float) -> str:
     return f"{micros:.1f}" if micros < 100 else f"{micros:.0f}"
 
 
-def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
-    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target that was measured.
+class MeasuredTarget(NamedTuple):
+    """A target of a model that was measured. ratio: its CPU time for a request over nginx's. limit: of the ratio."""
+
+    model: str
+    ratio: float
+    limit: float
+
+
+def targets(rows: Sequence[SpeedRow]) -> list[MeasuredTarget]:
+    """Return the targets that were measured.
 
     The targets stand in ours.toml (SPEED), and are about the setting TARGETS_AT. A target names several variants of
     its model, such as two event loops: the first one that was measured counts.
@@ -195,7 +206,7 @@ def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
     for model, (variants, limit) in printed("SPEED").items():
         measured = [value for name in variants if (value := ratios.get(name)) is not None]
         if measured:
-            found.append((model, measured[0], limit))
+            found.append(MeasuredTarget(model, measured[0], limit))
     return found
 
 
@@ -208,8 +219,8 @@ def report(rows: Sequence[SpeedRow], no_verdict: str = "") -> str:
     if found := targets(rows):
         parts.append(f"Targets, in nginx's CPU time a request at {describe(TARGETS_AT)}:")
         parts[-1] += "".join(
-            f"\n  {model:8} {value:5.2f}, at most {limit}: {target_word(value, limit, no_verdict)}"
-            for model, value, limit in found
+            f"\n  {each.model:8} {each.ratio:5.2f}, at most {each.limit}: {target_word(each, no_verdict)}"
+            for each in found
         )
     if no_verdict:
         parts.append(f"No verdict: {no_verdict}. Run it again on a quiet machine.")
@@ -219,9 +230,9 @@ def report(rows: Sequence[SpeedRow], no_verdict: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def target_word(value: float, limit: float, no_verdict: str) -> str:
+def target_word(target: MeasuredTarget, no_verdict: str) -> str:
     """Return the word on a target: `ok`, `MISSED`, or `no verdict` if there is a reason `no_verdict`."""
-    return "no verdict" if no_verdict else "ok" if value <= limit else "MISSED"
+    return "no verdict" if no_verdict else "ok" if target.ratio <= target.limit else "MISSED"
 
 
 def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], no_verdict: str = "") -> str:
@@ -249,8 +260,13 @@ def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], no_verdict: s
                 for row in measured
             ],
             "targets": [
-                {"model": model, "ratio": value, "most": limit, "ok": None if no_verdict else value <= limit}
-                for model, value, limit in targets(rows)
+                {
+                    "model": each.model,
+                    "ratio": each.ratio,
+                    "most": each.limit,
+                    "ok": None if no_verdict else each.ratio <= each.limit,
+                }
+                for each in targets(rows)
             ],
             "no_verdict": no_verdict,
         },
@@ -376,8 +392,8 @@ def command(words: list[str]) -> int:
     options = parser.parse_args(words)
     quick_s, full_s = MEASUREMENT_S
     seconds = options.seconds or (quick_s if options.quick else full_s)
-    rows, reasons, kinds = plan(options, parser)
-    about = known_machine(kinds)
+    rows, reasons, other_kinds = plan(options, parser)
+    about = known_machine(other_kinds)
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
     for lacking in reasons:
         print(f"not run: {lacking}")
@@ -413,8 +429,16 @@ def check_writable(file: Path) -> None:
         file.unlink()
 
 
-def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[SpeedRow], list[str], list[str]]:
-    """Return the rows to measure, the reasons why others are not run, and the kinds of the other tested servers.
+class PlannedRows(NamedTuple):
+    """The rows to measure. reasons: why others are not run. other_kinds: of the servers other than ewe."""
+
+    rows: list[SpeedRow]
+    reasons: list[str]
+    other_kinds: list[str]
+
+
+def plan(options: argparse.Namespace, parser: RaisingParser) -> PlannedRows:
+    """Return the rows to measure.
 
     options: the parsed command line. parser: raises UsageError for an option that cannot be obeyed. Raises
     CommandError if wrk or the reference is missing.
@@ -438,8 +462,10 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[Speed
         reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
     if not rows:
         parser.error("no such model runs in a row of these kinds")
-    kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
-    return rows, reasons, kinds
+    other_kinds = [
+        each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")
+    ]
+    return PlannedRows(rows, reasons, other_kinds)
 
 
 def known_machine(kinds: Sequence[str]) -> dict[str, str]:

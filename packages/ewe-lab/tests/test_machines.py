@@ -115,7 +115,7 @@ def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None
 @pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])
 def test_a_clock_that_cannot_be_is_said(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = object.__new__(Session)
-    talk.to = SshHost("lab7")
+    talk.host = SshHost("lab7")
     monkeypatch.setattr(talk, "ask", lambda word: {"clock": answer})
     with pytest.raises(LabError, match="lab7 has no clock to read"):
         talk.clock_offset()
