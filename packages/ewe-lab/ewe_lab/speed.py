@@ -188,7 +188,7 @@ def micros_text(micros: float) -> str:
 
 
 class MeasuredTarget(NamedTuple):
-    """A target of a model that was measured. ratio: its CPU time for a request over nginx's. limit: of the ratio."""
+    """A measured target of a model. ratio: its CPU time for a request over nginx's. limit: of the ratio."""
 
     model: str
     ratio: float

@@ -175,14 +175,14 @@ def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
             wordpress.wordpress(lab) as blog,
             serve_stack(lab, SITES[-1], root=blog.root) as (server, _),
         ):
-            assert [each.pid for each in processes() if each.pid in blog.other_pids]
+            assert [each.pid for each in processes() if each.pid in blog.database_pids]
             main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
             assert posts()[-1].title in main and posts()[-POSTS_ON_MAIN_PAGE].title in main
             assert "Hello world" not in main
             assert all(comment.text in post for comment in posts()[-1].comments)
             owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
             assert owner or os.geteuid()  # it never runs as root
-        assert not [each.pid for each in processes() if each.pid in blog.other_pids]
+        assert not [each.pid for each in processes() if each.pid in blog.database_pids]
 
 
 # The phases
@@ -199,13 +199,13 @@ def few_visitors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         sql_blog, "BLOGS", (BlogSetup("asyncio"), BlogSetup("nowhere"), BlogSetup("pool", full=True))
     )
     asked: list[float] = []
-    found = visitors.Stack.capacity
+    found = visitors.VisitedBlog.capacity
 
-    def capacity(stack: visitors.Stack) -> float:
-        asked.append(found(stack))
+    def capacity(visited: visitors.VisitedBlog) -> float:
+        asked.append(found(visited))
         return 20.0
 
-    monkeypatch.setattr(visitors.Stack, "capacity", capacity)
+    monkeypatch.setattr(visitors.VisitedBlog, "capacity", capacity)
     return asked
 
 

@@ -143,7 +143,7 @@ def test_without_the_shim_the_library_is_left_out_by_name(monkeypatch: pytest.Mo
     assert l_t2.check(ExperimentTable("L-T2", cells=cells)).word == "not testable"
 
 
-HANDLED = l_t2.Handling([0.004, 0.001, 0.002], server=0.0015, program=0.003)
+HANDLED = l_t2.Handling([0.004, 0.001, 0.002], server_cpu_s=0.0015, program_cpu_s=0.003)
 
 
 def test_where_the_time_goes() -> None:
