@@ -298,7 +298,7 @@ def test_what_others_lose_is_counted() -> None:
 def fault(status: float, note: str = "") -> ExperimentTable:
     sample = Sample("sockets", 0, 10, 9, extra={"lost": 1.0, "status": status}, notes=[note] if note else [])
     return ExperimentTable(
-        "L-F1", cells=[Cell("crash", l_f1.IN_PROCESS, value="extra.lost", samples=[sample])]
+        "L-F1", cells=[Cell("crash", l_f1.IN_SERVER, value="extra.lost", samples=[sample])]
     )
 
 
@@ -319,7 +319,7 @@ def test_a_fault_that_ends_the_server_is_judged(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(l_f1, "ANSWER_TIMEOUT_S", 0)
     lab = SimpleNamespace(repeats=1, quick_or_full=lambda quick, full: quick)
     server = SimpleNamespace(url="http://127.0.0.1:9/")
-    cells = list(l_f1.measure_fault(lab, server, l_f1.IN_PROCESS, "crash", tmp_path, itertools.count()))
+    cells = list(l_f1.measure_fault(lab, server, l_f1.IN_SERVER, "crash", tmp_path, itertools.count()))
     assert [len(cell.samples) for cell in cells] == [1, 1]
     assert {cell.failure for cell in cells} == {"faults2.so does not answer in place"}
     assert l_f1.check(ExperimentTable("L-F1", cells=cells)).word == "does not hold"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
@@ -39,15 +39,24 @@ ROWS = (  # their lines; the document prints the unit of the sixth as req/p
     "connections", "requests", "replies", "duration", "connection rate", "request rate", "reply rate",
     "reply time", "net I/O", "errors",
 )  # fmt: skip
-LINES = {  # the lines beside the reply rate: the name of our figure, the printed unit
-    "requests": ("requests", ""),
-    "replies": ("replies", ""),
-    "duration": ("seconds", "s"),
-    "connection rate": ("connection_rate", "conn/s"),
-    "request rate": ("request_rate", "req/s"),
-    "reply time": ("service.mean", "ms"),
-    "net I/O": ("kilobytes", "KB/s"),
-    "errors": ("lost", ""),
+
+
+class LineFigure(NamedTuple):
+    """The figure of a line. value: the name of ours. unit: of the printed one."""
+
+    value: str
+    unit: str = ""
+
+
+LINES = {  # the lines beside the reply rate
+    "requests": LineFigure("requests"),
+    "replies": LineFigure("replies"),
+    "duration": LineFigure("seconds", "s"),
+    "connection rate": LineFigure("connection_rate", "conn/s"),
+    "request rate": LineFigure("request_rate", "req/s"),
+    "reply time": LineFigure("service.mean", "ms"),
+    "net I/O": LineFigure("kilobytes", "KB/s"),
+    "errors": LineFigure("lost"),
 }
 REGIME_REQUESTS = 2  # requests on a connection in `same regime`: one load generator cannot send more
 OVERLOAD_RATIO = 4.65  # 1000 requests a second offered, 215 served

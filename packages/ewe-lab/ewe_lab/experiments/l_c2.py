@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
@@ -36,13 +37,22 @@ CLIENT_ADDRESS = "127.0.0.53"  # the client's, which is not in /etc/hosts
 DELAY_S = 1.0  # seconds
 IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 BIND_RESOLV_CONF_AND_RUN = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-ROWS = {  # name: the query, the resolver's delay
-    "name not asked": ("", DELAY_S),
-    "quick resolver": ("name", 0.0),
-    "slow resolver": ("name", DELAY_S),
+
+
+class NameRequest(NamedTuple):
+    """A request of a row. query: "" if the library does not ask for the client's name. delay_s: of the resolver."""
+
+    query: str
+    delay_s: float
+
+
+ROWS = {
+    "name not asked": NameRequest("", DELAY_S),
+    "quick resolver": NameRequest("name", 0.0),
+    "slow resolver": NameRequest("name", DELAY_S),
 }
 NOT_ASKED, QUICK, SLOW = ROWS
-REQUEST_COUNTS = (3, 10)
+REQUEST_COUNTS = (3, 10)  # of a sample, quick and full
 ANSWER_TIMEOUT_S = 20.0  # seconds for an answer
 REMARKS = (
     f"The name server is the lab's: it answers at once, or after {DELAY_S:g} s. It is the server's only "

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
@@ -63,10 +64,20 @@ ORDERS = {  # server: the small files that pass a large one in progress
         "srpt, parking always", model="pool", options=(*ALWAYS, "--schedule", "srpt", *NO_AGEING)
     ): SMALL_ONES,
 }
-DROPS = {  # overload: small and large files that are served, and those of the first half
-    "refuse": (6, 2, 8),
-    "drop-oldest": (6, 2, 0),
-    "drop-largest": (8, 0, 6),
+
+
+class ServedCounts(NamedTuple):
+    """How many files are served: small ones, large ones, and those that were requested in the first half."""
+
+    small: float
+    large: float
+    early: float
+
+
+DROPS = {  # by the value of the setting `overload`
+    "refuse": ServedCounts(small=6, large=2, early=8),
+    "drop-oldest": ServedCounts(small=6, large=2, early=0),
+    "drop-largest": ServedCounts(small=8, large=0, early=6),
 }
 
 
@@ -165,7 +176,9 @@ def check(table: ExperimentTable) -> Finding:
     try:
         orders = {tested.name: found[tested.name, PASSED] for tested in ORDERS}
         drops = {
-            name: tuple(found[name, column] for column in (SMALL_SERVED, LARGE_SERVED, EARLY_SERVED))
+            name: ServedCounts(
+                found[name, SMALL_SERVED], found[name, LARGE_SERVED], found[name, EARLY_SERVED]
+            )
             for name in DROPS
         }
     except KeyError:
@@ -175,8 +188,8 @@ def check(table: ExperimentTable) -> Finding:
     verdict = verdict_of_parts(parts)
     before = ", ".join(f"{name} {count:.0f}" for name, count in orders.items())
     kept = "; ".join(
-        f"{name} {small:.0f} small and {large:.0f} large files, {early:.0f} of them asked for first"
-        for name, (small, large, early) in drops.items()
+        f"{name} {each.small:.0f} small and {each.large:.0f} large files, {each.early:.0f} of them asked for first"
+        for name, each in drops.items()
     )
     return Finding(
         verdict,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from ewe.database.access_log import REPORT
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
@@ -26,14 +27,23 @@ from ewe_lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, LabDatabase
 DAEMON_COUNTS = (1, 2, 3, 4)
 CLIENTS = 16
 REQUESTS_PER_CLIENT = (4, 25)  # of each client, in all rounds together; quick and full
-ROUND_COUNTS = (1, 3)
+ROUND_COUNTS = (1, 3)  # quick and full
 STATEMENT_WAIT_MS = 20
 WAIT_STATEMENT = f"SELECT 'waited' AS word FROM pg_sleep({STATEMENT_WAIT_MS / 1000})"
 BUSY, IDLE = "the report", f"waits {STATEMENT_WAIT_MS} ms"
-COLUMNS = {  # name: the database and the statement
-    f"{SQLITE}, {BUSY}": (SQLITE, REPORT),
-    f"{POSTGRESQL}, {BUSY}": (POSTGRESQL, REPORT),
-    f"{POSTGRESQL}, {IDLE}": (POSTGRESQL, WAIT_STATEMENT),
+
+
+class AskedStatement(NamedTuple):
+    """A statement, and the name of the database that it is sent to."""
+
+    database: str
+    statement: str
+
+
+COLUMNS = {
+    f"{SQLITE}, {BUSY}": AskedStatement(SQLITE, REPORT),
+    f"{POSTGRESQL}, {BUSY}": AskedStatement(POSTGRESQL, REPORT),
+    f"{POSTGRESQL}, {IDLE}": AskedStatement(POSTGRESQL, WAIT_STATEMENT),
 }
 MIN_RATE_RATIO = 1.3  # a smaller ratio to the rate of one daemon may be chance
 REMARKS = (
@@ -56,9 +66,9 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name, pinned=False) as database:
-            for column, (database_name, statement) in COLUMNS.items():
-                if database_name == name:
-                    yield from measure_column(lab, column, database, statement)
+            for column, asked in COLUMNS.items():
+                if asked.database == name:
+                    yield from measure_column(lab, column, database, asked.statement)
     lab.notes += REMARKS
 
 

@@ -43,11 +43,25 @@ PROTOCOLS = {  # `by` of a program in a process that starts before the web serve
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
     "uwsgi": "uwsgi", "uwsgi-script": "uwsgi",
 }  # fmt: skip
-PACKAGES = {  # a value of `front` or `by` (ServingStack): the program that it requires, and its package
-    "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
-    "php-cgi": ("php-cgi", "php-cgi"), "uwsgi": ("uwsgi_python3", "uwsgi-plugin-python3"),
-    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
-}  # fmt: skip
+
+
+class NeededProgram(NamedTuple):
+    """A program that a way requires, and its Debian package."""
+
+    program: str
+    package: str
+
+
+UWSGI = NeededProgram("uwsgi_python3", "uwsgi-plugin-python3")
+PROGRAMS = {  # by a value of `front` (without Apache's MPM), `by` or `language` of a ServingStack
+    "nginx": NeededProgram("nginx", "nginx-light"),
+    "apache": NeededProgram("apache2", "apache2"),
+    "lighttpd": NeededProgram("lighttpd", "lighttpd"),
+    "php-cgi": NeededProgram("php-cgi", "php-cgi"),
+    "uwsgi": UWSGI,
+    "uwsgi-script": UWSGI,
+    "perl": NeededProgram("perl", "perl"),
+}
 IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
 # Values of `front`, then of `options`, that pip installs
 MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
@@ -132,7 +146,8 @@ class ServingStack:
         needs = [self.front.partition("-")[0], self.by, self.language]  # apache-prefork needs apache
         if self.language == "php" and self.by in ("cgi", "xswitch"):  # both run PHP by this program
             needs.append("php-cgi")
-        return [PACKAGES[name][1] for name in needs if name in PACKAGES and not find_tool(PACKAGES[name][0])]
+        programs = [PROGRAMS[name] for name in needs if name in PROGRAMS]
+        return [each.package for each in programs if not find_tool(each.program)]
 
     def missing_modules(self) -> list[str]:
         """Return the packages of the modules and versioned programs that the way lacks, such as those of PHP."""
