@@ -50,6 +50,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.disturbance import without_disturbed
@@ -88,7 +89,11 @@ JUDGED = (HOLDS, IN_PART, FAILS)
 
 @dataclass(frozen=True)
 class JudgedCell:
-    """A cell with its ratios to the reference server, the document's and ours. reason: why it is not testable."""
+    """A cell with its ratios to the reference server, the document's (paper) and ours.
+
+    The ratios of a cell about lost requests are the two lost shares instead. None: unknown. verdict: a word of
+    TESTED, REFERENCE, NOT_TESTABLE or NOT_PRINTED. reason: why it is not testable.
+    """
 
     cell: Cell
     paper: float | None = None
@@ -437,9 +442,21 @@ def log_distance(judged: JudgedCell) -> float:
     return math.log(ratio_factor(judged.paper, judged.ours))
 
 
+class InvertedPair(NamedTuple):
+    """Two servers whose order is inverted. ahead: the one with the greater figure in the document.
+
+    printed_ratio, our_ratio: its figure over that of `behind`.
+    """
+
+    ahead: JudgedCell
+    behind: JudgedCell
+    printed_ratio: float
+    our_ratio: float
+
+
 def inverted_pair(tested: Sequence[JudgedCell]) -> str:
     """Name the pair of servers whose order is inverted most clearly, with both ratios; "" if there is none."""
-    inverted = []  # (how clearly, the server that was ahead, the other one, their ratio then, and now)
+    inverted = []
     for first, second in itertools.combinations(tested, 2):
         if (first.cell.column, first.cell.x) != (second.cell.column, second.cell.x):
             continue  # figures at different settings are not compared
@@ -449,15 +466,15 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
-        printed_ratio, ratio_here = ahead.paper / behind.paper, ahead.ours / behind.ours
-        if side_of_reference(printed_ratio) == 1 and side_of_reference(ratio_here) == -1:
-            inverted.append((printed_ratio / ratio_here, ahead, behind, printed_ratio, ratio_here))
+        pair = InvertedPair(ahead, behind, ahead.paper / behind.paper, ahead.ours / behind.ours)
+        if side_of_reference(pair.printed_ratio) == 1 and side_of_reference(pair.our_ratio) == -1:
+            inverted.append(pair)
     if not inverted:
         return ""
-    _, ahead, behind, printed_ratio, ratio_here = max(inverted, key=lambda pair: pair[0])
-    faster, slower = ahead.cell.server, behind.cell.server
-    had, has = ratio_text(printed_ratio), ratio_text(ratio_here)
-    return f"{faster} had {had} times {slower}'s, and has {has} times now"
+    clearest = max(inverted, key=lambda pair: pair.printed_ratio / pair.our_ratio)
+    ahead_name, behind_name = clearest.ahead.cell.server, clearest.behind.cell.server
+    had, has = ratio_text(clearest.printed_ratio), ratio_text(clearest.our_ratio)
+    return f"{ahead_name} had {had} times {behind_name}'s, and has {has} times now"
 
 
 def with_capital(text: str) -> str:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
 from ewe_lab.bench import figures
@@ -28,6 +29,7 @@ from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable
 from ewe_lab.bench.verdicts import JudgedCell, judge
 from ewe_lab.report import lines
+from ewe_lab.report.lines import DrawnChart
 
 ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a bar, distance between groups
 LABELLED_ROW_PX = 19  # distance between bars with figures inside
@@ -50,17 +52,11 @@ class Bar:
     labels: tuple[str, ...] = ()
 
 
-@dataclass
-class DrawnChart:
-    """A chart: the picture, and its figures as a table."""
-
-    svg: str = ""
-    head: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
-
-
 def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
-    """Draw a chart; return it. name: unique in the page. `svg` is empty if there is nothing to show."""
+    """Draw a chart; return it, empty if there is no figure.
+
+    experiment: of the table, None without one: it names the reference servers. name: unique in the page.
+    """
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
         return draw_bars_chart(chart, table, experiment, name)
@@ -69,9 +65,9 @@ def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, na
     if chart.kind == "errors":
         return draw_errors_chart(chart, cells, name)
     if chart.kind == "timeline":
-        return DrawnChart(*lines.draw_timeline(chart, cells, name))
+        return lines.draw_timeline(chart, cells, name)
     order = without_repeats([cell.server for cell in table.cells])
-    return DrawnChart(*lines.draw_lines_chart(chart, cells, name, order))
+    return lines.draw_lines_chart(chart, cells, name, order)
 
 
 def without_repeats(values: Sequence[str]) -> list[str]:
@@ -195,7 +191,7 @@ def draw_bars(
             left - 8, y + group_height / 2 + 4, shortened(server, left - 10), anchor="end", kind="name"
         )
         for bar in group:
-            draw_bar(picture, bar, axis, origin, y, middle is not None)
+            draw_bar(picture, bar, axis, origin, y, both_sides=middle is not None)
             y += ROW_PX
         y += GROUP_GAP_PX
     picture.line(origin, top, origin, bottom, "axis")
@@ -219,10 +215,12 @@ def floor_log(value: float) -> int:
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
-def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
-    """Draw one bar from the origin to its figure, with its text beyond the end.
+def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, *, both_sides: bool) -> None:
+    """Draw one bar, of which y is the upper edge, with its text beyond the end.
 
-    both_sides: a figure below the origin grows to the left, and 0 to the left end. bar.parts: of a stacked bar.
+    A bar with parts has them one after the other. Any other bar reaches from `origin` to the x of its figure.
+    both_sides: a bar with a figure below that of the origin grows to the left of it, and a bar with the figure 0 to
+    the left end of the logarithmic axis. Else all bars grow to the right, and the figure 0 has no length.
     """
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
@@ -384,7 +382,7 @@ def draw_stack(
         text_y = y + len(group) * row / 2 + 4
         picture.write(left - 8, text_y, shortened(server, left - 10), anchor="end", kind="name")
         for bar in group:
-            draw_bar(picture, bar, axis, left, y, False)
+            draw_bar(picture, bar, axis, left, y, both_sides=False)
             y += row
         y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
@@ -403,28 +401,36 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
     errors = list(distinct_errors(cells))
     if not errors:
         return DrawnChart()
-    with_errors = {server for server, _, _ in errors}
+    with_errors = {each.server for each in errors}
     bars_by_server: dict[str, list[Bar]] = {cell.server: [] for cell in cells if cell.server in with_errors}
-    for server, source, found in errors:
-        bars_by_server[server].append(error_bar(found, source))
+    for each in errors:
+        bars_by_server[each.server].append(error_bar(each.percent, each.source))
     rows = [
-        [server, source, kind, figures.percent_text(share / 100)]
-        for server, source, found in errors
-        for kind, share in found.items()
+        [each.server, each.source, kind, figures.percent_text(percent / 100)]
+        for each in errors
+        for kind, percent in each.percent.items()
     ]
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
     axis_title = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     summary = "; ".join(" ".join(row) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
-    kinds = {kind for _, _, found in errors for kind in found}
+    kinds = {kind for each in errors for kind in each.percent}
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
     legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
     draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 
-def distinct_errors(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield the server, the source and the errors (percent by kind) of each bar of a chart.
+class ServerErrors(NamedTuple):
+    """The errors that one bar shows. source: "printed", or a label of ours. percent: of all requests, by kind."""
+
+    server: str
+    source: str
+    percent: dict[str, float]
+
+
+def distinct_errors(cells: Sequence[Cell]) -> Iterator[ServerErrors]:
+    """Yield the errors of each bar of a chart.
 
     Each setting of a server repeats the document's errors, so they are yielded once.
     """
@@ -433,9 +439,9 @@ def distinct_errors(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str,
         printed = printed_errors(cell)
         if printed and cell.server not in with_printed:
             with_printed.add(cell.server)
-            yield cell.server, "printed", printed
+            yield ServerErrors(cell.server, "printed", printed)
         if ours := {kind: share * 100 for kind, share in our_errors(cell).items()}:
-            yield cell.server, cell.column or ("here" if printed else ""), ours
+            yield ServerErrors(cell.server, cell.column or ("here" if printed else ""), ours)
 
 
 UNEXPLAINED_ERROR = "cr"  # a kind of the printed tables, which the document does not explain
@@ -452,14 +458,11 @@ MEANING = {
 }
 
 
-def error_bar(found: dict[str, float], source: str) -> Bar:
-    """Return the bar of errors.
-
-    found: percent by kind of error. source: "printed" for the document's bar, which is paler; else a label of ours.
-    """
-    total = sum(found.values())
+def error_bar(percent_by_kind: dict[str, float], source: str) -> Bar:
+    """Return the bar of errors. source: "printed" for the document's bar, which is paler; else a label of ours."""
+    total = sum(percent_by_kind.values())
     faint = " faint" if source == "printed" else ""
-    parts = tuple((share, f"e-{kind}{faint}") for kind, share in found.items())
+    parts = tuple((percent, f"e-{kind}{faint}") for kind, percent in percent_by_kind.items())
     return Bar(total, source if faint else "", f"{figures.percent_text(total / 100)} {source}".strip(), parts)
 
 

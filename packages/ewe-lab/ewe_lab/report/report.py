@@ -39,7 +39,8 @@ from ewe_lab.bench.results import (
 from ewe_lab.bench.verdicts import Finding, JudgedCell
 from ewe_lab.experiments.catalog import CATALOG, CHECKS, PUBLISHED
 from ewe_lab.report import phases, summary, terminal
-from ewe_lab.report.charts import DrawnChart, draw
+from ewe_lab.report.charts import draw
+from ewe_lab.report.lines import DrawnChart
 
 COMPARE = (  # the charts of a table that no experiment describes
     Chart("bars", "Replies in a second", "rate"),
