@@ -808,7 +808,7 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
             assert clients.count_answered(silent, 0.3) == 0
             assert time.monotonic() - began < 15
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(clients.address(server.url), 1)
+        socket.create_connection(clients.host_and_port(server.url), 1)
 
 
 @pytest.mark.starts_processes

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from ewe_lab.bench.guard import tell_guards
 
@@ -35,6 +35,13 @@ class LabError(Exception):
     """An experiment cannot go on; the text is one line."""
 
 
+class ProcessKey(NamedTuple):
+    """The identity of a process: its pid alone may be given to a later process. started: as in ProcessStat."""
+
+    pid: int
+    started: int
+
+
 @dataclass(frozen=True)
 class ProcessStat:
     """One line of /proc/PID/stat. own, waited: CPU seconds of the process, and of the children it waited for.
@@ -50,6 +57,11 @@ class ProcessStat:
     waited: float
     core: int = 0
     started: int = 0
+
+    @property
+    def key(self) -> ProcessKey:
+        """The pid and the start time."""
+        return ProcessKey(self.pid, self.started)
 
 
 def read_process(pid: int) -> ProcessStat | None:

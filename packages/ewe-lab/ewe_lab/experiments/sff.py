@@ -25,7 +25,7 @@ from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
-from ewe_lab.experiments.clients import address, measure_cells
+from ewe_lab.experiments.clients import host_and_port, measure_cells
 
 SMALL_BYTES = 16 * 1024
 TIMES = (1, 100, 4000)  # the size of the large file, in those of a small one
@@ -76,7 +76,7 @@ def connect_and_ask(server: RunningServer, path: str, receive_buffer_bytes: int 
     sock.settimeout(TIMEOUT_S)
     if receive_buffer_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    sock.connect(address(server.url))
+    sock.connect(host_and_port(server.url))
     sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return sock
 

@@ -33,7 +33,7 @@ class Histogram:
         self.unanswered = 0  # how many times are of requests without an answer
         self.shortest_unanswered_s = math.inf  # the shortest of those times
 
-    def add(self, seconds: float, answered: bool = True) -> None:
+    def add(self, seconds: float, *, answered: bool = True) -> None:
         """Count a time. answered: False for the time that a request without an answer waited."""
         units = max(int(seconds / UNIT_S), 0)
         shift = max(units.bit_length() - KEPT_BITS, 0)  # how many low bits of a long time are dropped
