@@ -444,7 +444,7 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> PlannedRows:
     CommandError if wrk or the reference is missing.
     """
     try:
-        tested_servers = chosen_servers(options.models, options.quick)
+        tested_servers = chosen_servers(options.models, quick=options.quick)
     except (LabError, OSError) as reason:
         parser.error(str(reason))
     try:
@@ -457,7 +457,7 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> PlannedRows:
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
     found = settings(sizes, kinds_of_rows)
-    rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
+    rows, reasons = rows_to_fill(tested_servers, found, options.connections, are_named=bool(options.models))
     if not (options.models or options.quick):
         reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
     if not rows:

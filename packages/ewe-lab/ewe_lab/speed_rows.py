@@ -303,7 +303,7 @@ FLOORS_AT: Mapping[str, Callable[[SpeedSetting], bool]] = {
 
 
 def contestants(
-    setting: SpeedSetting, chosen: Sequence[ServerUnderTest], are_named: bool = False
+    setting: SpeedSetting, chosen: Sequence[ServerUnderTest], *, are_named: bool = False
 ) -> list[Contestant]:
     """Return the contestants of a setting, the reference first. chosen: the servers of files, and ewe's models.
 
@@ -431,7 +431,7 @@ def sample_figures(sample: Sample) -> dict[str, float]:
     }
 
 
-def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnderTest]:
+def chosen_servers(models: Sequence[str], *, quick: bool = False) -> list[ServerUnderTest]:
     """Return the servers that --models names, nginx first. If it names none: all that are installed.
 
     quick: without the other web servers, unless they are named. Raises LabError.
@@ -478,11 +478,13 @@ def rows_to_fill(
     chosen: Sequence[ServerUnderTest],
     wanted_settings: Sequence[SpeedSetting],
     connections: int,
+    *,
     are_named: bool = False,
 ) -> tuple[list[SpeedRow], list[str]]:
-    """Return the rows to fill, and why others cannot be filled. chosen, are_named: as in contestants().
+    """Return the rows to fill, and the reasons why others cannot be filled.
 
-    connections: at once; a comparison has its own number. No server gets more kept connections than it keeps open.
+    chosen, are_named: as in contestants(). connections: at once; a comparison has its own number. No server gets
+    more kept connections than it keeps open.
     """
     rows, lacking = [], []
     for setting in wanted_settings:
@@ -491,7 +493,7 @@ def rows_to_fill(
         if not find_tool(tool):
             lacking.append(f"{describe(setting)}: {tool} is not installed: apt install {PACKAGES[tool]}")
             continue
-        for each in contestants(setting, chosen, are_named):
+        for each in contestants(setting, chosen, are_named=are_named):
             if each.why_missing:
                 lacking.append(each.why_missing)
                 continue

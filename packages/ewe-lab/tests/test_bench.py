@@ -197,7 +197,7 @@ def test_a_load_fits_the_server() -> None:
     # What a Java server does in its first seconds is to compile.
     assert (
         adapted_load(Load(warm_up=1), ServerUnderTest("tomcat", "tomcat")).warm_up
-        == other_servers.OTHER_SERVERS["tomcat"].warms_in
+        == other_servers.OTHER_SERVERS["tomcat"].warm_up_s
         == 3
     )
     assert adapted_load(Load(warm_up=5), ServerUnderTest("tomcat", "tomcat")).warm_up == 5

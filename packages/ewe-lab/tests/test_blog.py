@@ -326,7 +326,7 @@ def test_a_page_from_a_cache_is_compared_with_no_page_that_is_made() -> None:
 
 def test_each_server_with_wordpress_has_a_chart_of_its_phases() -> None:
     charts = {chart.value for chart in CATALOG["T-LD"].charts if chart.kind == "timeline"}
-    assert {each.way.name for each in t_ld.TESTED_STACKS} <= charts
+    assert {each.stack.name for each in t_ld.TESTED_STACKS} <= charts
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ def test_loads_are_bounded(id: str) -> None:
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
     for way in test.ways:
         assert (1 <= way.children <= 16 or way.language == "java") and 1 <= way.processes <= 8
-        assert way.max_connections(True) <= 10 if way.by == "cgi" else way.max_connections(False) >= 1000
+        if way.by == "cgi":
+            assert way.max_connections(keep_alive=True) <= 10
+        else:
+            assert way.max_connections(keep_alive=False) >= 1000
 
 
 def test_what_is_printed() -> None:

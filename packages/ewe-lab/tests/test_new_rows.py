@@ -54,7 +54,7 @@ def test_an_interrupt_leaves_no_queue_in_the_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", list(ipc_kinds.KINDS))
 def test_each_kind_carries_whole_messages(kind: str) -> None:
     """A message that is cut or doubled would stop one of the two processes, or leave bytes in the line."""
-    found = ipc_kinds.measure_kinds(kind, 20, 1)
+    found = ipc_kinds.measure_kind(kind, 20, 1)
     assert sorted(found) == sorted(
         f"{name}{what}" for name in ("exchange", "answer", "stream") for what in ("", " cpu")
     )

@@ -52,7 +52,7 @@ MEMORY, CPU = "memory at its peak", "CPU in the second phase"
 class StackUnderTest:
     """A server under test with WordPress. document: its name in the thesis. full: it is in full runs only."""
 
-    way: ServingStack
+    stack: ServingStack
     document: str = ""
     full: bool = False
 
@@ -138,7 +138,7 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
     for each in TESTED_STACKS:
         if each.full and lab.quick:
             continue
-        if lacking := each.way.why_missing:
+        if lacking := each.stack.why_missing:
             lab.notes.append(lacking)
         else:
             present.append(each)
@@ -147,17 +147,17 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
         paths = ("/", blog.post)
         for each in present:
             with (
-                error_as_cell(each.way.name) as failed_here,
-                serve_stack(lab, each.way, root=blog.root) as (server, _),
+                error_as_cell(each.stack.name) as failed_here,
+                serve_stack(lab, each.stack, root=blog.root) as (server, _),
             ):
                 visited = VisitedBlog(lab, server, blog.database_pids, paths)
                 if not capacity:
                     capacity = visited.capacity()
-                    lab.notes.append(capacity_note(WORDPRESS, each.way.name, capacity))
+                    lab.notes.append(capacity_note(WORDPRESS, each.stack.name, capacity))
                 else:
                     visited.warm()
                 load, sample = visited.load(capacity)
-                yield from cells_of(each.way.name, each.document, WORDPRESS, visited, load, sample)
+                yield from cells_of(each.stack.name, each.document, WORDPRESS, visited, load, sample)
             yield from failed_here
     yield from failed
 
@@ -356,7 +356,7 @@ def check(table: ExperimentTable) -> Finding:
     """
     samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
-    others = {each.way.name for each in TESTED_STACKS if each.document} & set(samples)
+    others = {each.stack.name for each in TESTED_STACKS if each.document} & set(samples)
     if prefork is None or not others:
         return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
     if (came := prefork.phases[CAPACITY_PHASE].sessions) < MIN_VISITORS:
@@ -390,7 +390,7 @@ def parts_about_visitors(prefork: Sample, event: Sample | None) -> Iterator[Clai
 
 def parts_about_costs(prefork: Sample, samples: Mapping[str, Sample]) -> Iterator[ClaimPart]:
     """Yield the parts of the claim that nginx and lighttpd need less memory and less CPU time than prefork."""
-    frugal = {each.way.name for each in TESTED_STACKS if each.document in FRUGAL} & set(samples)
+    frugal = {each.stack.name for each in TESTED_STACKS if each.document in FRUGAL} & set(samples)
     for column, name, text_of in ((MEMORY, "usage.memory", figures.size_text), (CPU, "extra.cpu", cpu_text)):
         found = {server: figure(samples[server], name) for server in sorted(frugal)}
         of_prefork = figure(prefork, name)

@@ -142,7 +142,9 @@ def sweep_clients(
     """
     counts = test.quick if lab.quick else test.clients
     # A set: numbers above the most that the way can serve become the same number
-    for count in sorted({min(count, stack.max_connections(column == KEEP_ALIVE)) for count in counts}):
+    for count in sorted(
+        {min(count, stack.max_connections(keep_alive=column == KEEP_ALIVE)) for count in counts}
+    ):
         load = load_of(lab, stack, column, count, path, "parity" if test.plain is not None else "")
         yield measure_point(lab, server, load, Cell(stack.name, column, count))
 

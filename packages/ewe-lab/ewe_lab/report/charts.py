@@ -40,16 +40,32 @@ PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
 PRINTED_OF = re.compile(r"of (\d[\d,]*)")
 
 
+class BarPart(NamedTuple):
+    """A part of a stacked bar. share: its length, in the unit of the axis. kind: its CSS class."""
+
+    share: float
+    kind: str
+
+
 @dataclass(frozen=True)
 class Bar:
-    """One bar. kind: its CSS class; text: at its end; parts: (share, class) of each part of a stacked bar; labels:
-    the text inside each part, drawn if there is room."""
+    """One bar. value: its figure. kind: its CSS class, "" for a stacked bar, whose parts have one each.
+
+    text: at the end of the bar. labels: the text inside each part, drawn if there is room.
+    """
 
     value: float
     kind: str
     text: str
-    parts: tuple[tuple[float, str], ...] = ()
+    parts: tuple[BarPart, ...] = ()
     labels: tuple[str, ...] = ()
+
+
+class LegendEntry(NamedTuple):
+    """An entry of a legend. kind: the CSS class of the bars or parts that the text explains."""
+
+    kind: str
+    text: str
 
 
 def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
@@ -97,10 +113,10 @@ def draw_bars_chart(
         references = {experiment.references(column)[0] for column in columns} if experiment else set()
         title += f", over {' or '.join(sorted(references))}"
     picture = Picture(name, chart.title, bars_description(chart.title, title, bars_by_server))
-    legend = bars_legend(columns, ratios)
+    legend = bars_legend(columns, ratios=ratios)
     draw_bars(picture, bars_by_server, legend, title, 1.0 if ratios else None, value)
     head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [title])]
-    return DrawnChart(picture.svg(), head, [bars_row(chart, each, ratios) for each in shown])
+    return DrawnChart(picture.svg(), head, [bars_row(chart, each, ratios=ratios) for each in shown])
 
 
 def bars_of_ratios(shown: Sequence[JudgedCell], columns: Sequence[str]) -> dict[str, list[Bar]]:
@@ -132,20 +148,20 @@ def bars_of_figures(
     return {server: group for server, group in bars_by_server.items() if group}
 
 
-def bars_row(chart: Chart, judged: JudgedCell, ratios: bool) -> list[str]:
-    """Return the row of a cell in the table under the chart."""
+def bars_row(chart: Chart, judged: JudgedCell, *, ratios: bool) -> list[str]:
+    """Return the row of a cell in the table under the chart. ratios: the bars are ratios, else figures."""
     cell = judged.cell
     if ratios:
         return [cell.server, cell.column, figures.ratio_text(judged.paper), figures.ratio_text(judged.ours)]
     return [cell.server, cell.column, figures.figure_text(cell, chart.value)]
 
 
-def bars_legend(columns: Sequence[str], ratios: bool) -> list[tuple[str, str]]:
-    """Return the CSS class and the text of each entry. A single column of figures needs no entry."""
+def bars_legend(columns: Sequence[str], *, ratios: bool) -> list[LegendEntry]:
+    """Return the legend of a bar chart; [] for a single column of figures. ratios: the bars are ratios."""
     if not ratios and len(columns) == 1:
         return []
-    entries = [(pattern(index), column or "measured here") for index, column in enumerate(columns)]
-    return [("paper", "printed"), *entries] if ratios else entries
+    entries = [LegendEntry(pattern(index), column or "measured here") for index, column in enumerate(columns)]
+    return [LegendEntry("paper", "printed"), *entries] if ratios else entries
 
 
 def pattern(index: int) -> str:
@@ -154,7 +170,7 @@ def pattern(index: int) -> str:
 
 
 def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list[Bar]]) -> str:
-    """Return a bar chart in words, for screen readers."""
+    """Return a bar chart in words, for screen readers: its title, the title of its axis, and each bar."""
     summary = "; ".join(
         f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
@@ -164,7 +180,7 @@ def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list
 def draw_bars(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
-    legend: Sequence[tuple[str, str]],
+    legend: Sequence[LegendEntry],
     axis_title: str,
     middle: float | None,
     value: str,
@@ -211,7 +227,7 @@ def axis_of_bars(values: Sequence[float], middle: float | None, start: float, en
 
 
 def floor_log(value: float) -> int:
-    """Return the exponent of a power of ten that is not above a figure: the greatest one, from 1 on."""
+    """Return the exponent of a power of ten that is at most `value`, a figure above 0."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
@@ -247,7 +263,10 @@ def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
-    """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
+    """Draw grid lines from `top` to `bottom`, and below them the figures of the ticks that do not overlap.
+
+    value: the name of the figure, "" for ratios.
+    """
     end_of_last_text = -100.0  # left of the picture
     for tick in axis.ticks(48):
         x, text = (
@@ -263,8 +282,8 @@ def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value:
             end_of_last_text = x + text_width / 2
 
 
-def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
-    """Draw a key above the plot, in as many lines as it takes; return where the plot may begin."""
+def draw_legend(picture: Picture, legend: Sequence[LegendEntry]) -> float:
+    """Draw a legend above the plot, in as many lines as it takes; return the y at which the plot may begin."""
     x, y = 4.0, 4.0
     for kind, text in legend:
         text = shortened(text, WIDTH - 40)
@@ -307,7 +326,7 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
     summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title}: {summary}.")
-    legend = [(kind, part) for part, kind in kinds.items()]
+    legend = [LegendEntry(kind, part) for part, kind in kinds.items()]
     draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
     return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
 
@@ -356,16 +375,16 @@ def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[
 
     found: cells and their figures. kinds: the CSS class of each part. source: "printed", "here" or "".
     """
-    parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
+    parts = tuple(BarPart(max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole_text(value) for _, value in found)
-    return Bar(sum(share for share, _ in parts), "", f"{total} {source}".strip(), parts, labels)
+    return Bar(sum(part.share for part in parts), "", f"{total} {source}".strip(), parts, labels)
 
 
 def draw_stack(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
-    legend: Sequence[tuple[str, str]],
+    legend: Sequence[LegendEntry],
     axis_title: str,
     value: str,
 ) -> None:
@@ -416,7 +435,7 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
     kinds = {kind for each in errors for kind in each.percent}
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
-    legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
+    legend = [LegendEntry(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
     draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
@@ -462,7 +481,7 @@ def error_bar(percent_by_kind: dict[str, float], source: str) -> Bar:
     """Return the bar of errors. source: "printed" for the document's bar, which is paler; else a label of ours."""
     total = sum(percent_by_kind.values())
     faint = " faint" if source == "printed" else ""
-    parts = tuple((percent, f"e-{kind}{faint}") for kind, percent in percent_by_kind.items())
+    parts = tuple(BarPart(percent, f"e-{kind}{faint}") for kind, percent in percent_by_kind.items())
     return Bar(total, source if faint else "", f"{figures.percent_text(total / 100)} {source}".strip(), parts)
 
 

@@ -125,7 +125,7 @@ def draw_lines(picture: Picture, chart: Chart, lines: Sequence[ChartLine], value
     texts = [tick_text(value, tick) for tick in ticks]
     left = max(width(text, SMALL) for text in texts) + 10
     xs = sorted({x for line in lines for x, _ in line.points})
-    x_axis = x_scale(xs, left + 4, right, chart.log_x)
+    x_axis = x_scale(xs, left + 4, right, log=chart.log_x)
     picture.write(2, 12, shortened(y_title, WIDTH - 6), kind="dim")
     for tick, text in zip(ticks, texts, strict=True):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
@@ -155,8 +155,11 @@ def draw_curve(
     return points[-1][0]
 
 
-def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
-    """Return a scale for the x axis: from its first to its last figure, or from zero."""
+def x_scale(xs: Sequence[float], start: float, end: float, *, log: bool) -> Scale:
+    """Return a scale for the x axis: logarithmic from the first to the last of `xs`, or linear from zero.
+
+    start, end: of the axis, in pixels.
+    """
     if log and len(xs) > 1:
         return Scale(xs[0], xs[-1], start, end, log=True)
     return scale_for(xs, start, end)
@@ -307,7 +310,10 @@ def second_row(second: Second) -> list[str]:
 def draw_panel(
     picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
 ) -> float:
-    """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
+    """Draw a panel, if several seconds have its figures; return the y at which the next panel begins.
+
+    y: of its upper edge. starts: of the phases, in seconds.
+    """
     found = list(lines_of_panel(panel, seconds))
     if all(len(line.points) < 2 for line in found):  # one mark alone is no course
         return y

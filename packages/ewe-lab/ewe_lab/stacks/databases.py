@@ -114,7 +114,7 @@ def version_of_directory(directory: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDatabase]:
+def open_database(lab: Bench, name: str, *, pinned: bool = True) -> Iterator[LabDatabase]:
     """Make a database with the sample rows; yield it. Its server, if it has one, runs until the block is left.
 
     pinned: the database server runs on the core of the servers under test, else on all cores.
@@ -124,7 +124,7 @@ def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDat
     if name == SQLITE:
         yield with_report(LabDatabase(SQLITE, str(sqlite(lab))))
         return
-    with postgresql(lab, pinned) as database:
+    with postgresql(lab, pinned=pinned) as database:
         yield with_report(database)
 
 
@@ -141,7 +141,7 @@ def sqlite(lab: Bench) -> Path:
 
 
 @contextmanager
-def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
+def postgresql(lab: Bench, *, pinned: bool = True) -> Iterator[LabDatabase]:
     """Run a PostgreSQL server with the sample rows, in a new data directory; yield the database.
 
     pinned: as in open_database().
@@ -180,7 +180,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
     ]
     with (
         tempfile.TemporaryFile() as output,
-        running([*prefix, *command], output, core_of(pinned), cwd=Path("/")) as started,
+        running([*prefix, *command], output, core_of(pinned=pinned), cwd=Path("/")) as started,
     ):
         wait_for_socket(started, directory / f".s.PGSQL.{port}", output, POSTGRESQL)
         wait_for_port(started, port, output, POSTGRESQL)
@@ -189,8 +189,8 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         yield LabDatabase(POSTGRESQL, source, port=port, pids=(started.pid,))
 
 
-def core_of(pinned: bool) -> int | None:
-    """Return the servers' core, None for all cores."""
+def core_of(*, pinned: bool) -> int | None:
+    """Return the servers' core if a process is pinned to it, None for all cores."""
     return server_core() if pinned else None
 
 
@@ -284,7 +284,7 @@ def daemon(
     command = [sys.executable, "-m", "ewe.database.cli", "--config", str(directory / "dbd.toml")]
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, core_of(pinned), cwd=directory, env=environment()) as started,
+        running(command, output, core_of(pinned=pinned), cwd=directory, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "ewe-dbd")
         yield RunningDaemon(f"unix:{socket}", started.pid)

@@ -120,7 +120,7 @@ def why_no_libcgi() -> str:
 
 @contextmanager
 def start_gateway(
-    lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, keeps: bool = False
+    lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, *, keeps: bool = False
 ) -> Iterator[ServerWithProgram]:
     """Start the processes that a gateway needs beside the server; yield the server under test and the URL's path.
 
@@ -132,7 +132,7 @@ def start_gateway(
     form = form_of(gateway, program)
     assert form is not None
     if gateway == FASTCGI:
-        with fastcgi(lab, form, tested, keeps) as found:
+        with fastcgi(lab, form, tested, keeps=keeps) as found:
             yield ServerWithProgram(found, program.url("/fastcgi"))
     elif gateway == XSWITCH:
         with xswitch(lab, program.directory, tested) as found:
@@ -174,7 +174,7 @@ def with_application(gateway: str, form: Path, tested: ServerUnderTest) -> Serve
 
 
 @contextmanager
-def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Iterator[ServerUnderTest]:
+def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, *, keeps: bool) -> Iterator[ServerUnderTest]:
     """Run a FastCGI program, or a CGI script as one, in a few processes that share a socket.
 
     Yields the server under test that uses them. keeps: as in start_gateway().

@@ -28,7 +28,7 @@ class OtherServer:
 
     about: a description for a report. program, module: the required program or Python module. package: its package.
     prepare: writes the configuration, returns the command. max_connections: those that the server can keep open and
-    serve at once.
+    serve at once. warm_up_s: seconds under load until its virtual machine has compiled the code.
     """
 
     name: str
@@ -40,8 +40,8 @@ class OtherServer:
     file: str = ""  # another required file, such as a module of Apache
     tls_file: str = ""  # a file that exists if the server has HTTPS here; "": no HTTPS
     max_connections: int = 1_000_000
-    number: Callable[[], str] | None = None  # returns the version, if `program -v` prints another program's
-    warms_in: float = 0.0  # seconds under load until its virtual machine has compiled the code
+    read_version: Callable[[], str] | None = None  # if `program -v` prints the version of another program
+    warm_up_s: float = 0.0
     caches: str = ""  # the data of a file that the server keeps between requests
 
     @property
@@ -69,7 +69,9 @@ class OtherServer:
             return platform.python_version()
         if self.module:
             return metadata.version(self.module) if find_spec(self.module) else ""
-        return self.number() if self.number and not self.why_missing else version_of(self.program)
+        if self.read_version and not self.why_missing:
+            return self.read_version()
+        return version_of(self.program)
 
 
 VERSION_OPTIONS = {"ab": "-V", "caddy": "version", "httperf": "--version"}  # -v for all others
@@ -181,8 +183,8 @@ def mongrel2_version() -> str:
 # All of them
 
 
-def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
-    """Return Apache httpd under a model (MPM). maximum: of connections at once."""
+def other_apache(mpm: str, about: str, max_connections: int) -> OtherServer:
+    """Return Apache httpd under one of its models: mpm is `event`, `worker` or `prefork`."""
     module = f"{APACHE_MODULES}/mod_mpm_{mpm}.so"
     ssl = f"{APACHE_MODULES}/mod_ssl.so"
     return OtherServer(
@@ -193,7 +195,7 @@ def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
         "apache2",
         file=module,
         tls_file=ssl,
-        max_connections=maximum,
+        max_connections=max_connections,
     )
 
 
@@ -238,8 +240,8 @@ OTHER_SERVERS = {
             tomcat.command_for_files,
             "java",
             file=str(tomcat.TOMCAT / "bin" / "bootstrap.jar"),
-            number=tomcat.version,
-            warms_in=3.0,
+            read_version=tomcat.version,
+            warm_up_s=3.0,
             caches="small files, five seconds",
         ),
         OtherServer(
@@ -249,7 +251,7 @@ OTHER_SERVERS = {
             yaws,
             "erl",
             file=str(YAWS_CODE),
-            number=yaws_version,
+            read_version=yaws_version,
         ),
         OtherServer(
             "mongrel2",
@@ -257,7 +259,7 @@ OTHER_SERVERS = {
             "mongrel2-core",
             mongrel2,
             "mongrel2",
-            number=mongrel2_version,
+            read_version=mongrel2_version,
         ),
         OtherServer("http.server", "python -m http.server, a thread a connection", "", pythons.http_server),
         OtherServer(
@@ -273,7 +275,7 @@ OTHER_SERVERS = {
                 "",
                 pythons.floor(kind),
                 tls_file=tls_file,
-                number=platform.python_version,
+                read_version=platform.python_version,
             )
             for kind, about, tls_file in (
                 ("loop", "the least event loop in Python", "/"),
@@ -293,7 +295,7 @@ EWE_CACHES = "small files, a second"  # the default of ewe's settings
 def with_warm_up(load: Load, kind: str) -> Load:
     """Return a load with a warm-up that is long enough for a kind of server."""
     return (
-        replace(load, warm_up=max(load.warm_up, OTHER_SERVERS[kind].warms_in))
+        replace(load, warm_up=max(load.warm_up, OTHER_SERVERS[kind].warm_up_s))
         if kind in OTHER_SERVERS
         else load
     )

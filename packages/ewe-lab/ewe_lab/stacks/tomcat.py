@@ -45,7 +45,7 @@ TOMCAT_FILES = """\
 """
 
 
-def server_xml(port: int, root: Path, pages: bool = False) -> str:
+def server_xml(port: int, root: Path, *, pages: bool = False) -> str:
     """Return conf/server.xml for one web application. pages: whether it has JSP pages.
 
     Tomcat does not search the libraries for tags, and without JSP pages not for classes to call at its start. The

@@ -120,8 +120,8 @@ class ServingStack:
         """Whether a separate process runs the program, behind the web server."""
         return self.by in PROTOCOLS and (self.front, self.by) != ("ewe", "xswitch")
 
-    def max_connections(self, keep_alive: bool) -> int:
-        """Return the most clients that the way can have at once."""
+    def max_connections(self, *, keep_alive: bool) -> int:
+        """Return the most clients that the way can have at once. keep_alive: they keep their connections."""
         if self.by == "cgi":
             return MAX_PROCESSES
         return MAX_KEPT_CONNECTIONS.get(self.front, 1_000_000) if keep_alive else 1_000_000
@@ -202,9 +202,9 @@ def technology(name: str, program: str = "hello") -> ServingStack:
 
 @contextmanager
 def serve_stack(
-    lab: Bench, way: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+    lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
 ) -> Iterator[ServedPath]:
-    """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
+    """Serve the program of a stack; yield the server and the path. options: more options of ewe. tls: over HTTPS.
 
     root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI. Raises LabError,
     which names the package if one is missing.
@@ -212,42 +212,44 @@ def serve_stack(
     There are four cases: Tomcat; ewe alone; a process that runs the program, behind ewe; and such a process, or
     none, behind another web server.
     """
-    if lacking := way.why_missing or (way.why_missing_for_tls if tls else ""):
+    if lacking := stack.why_missing or (stack.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
-    if way.front == "tomcat":
-        with serve_by_tomcat(lab, way) as found:
+    if stack.front == "tomcat":
+        with serve_by_tomcat(lab, stack) as found:
             yield found
         return
-    if way.front == "ewe" and not way.is_backed:
-        with serve_by_ewe(lab, way, *options, tls=tls, root=root) as found:
+    if stack.front == "ewe" and not stack.is_backed:
+        with serve_by_ewe(lab, stack, *options, tls=tls, root=root) as found:
             yield found
         return
     programs = programs_directory(lab)
     directory = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
     directory.chmod(0o755)
-    script = None if root else programs / script_of(way)
+    script = None if root else programs / script_of(stack)
     path, site = (f"/{script.name}", programs) if script else ("/", root or programs)
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
-        address, other_pids = stack.enter_context(backend(way, directory, programs, output))
-        if way.front == "ewe":
-            backed = [f"--{PROTOCOLS[way.by]}", f".{EXTENSIONS[way.language]}={address}"]
+    with ExitStack() as exits:
+        output = exits.enter_context(tempfile.TemporaryFile())
+        address, other_pids = exits.enter_context(backend(stack, directory, programs, output))
+        if stack.front == "ewe":
+            backed = [f"--{PROTOCOLS[stack.by]}", f".{EXTENSIONS[stack.language]}={address}"]
             if root:
                 backed += ["--defaultindex", "index.php"]
-            tested = ServerUnderTest(way.name, model=way.model, options=(*backed, *way.options, *options))
-            server = stack.enter_context(lab.start(tested, site, tls=tls))
+            tested = ServerUnderTest(
+                stack.name, model=stack.model, options=(*backed, *stack.options, *options)
+            )
+            server = exits.enter_context(lab.start(tested, site, tls=tls))
             assert isinstance(server, StartedServer)
             yield ServedPath(replace(server, other_pids=other_pids), path)
             return
-        behind = BackendProgram(script, address, PROTOCOLS.get(way.by, way.by), way.keeps)
+        behind = BackendProgram(script, address, PROTOCOLS.get(stack.by, stack.by), stack.keeps)
         certificate = lab.certificate() if tls else None
-        setup = Setup(directory, free_port(), site, certificate, processes=way.processes, behind=behind)
-        env = environment() | php_settings(directory, way.opcache)
+        setup = Setup(directory, free_port(), site, certificate, processes=stack.processes, behind=behind)
+        env = environment() | php_settings(directory, stack.opcache)
         # env: mod_php runs in the web server itself
-        with running(command_of(way, setup), output, server_core(), cwd=directory, env=env) as web:
-            wait_for_port(web, setup.port, output, way.front)
+        with running(command_of(stack, setup), output, server_core(), cwd=directory, env=env) as web:
+            wait_for_port(web, setup.port, output, stack.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield ServedPath(StartedServer(web.pid, url, way.name, other_pids), path)
+            yield ServedPath(StartedServer(web.pid, url, stack.name, other_pids), path)
 
 
 def script_of(stack: ServingStack) -> str:
