@@ -73,7 +73,9 @@ def fill_tables(
 ) -> int:
     """Fill and print all tables, write results.json and the report; return the exit status.
 
-    command: the command line of the run. noted_servers: those whose versions the report names.
+    The status is 1 if something could not be measured, INTERRUPTED after an interrupt, else 0. command: the command
+    line of the run. repeats: measurements of a cell. noted_servers: those whose versions the report names. Raises
+    OSError if a file cannot be written.
     """
     results = Results(now().isoformat(timespec="seconds"), command, machine_facts(noted_servers))
     progress = Progress(sum(planned.seconds for planned in plan))

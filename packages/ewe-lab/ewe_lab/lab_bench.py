@@ -314,7 +314,7 @@ class LabBench:
         return sample
 
     def measure_once(self, job: CellJob, repeat: int) -> bool:
-        """Measure a cell once: add a sample, or a failure. Return whether a sample was added.
+        """Measure a cell once: add a sample, or a failure. Return whether a sample was added. repeat: from 0.
 
         It is measured a second time, with a new server, if other programs had the cores.
         """

@@ -97,7 +97,10 @@ class ProcessTreeClock:
         return used + max(waited - counted_before_end, 0.0)
 
     def family(self, everyone: Sequence[ProcessStat]) -> dict[ProcessKey, ProcessStat]:
-        """Return the root and its descendants, and those of an earlier reading with their descendants."""
+        """Return the root and its descendants, and the members of the last reading with theirs.
+
+        everyone: all processes of the machine.
+        """
         children: dict[int, list[ProcessStat]] = {}
         for process in everyone:
             children.setdefault(process.parent, []).append(process)
@@ -217,7 +220,10 @@ class OtherProgramsWatch:
             return ForeignReading(self.ended, self.busy_s - self.lab_s)
 
     def cores_since(self, begin: ForeignReading) -> float | None:
-        """Take a reading; return how many cores other programs had since then, None if it was just now."""
+        """Take a reading; return how many cores other programs had since the reading `begin`.
+
+        None if less than MIN_WINDOW_S has passed.
+        """
         end = self.take_reading()
         length = end.at - begin.at
         return max((end.foreign_s - begin.foreign_s) / length, 0.0) if length >= MIN_WINDOW_S else None

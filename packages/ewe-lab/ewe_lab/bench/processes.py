@@ -233,7 +233,9 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a new session; yield its process. No process of the session is left when the block ends.
 
-    output: receives standard error, and standard output if `stdout` is None.
+    output: receives standard error, and standard output if `stdout` is None. core: on which the command runs, None
+    for any. cwd, env: its working directory and its environment, None for ours. Raises OSError if it does not
+    start.
     """
     with on_core(core):
         started = subprocess.Popen(

@@ -147,7 +147,10 @@ def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = N
 
 
 def compare_shares(paper: float, ours: float) -> str:
-    """Return the verdict on two shares of lost requests: a share up to MAX_LOST_SHARE counts as none."""
+    """Return the verdict on two shares of lost requests, the document's and ours, from 0 to 1.
+
+    A share up to MAX_LOST_SHARE counts as none.
+    """
     much_lost = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
     if all(much_lost):
         return REPRODUCED if max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR else SHAPE
@@ -155,7 +158,9 @@ def compare_shares(paper: float, ours: float) -> str:
 
 
 def compare_with_bound(paper: float, bound: float, *, is_lower: bool) -> str:
-    """Return the verdict if only a bound of our ratio is known. is_lower: a lower bound, else an upper bound.
+    """Return the verdict if only a bound of our ratio is known.
+
+    paper: the document's ratio. is_lower: the bound is a lower bound, else an upper bound.
 
     NOT_TESTABLE if the bound leaves open on which side of the reference our ratio is, or how far away.
     """
@@ -287,7 +292,7 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
 
 
 def may_be_chance(cell: Cell, reference: Cell) -> bool:
-    """Whether the figures of two cells overlap, each with the spread of its repeats."""
+    """Whether two cells may differ by chance: their figures overlap, each with the spread of its repeats."""
     ours, of_reference = figure_range(cell, cell.value), figure_range(reference, reference.value)
     return bool(ours and of_reference and ours.is_level_with(of_reference))
 

@@ -92,7 +92,7 @@ def list_text(names: Sequence[str]) -> str:
 def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> float:
     """Return the replies a second of a server that is overloaded: for a second it gets as much load as we can send.
 
-    Raises LabError.
+    calls: requests on a connection. Raises LabError if it answers none.
     """
     rate = MAX_LOAD_REQUESTS_PER_S[calls] / calls
     load = Load(

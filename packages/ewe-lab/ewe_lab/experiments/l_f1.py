@@ -165,7 +165,10 @@ def serve_programs(lab: Bench, isolation: str, directory: Path) -> Iterator[Runn
 
 
 def copy_program(isolation: str, directory: Path, name: str) -> str:
-    """Make a copy of the library, or of the program; return the path of its URL."""
+    """Make a copy of the library, or of the program for CGI_PROGRAM; return the path of its URL. Raises LabError.
+
+    name: of the copy, without its ending.
+    """
     is_program = isolation == CGI_PROGRAM
     ending = ".cgi" if is_program else ".so"
     first = directory / f"first{ending}"  # compiled once, then copied
@@ -204,7 +207,10 @@ def measure_fault(
 
 
 def cause_fault(url: str, path: str, other: str, fault: str) -> Sample:
-    """Let a library fail while clients call it and another one; return the sample. path, other: of the two."""
+    """Let a library fail while clients call it and another one; return the sample.
+
+    path, other: of the two libraries' URLs. fault: one of FAULTS.
+    """
     with clients_of(url, [path] * CLIENTS_OF_EACH_LIBRARY + [other] * CLIENTS_OF_EACH_LIBRARY) as clients:
         time.sleep(QUIET_LOAD_S)
         status, _ = get(url, f"{path}?{fault}")

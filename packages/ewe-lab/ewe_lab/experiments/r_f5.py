@@ -58,7 +58,7 @@ REMARKS = (
 
 
 def column_of(system: str, link: str) -> str:
-    """Return the name of a column."""
+    """Return the name of the column of a database and a link. system: the database's name. link: a key of LINKS."""
     return f"{system}, {link}"
 
 
@@ -123,7 +123,11 @@ def warm_up(lab: Bench, ways: Started, digest: str) -> tuple[Started, dict[str, 
 def measure(
     lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, digest: str
 ) -> None:
-    """Load each way with `count` clients, and add a sample to its cell. digest: of a right answer."""
+    """Load each way with `count` clients, and add a sample to its cell, or a failure.
+
+    cells: by way and number of clients. turn: the number of the repeat, by which the order changes. digest: of a
+    right answer.
+    """
     requests = max(1, round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / lab.repeats))
     for way in reversed_every_second_turn(list(ways), turn + count):
         server, path = ways[way]

@@ -61,7 +61,10 @@ Call = Callable[[], bytes]
 
 
 def column_of(system: str, part: str, clock: str = "CPU") -> str:
-    """Return the name of a column."""
+    """Return the name of a column. system: of the database. part: CON, RET ...
+
+    clock: `CPU`, or `wall` for real time.
+    """
     return f"{system}: {part}" + ("" if clock == "CPU" else ", by the clock")
 
 

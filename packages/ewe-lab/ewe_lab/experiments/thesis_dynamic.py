@@ -199,7 +199,7 @@ def repeat_point(
 
 
 def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str, tls: str = "") -> Load:
-    """Return the load of one point. tls: as in Load."""
+    """Return the load of one point. column: KEEP_ALIVE or NO_KEEP_ALIVE. count: of clients. tls: as in Load."""
     seconds = lab.quick_or_full(2, 4) if stack.by == "cgi" else lab.quick_or_full(0.8, 2)
     # A Java virtual machine first compiles the code.
     warm_up = lab.quick_or_full(2, 3) if stack.language == "java" else lab.quick_or_full(0.3, 0.5)

@@ -42,7 +42,10 @@ def table(
     printed: Mapping[str, Mapping[str, Printed]],
     gone: Mapping[str, float] | None = None,
 ) -> Iterator[Cell]:
-    """Measure the memory of some ways, as a paper's file describes them; yield the cells."""
+    """Measure the memory of some ways, as a paper's file describes them; yield the cells.
+
+    ways: the fields of each ServingStack. printed, gone: as in run().
+    """
     yield from run(lab, [ServingStack(**each) for each in ways], printed, gone or {})
 
 

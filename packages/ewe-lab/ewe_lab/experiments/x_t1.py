@@ -166,7 +166,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
     null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
     # Run 3: an X-Switch of which the lab is the front end
-    cgi_variables = variables(script, path)
+    cgi_variables = variables_of(script, path)
     switch_pid, socket = stack.enter_context(run_xswitch(lab, "--config", str(settings)))
     fastcgi = stack.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
     # Run 4: an engine of which the lab is the X-Switch
@@ -177,7 +177,7 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     )
 
 
-def variables(script: str, path: str) -> dict[str, str]:
+def variables_of(script: str, path: str) -> dict[str, str]:
     """Return the CGI variables for runs 3 and 4 (see above): those that ewe sends to X-Switch in run 1.
 
     The script and the engine then have the same work in all three runs. The ports are examples.
@@ -272,7 +272,7 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
 
 
 def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllRequestsRun, ...]:
-    """Return the fastest of each run: other programs can only make a run slower."""
+    """Return the fastest of each run: other programs can only make a run slower. rounds: of all runs."""
     return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
@@ -293,7 +293,10 @@ def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> 
 
 
 def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
-    """Leave the figure of a layer out if it is not larger than the noise of the runs that it is made from."""
+    """Leave the figure of a layer out if it is not larger than the noise of the runs that it is made from.
+
+    micros, noise: the layer's µs, and by how many µs they may be wrong.
+    """
     if micros <= noise:
         cell.samples.clear()
         cell.failure = f"not resolved: {micros:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"

@@ -133,7 +133,7 @@ class Recorder:
         self.due_times[client] = due
 
     def count_sent(self, client: int, at: float, due: float | None = None) -> None:
-        """Note that a client sends a request. due: None without a schedule."""
+        """Note that a client sends a request at the time `at`. due: None without a schedule."""
         for phase in self.phases:
             phase.count_sent(client, at, due)
         self.send_times[client] = at
@@ -206,7 +206,7 @@ class Recorder:
         self.times_by_second[self.second_of(at).at].add(at - due, answered=answered)
 
     def count_error(self, error: str, at: float) -> None:
-        """Count an error."""
+        """Count an error of a request that ended at `at`. error: a kind of results.ERRORS."""
         self.errors[error] += 1
         second = self.second_of(at)
         second.errors[error] = second.errors.get(error, 0) + 1

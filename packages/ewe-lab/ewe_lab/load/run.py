@@ -53,11 +53,11 @@ def run(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load on a core; return its sample. Raises LabError.
+    """Run a load; return its sample. Raises LabError.
 
-    observer: learns when the measured time begins and ends.
-
-    prefix: the first words of the tool's command, such as those that run it behind a slow link.
+    url: of the server, with a slash at its end. core: on which the tool runs, None for any. observer: learns when
+    the measured time begins and ends. prefix: the first words of the tool's command, such as those that run it
+    behind a slow link.
     """
     chosen = choose_tool(load)
     runners: dict[str, Runner] = {

@@ -69,7 +69,10 @@ def fpm_command(directory: Path, listen: str, children: int = WORKERS) -> Sequen
 
 
 def uwsgi_command(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
-    """Return the command of uWSGI, which speaks its own protocol."""
+    """Return the command of uWSGI, which speaks its own protocol at `socket`.
+
+    program: a file with `application`.
+    """
     return [
         "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
         "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
@@ -173,7 +176,10 @@ def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator
 
 
 def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
-    """Wait until a process listens at a Unix socket. Raises LabError."""
+    """Wait until a process listens at a Unix socket. Raises LabError.
+
+    started: the process. output: that of the process, for the error. name: of the program, for the error.
+    """
     end = time.monotonic() + START_TIMEOUT_S
     while not listens_at(socket):
         if started.poll() is not None or time.monotonic() > end:

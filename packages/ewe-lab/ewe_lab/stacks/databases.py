@@ -117,7 +117,8 @@ def version_of_directory(directory: str) -> tuple[int, ...]:
 def open_database(lab: Bench, name: str, *, pinned: bool = True) -> Iterator[LabDatabase]:
     """Make a database with the sample rows; yield it. Its server, if it has one, runs until the block is left.
 
-    pinned: the database server runs on the core of the servers under test, else on all cores.
+    name: SQLITE or POSTGRESQL. pinned: the database server runs on the core of the servers under test, else on all
+    cores.
     """
     if lacking := why_missing(name):
         raise LabError(f"{name} is left out: {lacking}")
