@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, allow_descriptors, end_descendants, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, save
-from ewe_lab.lab_bench import LabBench
+from ewe_lab.lab_bench import FAILURES, LabBench
 from ewe_lab.report import report
 from ewe_lab.stacks.machine import machine_facts
 
@@ -131,8 +130,7 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise
-    # No more processes, a full disk, a compiler that does not end, ...
-    except (LabError, OSError, subprocess.TimeoutExpired) as reason:
+    except FAILURES as reason:
         table.notes.append(f"The experiment could not go on: {reason}.")
         return 1
     finally:

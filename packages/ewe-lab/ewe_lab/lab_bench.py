@@ -54,6 +54,8 @@ MAX_PROBE_S = 15  # seconds that the first request may take, with the start of P
 # Measurements that were repeated for nothing, one after the other: then the machine is not quiet, and no more of
 # them are repeated
 MAX_VAIN_REPEATS = 3
+# Exceptions that end a measurement and not the run, also of a full disk, or of a program that does not end
+FAILURES = (LabError, OSError, subprocess.TimeoutExpired)
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
@@ -303,11 +305,7 @@ class LabBench:
             self.repeated_for_others += 1
             try:
                 sample = measure()
-            except (
-                LabError,
-                OSError,
-                subprocess.TimeoutExpired,
-            ):  # the first one stays, and counts as disturbed
+            except FAILURES:  # the first sample stays, and counts as disturbed
                 self.vain_repeats += 1
                 return sample
             self.vain_repeats = self.vain_repeats + 1 if is_disturbed(sample) else 0
@@ -332,7 +330,7 @@ class LabBench:
         try:
             cell.samples.append(self.undisturbed(lambda: self.sample_of_job(job, load)))
             return True
-        except (LabError, OSError, subprocess.TimeoutExpired) as reason:
+        except FAILURES as reason:
             cell.failure = str(reason)
             return False
         finally:

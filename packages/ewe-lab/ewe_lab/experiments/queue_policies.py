@@ -113,8 +113,9 @@ def measure_passing(server: RunningServer, log: Path) -> Sample:
     served = len(targets(log))
     began = time.monotonic()
     try:
-        opened.append(connect_and_ask(server, "/begun"))
-        opened[0].recv(1)  # the response has begun
+        begun = connect_and_ask(server, "/begun")
+        opened.append(begun)
+        begun.recv(1)  # the response has begun
         opened += [connect_and_ask(server, "/s") for _ in range(SMALL_ONES)]
         time.sleep(SETTLE_S)
         ends = ends_of(opened)
@@ -133,15 +134,14 @@ def measure_full_queue(server: RunningServer) -> Sample:
     opened: list[socket.socket] = []
     began = time.monotonic()
     try:
-        opened.append(connect_and_ask(server, "/occupies", BUFFER_BYTES))
-        opened[0].recv(1)  # the thread serves this client
+        occupies = connect_and_ask(server, "/occupies", BUFFER_BYTES)
+        opened.append(occupies)
+        occupies.recv(1)  # the thread serves this client
         for size in HALF * 2:
             opened.append(connect_and_ask(server, f"/{size}"))
             time.sleep(SPACING_S)
         time.sleep(SETTLE_S)
-        opened[
-            0
-        ].close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
+        occupies.close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
         is_served = [status_of(sock) == 200 for sock in opened[1:]]
     except OSError as reason:
         raise LabError(f"a client got no response: {reason.strerror or reason}") from None

@@ -189,9 +189,8 @@ def system_v_queues() -> Iterator[ChannelEnds]:
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         """Return the end that sends to one queue and receives from the other."""
-        buffer = ctypes.create_string_buffer(
-            len(message_type) + MAX_MESSAGE_BYTES
-        )  # struct msgbuf of msgop(2)
+        # struct msgbuf of msgop(2)
+        buffer = ctypes.create_string_buffer(len(message_type) + MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
             """Return the next message of the queue. size: not used, since a queue knows where a message ends."""
