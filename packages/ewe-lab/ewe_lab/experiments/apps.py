@@ -92,7 +92,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     """Start the servers of a column, load them in turns, and yield their cells."""
     cells: list[Cell] = []
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         running: list[tuple[RunningServer, Load, Cell]] = []
         for each in contest.stacks:
             if each.why_missing:
@@ -100,7 +100,7 @@ def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
                 continue
             cells.append(Cell(each.name, contest.column))
             try:
-                server, path = stack.enter_context(serve_stack(lab, each))
+                server, path = exits.enter_context(serve_stack(lab, each))
                 probe(server.url.rstrip("/") + path, each.page)
             except LabError as reason:
                 cells[-1].failure = str(reason)

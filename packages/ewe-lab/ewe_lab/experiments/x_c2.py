@@ -93,13 +93,13 @@ def measure(
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
-            asks = [stack.enter_context(client_for_user(server.url, user)) for user in users]
+            clients = [stack.enter_context(client_for_user(server.url, user)) for user in users]
             with on_core(load_core()):
-                for ask in asks:  # the first engines start before the measurement
-                    ask()
+                for send_request in clients:  # the first engines start before the measurement
+                    send_request()
                 for _ in range(lab.repeats):
                     before = xswitch_status(server)
-                    times = time_requests(asks, count)
+                    times = time_requests(clients, count)
                     cell.samples.append(sample(times, before, xswitch_status(server)))
             cell.command = server.command
     except LabError as reason:
@@ -112,14 +112,14 @@ def client_for_user(url: str, user: TemporaryUser) -> Any:
     return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.uid}\n".encode())
 
 
-def time_requests(asks: Sequence[SendRequest], count: int) -> list[float]:
-    """Request the programs in a random order that is the same in every run; return the time of each request."""
+def time_requests(clients: Sequence[SendRequest], count: int) -> list[float]:
+    """Send `count` requests by random clients, the same ones in every run; return the seconds of each request."""
     order = random.Random(44)  # any seed, but always the same
     times = []
     for _ in range(count):
-        ask = order.choice(asks)
+        send_request = order.choice(clients)
         began = time.perf_counter()
-        ask()
+        send_request()
         times.append(time.perf_counter() - began)
     return times
 

@@ -51,6 +51,7 @@ from ewe_lab.stacks.ways import serve_stack, technology
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
+ALL = ""  # all layers of a run together
 RUNS = ("1 everything", "2 null handler", "3 X-Switch", "4 engine", "5 loop")
 TABLE_1: Mapping[str, Sequence[float]] = printed("X-T1")  # of 100,000 requests: percent as printed, seconds
 NAMES = {
@@ -101,10 +102,13 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 @dataclass(frozen=True)
 class AllRequestsRun:
-    """A run of all requests. cpu: CPU seconds of the servers: by layer in run 1, else one sum, with the key ""."""
+    """A run of all requests.
+
+    cpu_s: CPU seconds of the servers, by layer in run 1, else of all layers together (ALL).
+    """
 
     ping_time: PingTime
-    cpu: Mapping[str, float]
+    cpu_s: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
             duration = pinger.ping(ask, count)
-            runs.append(AllRequestsRun(duration, {"": cpu_seconds(root) - spent}))
+            runs.append(AllRequestsRun(duration, {ALL: cpu_seconds(root) - spent}))
     return (*runs, run_in_loop(lab, language, count * LOOP_FACTOR))
 
 
@@ -265,7 +269,7 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
         except ValueError:
             raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
     # No pinger takes part, so its CPU time is 0
-    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {"": cpu})
+    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {ALL: cpu})
 
 
 # From runs to layers
@@ -287,7 +291,7 @@ def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> 
     """
     noise = 0.0
     for index in RUNS_OF_LAYER[layer]:
-        micros = sorted(runs[index].ping_time.seconds / runs[index].ping_time.count * 1e6 for runs in rounds)
+        micros = sorted(runs[index].ping_time.micros for runs in rounds)
         noise += micros[1] - micros[0] if len(micros) > 1 else 0.0
     return noise
 
@@ -304,18 +308,19 @@ def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
 
 def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs that each layer takes of a request: differences of the five runs, as the module says."""
-    full, null, direct, engine, script = (run.ping_time.seconds / run.ping_time.count * 1e6 for run in runs)
+    full, null, fastcgi, engine, script = (run.ping_time.micros for run in runs)
     return {
-        FRONT: null, MOD_X: full - null - direct, SWITCH: direct - engine, ENGINE: engine - script, SCRIPT: script,
+        FRONT: null, MOD_X: full - null - fastcgi, SWITCH: fastcgi - engine, ENGINE: engine - script,
+        SCRIPT: script,
     }  # fmt: skip
 
 
 def cpu_micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
     full, null, loop = runs[0], runs[1], runs[4]
-    spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu.items()}
+    spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu_s.items()}
     # Run 2 is the front end without mod_x, run 5 the script without its engine
-    front, script = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, loop))
+    front, script = (run.cpu_s[ALL] / run.ping_time.count * 1e6 for run in (null, loop))
     return {
         FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - script,
         SCRIPT: script,
@@ -367,10 +372,10 @@ def run_sample(run: AllRequestsRun) -> Sample:
     """Return the sample of a run, with the µs of a request, and those of them that the pinger itself used."""
     ping_time = run.ping_time
     extra = {
-        "micros": ping_time.seconds / ping_time.count * 1e6,
+        "micros": ping_time.micros,
         "pinger": ping_time.client_cpu_s / ping_time.count * 1e6,
     }
-    usage = Usage(cpu=sum(run.cpu.values()))
+    usage = Usage(cpu=sum(run.cpu_s.values()))
     return Sample(
         "pinger",
         ping_time.seconds,

@@ -46,6 +46,11 @@ class PingTime:
     seconds: float
     client_cpu_s: float
 
+    @property
+    def micros(self) -> float:
+        """The µs of a request."""
+        return self.seconds / self.count * 1e6
+
 
 def ping(ask: SendRequest, count: int) -> PingTime:
     """Send `count` requests; return how long they took."""
