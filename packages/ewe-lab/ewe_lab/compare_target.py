@@ -82,7 +82,7 @@ def planned_target(url: str, where: str | None, options: Namespace) -> Target:
             server = TargetServer(base, session.parse_host(f"[{name}]" if ":" in name else name), ssh=ssh)
         except LabError as reason:
             server = TargetServer(base, None, why_unread=str(reason), ssh=ssh)
-    return Target(urlsplit(base).netloc, server, path, base.startswith("https"))
+    return Target(name=urlsplit(base).netloc, server=server, path=path, tls=base.startswith("https"))
 
 
 def ssh_arguments(options: Namespace) -> tuple[str, ...]:

@@ -76,7 +76,9 @@ def fill_tables(
     line of the run. repeats: measurements of a cell. noted_servers: those whose versions the report names. Raises
     OSError if a file cannot be written.
     """
-    results = Results(now().isoformat(timespec="seconds"), command, machine_facts(noted_servers))
+    results = Results(
+        started=now().isoformat(timespec="seconds"), command=command, machine=machine_facts(noted_servers)
+    )
     progress = Progress(sum(planned.seconds for planned in plan))
     pids_before = {process.pid for process in process_tree(os.getpid())}
     status = 0

@@ -272,7 +272,7 @@ class LabBench:
 
         Return the cell. After a failure it is not tried again.
         """
-        job = CellJob(tested, load, cell, root, options)
+        job = CellJob(tested, load, cell, root=root, options=options)
         for repeat in range(self.repeats):
             if not self.measure_once(job, repeat):
                 break

@@ -85,7 +85,7 @@ def run(lab: LabBench) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding: for each model, the claim's part is the CPU time that it may take."""
     cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
-    found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
+    found = targets([SpeedRow(cell.server, TARGETS_AT, connections=CONNECTIONS, cell=cell) for cell in cells])
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
     part_holds = [target.ratio <= target.limit for target in found]

@@ -223,12 +223,12 @@ def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
     size = LIBCGI_ANSWER_BYTES
     return PeerComparison(
         "libcgi",
-        size,
-        (
+        size=size,
+        contestants=(
             Contestant("file", tested, path=f"/{size}.html"),
             Contestant("LibCGI", tested, library=True, path=f"/libcgi-bin/bytes.so?{size}"),
         ),
-        min(CONNECTIONS, tested.max_connections),
+        connections=min(CONNECTIONS, tested.max_connections),
     )
 
 
@@ -236,14 +236,22 @@ def fastcgi_comparison(connections: int) -> PeerComparison:
     """Return the comparison of a page of 14 bytes by php-fpm, with default settings."""
     page = ServingStack("nginx", "php-fpm", "php")
     ours = model_contestants(page, ("asyncio", "pool", "thread"))
-    return PeerComparison("fastcgi", page.length, (stack_contestant("nginx", page), *ours), connections)
+    return PeerComparison(
+        "fastcgi",
+        size=page.length,
+        contestants=(stack_contestant("nginx", page), *ours),
+        connections=connections,
+    )
 
 
 def xswitch_comparison(reference: Contestant, language: str) -> PeerComparison:
     """Return the comparison of X-Switch and the usual way to run a script."""
     ours = ServingStack("ewe", "xswitch", language, children=0, program="hello")
     return PeerComparison(
-        XSWITCH, ours.length, (reference, stack_contestant(f"X-Switch {language}", ours)), 8
+        XSWITCH,
+        size=ours.length,
+        contestants=(reference, stack_contestant(f"X-Switch {language}", ours)),
+        connections=8,
     )
 
 
@@ -501,7 +509,7 @@ def rows_to_fill(
             max_of_stack = each.stack.max_connections(keep_alive=True) if each.stack else count
             max_of_server = adapted_load(load_of(setting, count, seconds=1), each.tested).users
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
-            rows.append(SpeedRow(each.name, setting, min(max_of_server, max_of_stack), cell))
+            rows.append(SpeedRow(each.name, setting, connections=min(max_of_server, max_of_stack), cell=cell))
     return rows, list(dict.fromkeys(lacking))
 
 
@@ -560,5 +568,5 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
         tested, stack = contestant.tested, contestant.stack
         if contestant.library:
             tested = gateways.in_process(write_forms(lab) / "bytes.so", tested)
-        jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=stack))
+        jobs.append(CellJob(tested, load, row.cell, root=root, access_log=setting.access_log, stack=stack))
     return jobs

@@ -437,4 +437,6 @@ def join_runs(parts: Sequence[Results]) -> Results:
     by_time = sorted(parts, key=lambda part: seconds_since_1970(part.started))
     latest = by_time[-1]
     tables = {table.id: table for part in by_time for table in part.tables}
-    return Results(latest.started, latest.command, latest.machine, list(tables.values()))
+    return Results(
+        started=latest.started, command=latest.command, machine=latest.machine, tables=list(tables.values())
+    )

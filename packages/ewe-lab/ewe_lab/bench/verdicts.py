@@ -268,27 +268,27 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return judge_lost_share(cell)
     ours, reason = our_ratio(cell, reference)
     if cell.paper is None:
-        return JudgedCell(cell, None, ours, NOT_PRINTED)
+        return JudgedCell(cell, paper=None, ours=ours, verdict=NOT_PRINTED)
     paper = None
     if paper_reference is not None and paper_reference.paper:
         paper = cell.paper / paper_reference.paper
     else:
         reason = reason or "the document printed no figure for its reference server"
     if paper is None or ours is None or reference is None:
-        return JudgedCell(cell, paper, ours, NOT_TESTABLE, reason)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     if cell is reference:
-        return JudgedCell(cell, paper, ours, REFERENCE)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=REFERENCE)
     limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
     if not limited:
         verdict = compare(paper, ours, ratios_by_chance(cell, reference))
         reason = f"the difference from {reference.server} may be chance" if verdict == NOT_TESTABLE else ""
-        return JudgedCell(cell, paper, ours, verdict, reason)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=verdict, reason=reason)
     reason = f"the load generator was the limit (of {' and '.join(measured.server for measured in limited)})"
     verdict = NOT_TESTABLE
     if cell.value in RATES and len(limited) == 1 and not may_be_chance(cell, reference):
         # A faster load generator would raise the rate of the limited server: of the cell, or of the reference
         verdict = compare_with_bound(paper, ours, is_lower=limited[0] is cell)
-    return JudgedCell(cell, paper, ours, verdict, reason)
+    return JudgedCell(cell, paper=paper, ours=ours, verdict=verdict, reason=reason)
 
 
 def may_be_chance(cell: Cell, reference: Cell) -> bool:
@@ -311,10 +311,14 @@ def ratios_by_chance(cell: Cell, reference: Cell) -> tuple[float, float] | None:
 def judge_lost_share(cell: Cell) -> JudgedCell:
     """Return the verdict on a share of lost requests, and both shares in place of ratios."""
     if cell.paper is None:
-        return JudgedCell(cell, None, cell.median, NOT_PRINTED)
+        return JudgedCell(cell, paper=None, ours=cell.median, verdict=NOT_PRINTED)
     if cell.median is None:
-        return JudgedCell(cell, cell.paper, None, NOT_TESTABLE, cell.failure or "not measured")
-    return JudgedCell(cell, cell.paper, cell.median, compare_shares(cell.paper, cell.median))
+        return JudgedCell(
+            cell, paper=cell.paper, ours=None, verdict=NOT_TESTABLE, reason=cell.failure or "not measured"
+        )
+    return JudgedCell(
+        cell, paper=cell.paper, ours=cell.median, verdict=compare_shares(cell.paper, cell.median)
+    )
 
 
 def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
@@ -471,7 +475,9 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
-        pair = InvertedPair(ahead, behind, ahead.paper / behind.paper, ahead.ours / behind.ours)
+        pair = InvertedPair(
+            ahead, behind, printed_ratio=ahead.paper / behind.paper, our_ratio=ahead.ours / behind.ours
+        )
         if side_of_reference(pair.printed_ratio) == 1 and side_of_reference(pair.our_ratio) == -1:
             inverted.append(pair)
     if not inverted:
@@ -508,7 +514,7 @@ class FigureRange:
 
     def divided_by(self, best: float) -> FigureRange:
         """Return this figure as a ratio to the best figure."""
-        return FigureRange(self.server, self.value / best, self.low / best, self.high / best)
+        return FigureRange(self.server, value=self.value / best, low=self.low / best, high=self.high / best)
 
     def is_level_with(self, other: FigureRange) -> bool:
         """Whether the difference of two figures may be chance: their spreads overlap."""
@@ -525,7 +531,9 @@ def figure_range(cell: Cell, name: str) -> FigureRange | None:
     margin = 1 + (CLOSE_SHARE if len(repeats) > 1 else CHANCE_SHARE)
     # Each of the two figures has half of the margin: half * half is the whole factor
     half = math.sqrt(margin)
-    return FigureRange(cell.server, value, min(*repeats, value / half), max(*repeats, value * half))
+    return FigureRange(
+        cell.server, value=value, low=min(*repeats, value / half), high=max(*repeats, value * half)
+    )
 
 
 @dataclass(frozen=True)

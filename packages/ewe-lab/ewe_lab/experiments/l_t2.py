@@ -203,7 +203,7 @@ def sample(handling: Handling) -> Sample:
     """Return the sample of a size: the median time of a request in the server, in ms."""
     millis = statistics.median(handling.times_s) * 1e3
     count = len(handling.times_s)
-    extra, usage = {"millis": millis}, Usage(handling.server_cpu_s + handling.program_cpu_s)
+    extra, usage = {"millis": millis}, Usage(cpu=handling.server_cpu_s + handling.program_cpu_s)
     return Sample(
         "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra=extra, usage=usage
     )

@@ -193,7 +193,9 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[ServedPa
             running([*lab.command_prefix, *other.prepare(setup)], output, core, cwd=directory)
         )
         wait_for_port(web, setup.port, output, name)
-        server = StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids)
+        server = StartedServer(
+            web.pid, f"http://127.0.0.1:{setup.port}/", command=name, other_pids=other_pids
+        )
         yield ServedPath(server, f"/{other.file}?{{size}}")
 
 

@@ -81,7 +81,7 @@ def sample_of(waits_ms: list[float], engine_hours: float) -> Sample:
     """Return the sample of one language: the median wait of its visitors, and the longest one, in ms."""
     extra = {"first": statistics.median(waits_ms), "worst": max(waits_ms), "engine_hours": engine_hours}
     count = len(waits_ms)
-    return Sample("pinger", sum(waits_ms) / 1000, requests=count, replies=count, extra=extra)
+    return Sample("pinger", seconds=sum(waits_ms) / 1000, requests=count, replies=count, extra=extra)
 
 
 class XSwitchWithClock(NamedTuple):

@@ -126,7 +126,7 @@ def measure_passing(server: RunningServer, log: Path) -> Sample:
         for sock in opened:
             sock.close()
     extra = {"passed": float(order[: order.index("/begun")].count("/s"))}
-    return Sample("sockets", max(ends) - began, requests=len(ends), replies=len(ends), extra=extra)
+    return Sample("sockets", seconds=max(ends) - began, requests=len(ends), replies=len(ends), extra=extra)
 
 
 def measure_full_queue(server: RunningServer) -> Sample:
@@ -155,7 +155,11 @@ def measure_full_queue(server: RunningServer) -> Sample:
         "early": float(sum(number < len(HALF) for number, _ in served)),
     }
     return Sample(
-        "sockets", time.monotonic() - began, requests=len(is_served), replies=len(is_served), extra=extra
+        "sockets",
+        seconds=time.monotonic() - began,
+        requests=len(is_served),
+        replies=len(is_served),
+        extra=extra,
     )
 
 

@@ -188,7 +188,7 @@ def measure_extra_time(direct: Call, by_daemon: Call, count: int, server_pids: S
     extra = {
         "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
     }  # fmt: skip
-    usage = Usage(extra_cpu_s)
+    usage = Usage(cpu=extra_cpu_s)
     return Sample(
         "pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra
     )

@@ -119,11 +119,11 @@ def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredPage) -> Sampl
             began = time.perf_counter()
             visit(connection, tier)
             durations.append((time.perf_counter() - began) * 1e6)
-    usage = Usage(cpu_seconds(server.pid, *server.other_pids) - before)
+    usage = Usage(cpu=cpu_seconds(server.pid, *server.other_pids) - before)
     micros = statistics.median(durations)
     return Sample(
         "pinger",
-        sum(durations) / 1e6,
+        seconds=sum(durations) / 1e6,
         requests=count,
         replies=count,
         connections=1,

@@ -176,11 +176,11 @@ def measure_gateway(lab: Bench, kind: str, gateway: RunningGateway) -> Sample:
             began = time.perf_counter()
             call()
             durations_us.append((time.perf_counter() - began) * 1e6)
-        usage = Usage(cpu_seconds(server.pid, *server.other_pids) - cpu_before)
+        usage = Usage(cpu=cpu_seconds(server.pid, *server.other_pids) - cpu_before)
     extra = {"micros": statistics.median(durations_us)}
     return Sample(
         "pinger",
-        sum(durations_us) / 1e6,
+        seconds=sum(durations_us) / 1e6,
         requests=count,
         replies=count,
         connections=1,

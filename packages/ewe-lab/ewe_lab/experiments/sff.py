@@ -111,7 +111,7 @@ def measure_emptying(server: RunningServer, large: str, log: Path) -> Sample:
             sock.close()
     before = order[: order.index(large)].count("/small")
     extra = {"mean": 1000 * statistics.mean(ends), "before": float(before)}
-    return Sample("sockets", max(ends), requests=len(ends), replies=len(ends), extra=extra)
+    return Sample("sockets", seconds=max(ends), requests=len(ends), replies=len(ends), extra=extra)
 
 
 def targets(log: Path) -> list[str]:

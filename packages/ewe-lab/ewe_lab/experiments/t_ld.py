@@ -150,7 +150,7 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
                 error_as_cell(each.stack.name) as failed_here,
                 serve_stack(lab, each.stack, root=blog.root) as (server, _),
             ):
-                visited = VisitedBlog(lab, server, blog.database_pids, paths)
+                visited = VisitedBlog(lab, server, database_pids=blog.database_pids, paths=paths)
                 if not capacity:
                     capacity = visited.capacity()
                     lab.notes.append(capacity_note(WORDPRESS, each.stack.name, capacity))
@@ -175,7 +175,7 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(lacking)
             continue
         with error_as_cell(each.name) as failed, each.serve(lab) as (server, database_pids, paths):
-            visited = VisitedBlog(lab, server, database_pids, paths)
+            visited = VisitedBlog(lab, server, database_pids=database_pids, paths=paths)
             if not capacity:
                 capacity = visited.capacity()
                 lab.notes.append(capacity_note(SQL, each.name, capacity))

@@ -135,10 +135,24 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
         for name in ("started", "evicted")
     }
     cuts = statistics.quantiles(times, n=100, method="inclusive")  # cuts[k - 1] is the k-th percentile
-    service = Times(count, statistics.mean(times), cuts[49], cuts[89], cuts[94], cuts[98], max(times))
+    service = Times(
+        count=count,
+        mean=statistics.mean(times),
+        p50=cuts[49],
+        p90=cuts[89],
+        p95=cuts[94],
+        p99=cuts[98],
+        max=max(times),
+    )
     extra = {**share, "engines": float(len(after["engines"]))}
     return Sample(
-        "pinger", sum(times), requests=count, replies=count, connections=1, service=service, extra=extra
+        "pinger",
+        seconds=sum(times),
+        requests=count,
+        replies=count,
+        connections=1,
+        service=service,
+        extra=extra,
     )
 
 

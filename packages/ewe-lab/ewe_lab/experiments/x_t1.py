@@ -177,7 +177,12 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     command = BUILT_IN[language.lower()].command
     engine, engine_pid = stack.enter_context(pinger.engine(command, script, cgi_variables, body, core))
     return RunningServers(
-        full, null, fastcgi, engine, processes_by_layer(server), (null_server.pid, switch_pid, engine_pid)
+        full=full,
+        null=null,
+        fastcgi=fastcgi,
+        engine=engine,
+        pids_by_layer=processes_by_layer(server),
+        roots=(null_server.pid, switch_pid, engine_pid),
     )
 
 
@@ -364,7 +369,7 @@ def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Samp
         replies=count,
         connections=1,
         extra=extra,
-        usage=Usage(cpu[layer] * count / 1e6),  # seconds of all requests
+        usage=Usage(cpu=cpu[layer] * count / 1e6),  # seconds of all requests
     )
 
 
@@ -378,7 +383,7 @@ def run_sample(run: AllRequestsRun) -> Sample:
     usage = Usage(cpu=sum(run.cpu_s.values()))
     return Sample(
         "pinger",
-        ping_time.seconds,
+        seconds=ping_time.seconds,
         requests=ping_time.count,
         replies=ping_time.count,
         connections=1,

@@ -138,7 +138,7 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
     if sample is None:
         return
     for count, mean in running_means(sample.extra["first"], sample):
-        point = Sample(sample.tool, sample.seconds, extra={"running": mean})
+        point = Sample(sample.tool, seconds=sample.seconds, extra={"running": mean})
         curve_cell = Cell(name, CURVE, x=count, value="extra.running", unit="ms", samples=[point])
         curve_cell.command, curve_cell.load = cell.command, cell.load
         yield curve_cell

@@ -94,7 +94,7 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
             greatest_so_far = seconds[percent]
         longest = seconds.get(100, greatest_so_far)
         p50, p90, p95, p99 = (seconds[percent] for percent in (50, 90, 95, 99))
-        return Times(count, figures["mean"] / 1e3, p50, p90, p95, p99, longest)
+        return Times(count=count, mean=figures["mean"] / 1e3, p50=p50, p90=p90, p95=p95, p99=p99, max=longest)
     except (OSError, ValueError, KeyError, IndexError):
         return None
 
@@ -117,7 +117,7 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
     replies = max(complete - bad_status - failed, 0)
     return Sample(
         "ab",
-        figures["seconds"],
+        seconds=figures["seconds"],
         requests=complete,
         replies=replies,
         connections=0 if load.keep_alive else complete,

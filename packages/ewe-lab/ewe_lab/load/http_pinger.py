@@ -88,7 +88,7 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
     replies = len(found.response)
     return Sample(
         "pinger",
-        found.seconds,
+        seconds=found.seconds,
         requests=clients * requests,
         replies=replies,
         # Each request has a new connection. Those without an answer are not counted
@@ -96,6 +96,6 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
         received=found.received,
         errors=found.errors,
         client=found.client_cpu_s / found.seconds,
-        usage=Usage(cpu_s),
+        usage=Usage(cpu=cpu_s),
         extra=extra,
     )

@@ -252,7 +252,7 @@ class Recorder:
             second.p99 = p99 if histogram.count >= times_needed("p99", 1) else None
         found = Sample(
             tool,
-            length,
+            seconds=length,
             requests=self.requests,
             replies=self.replies,
             connections=self.connections,

@@ -113,7 +113,7 @@ def measure_with_wrk(
         errors = {name: count for name, count in errors.items() if count}
         return Sample(
             "wrk",
-            report.seconds,
+            seconds=report.seconds,
             requests=report.requests,
             # wrk counts an answer that came too late (ct) or is an error (status) among its requests
             replies=max(report.requests - errors.get("status", 0) - errors.get("ct", 0), 0),

@@ -164,7 +164,7 @@ class TargetServer:
         """Return a watch of its resources."""
         from ewe_lab.load.client import port_of  # late: it imports the parsers of HTTP
 
-        found = TargetWatch(self.host or SshHost(""), port_of(self.url), core, self.ssh)
+        found = TargetWatch(self.host or SshHost(""), port=port_of(self.url), core=core, ssh=self.ssh)
         if self.host is None:
             found.make_unknown(self.why_unread)
         return found

@@ -125,13 +125,13 @@ def bars_of_ratios(shown: Sequence[JudgedCell], columns: Sequence[str]) -> dict[
     for each in shown:
         group = bars_by_server.setdefault(each.cell.server, [])
         if each.paper is not None:
-            printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
+            printed = Bar(each.paper, kind="paper", text=figures.ratio_text(each.paper))
             # Several columns may have the same printed figure: it is drawn once, on top
             if printed not in group:
                 group.insert(0, printed)
         if each.ours is not None:
             kind = pattern(columns.index(each.cell.column))
-            group.append(Bar(each.ours, kind, figures.ratio_text(each.ours)))
+            group.append(Bar(each.ours, kind=kind, text=figures.ratio_text(each.ours)))
     return {server: group for server, group in bars_by_server.items() if group}
 
 
@@ -144,7 +144,7 @@ def bars_of_figures(
         group = bars_by_server.setdefault(cell.server, [])
         if (value := figures.figure_of_cell(cell, chart.value)) is not None:
             text = figures.figure_text(cell, chart.value)
-            group.append(Bar(value, pattern(columns.index(cell.column)), text))
+            group.append(Bar(value, kind=pattern(columns.index(cell.column)), text=text))
     return {server: group for server, group in bars_by_server.items() if group}
 
 
@@ -378,7 +378,13 @@ def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[
     parts = tuple(BarPart(max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole_text(value) for _, value in found)
-    return Bar(sum(part.share for part in parts), "", f"{total} {source}".strip(), parts, labels)
+    return Bar(
+        sum(part.share for part in parts),
+        kind="",
+        text=f"{total} {source}".strip(),
+        parts=parts,
+        labels=labels,
+    )
 
 
 def draw_stack(
@@ -482,7 +488,12 @@ def error_bar(percent_by_kind: dict[str, float], source: str) -> Bar:
     total = sum(percent_by_kind.values())
     faint = " faint" if source == "printed" else ""
     parts = tuple(BarPart(percent, f"e-{kind}{faint}") for kind, percent in percent_by_kind.items())
-    return Bar(total, source if faint else "", f"{figures.percent_text(total / 100)} {source}".strip(), parts)
+    return Bar(
+        total,
+        kind=source if faint else "",
+        text=f"{figures.percent_text(total / 100)} {source}".strip(),
+        parts=parts,
+    )
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:

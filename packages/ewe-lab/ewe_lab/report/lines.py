@@ -76,8 +76,8 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
         ChartLine(
             name,
             tuple(sorted(points)),
-            order.index(name) if name in order else index,
-            frozenset(bounds.get(name, ())),
+            series=order.index(name) if name in order else index,
+            bounds=frozenset(bounds.get(name, ())),
         )
         for index, (name, points) in enumerate(found.items())
     ]
@@ -347,4 +347,4 @@ def lines_of_panel(panel: Panel, seconds: Sequence[Second]) -> Iterator[ChartLin
         )
         # A line of zeros only, such as of errors, is left out; the first line stays
         if points and (any(value for _, value in points) or line.series == 0):
-            yield ChartLine(line.name, points, line.series)
+            yield ChartLine(line.name, points, series=line.series)

@@ -360,11 +360,15 @@ class ModelFigures:
     def summary(self, model: str) -> ModelSummary:
         """Return what the figures say of the model, which has this name."""
         return ModelSummary(
-            model, len(self.lost), geometric_mean(self.cpu), geometric_mean(self.rate), max(self.lost),
-            statistics.median(self.memory) if self.memory else None,
-            MODEL_SENTENCES.get(model, ""),
-            self.crowded,
-        )  # fmt: skip
+            model=model,
+            settings=len(self.lost),
+            cpu=geometric_mean(self.cpu),
+            rate=geometric_mean(self.rate),
+            lost=max(self.lost),
+            memory=statistics.median(self.memory) if self.memory else None,
+            how=MODEL_SENTENCES.get(model, ""),
+            crowded=self.crowded,
+        )
 
 
 def standings(results: Results) -> list[ModelSummary]:
@@ -434,9 +438,9 @@ def geometric_mean(values: Sequence[FigureRange] | None) -> FigureRange | None:
         return None
     return FigureRange(
         values[0].server,
-        statistics.geometric_mean([each.value for each in values]),
-        statistics.geometric_mean([each.low or each.value for each in values]),  # it takes no 0
-        statistics.geometric_mean([each.high for each in values]),
+        value=statistics.geometric_mean([each.value for each in values]),
+        low=statistics.geometric_mean([each.low or each.value for each in values]),  # it takes no 0
+        high=statistics.geometric_mean([each.high for each in values]),
     )
 
 

@@ -81,9 +81,9 @@ def way_of_scenario(scenario: Scenario) -> DatabaseWay:
     return DatabaseWay(
         scenario.name,
         # The reason alone: DatabaseWay.why_missing() puts the same words before it
-        lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
-        partial(serve_scenario, scenario),
-        scenario.sql,
+        lacks=lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
+        serve=partial(serve_scenario, scenario),
+        sql=scenario.sql,
     )
 
 
@@ -93,7 +93,7 @@ def way_of_servlet(name: str, driver: servlets.JDBCDriver, database: str) -> Dat
     def lacks(asked: LabDatabase) -> str:
         return servlets.why_missing() if asked.name == database else f"its driver is that of {database}"
 
-    return DatabaseWay(name, lacks, partial(serve_servlet, driver), (STATIC,))
+    return DatabaseWay(name, lacks=lacks, serve=partial(serve_servlet, driver), sql=(STATIC,))
 
 
 def way_of_server(
@@ -105,7 +105,9 @@ def way_of_server(
 
     why_missing: returns the reason if it cannot run on a database, else "". serve: starts it.
     """
-    return DatabaseWay(name, why_missing, lambda lab, database, daemon: serve(lab, database), (STATIC,))
+    return DatabaseWay(
+        name, lacks=why_missing, serve=lambda lab, database, daemon: serve(lab, database), sql=(STATIC,)
+    )
 
 
 def all_ways() -> dict[str, DatabaseWay]:

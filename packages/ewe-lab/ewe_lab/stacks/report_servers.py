@@ -81,7 +81,10 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[ServedPath]:
         wait_for_port(web, setup.port, output, "nginx")
         yield ServedPath(
             StartedServer(
-                web.pid, f"http://127.0.0.1:{setup.port}/", "nginx, php-fpm", (fpm.pid, *database.pids)
+                web.pid,
+                f"http://127.0.0.1:{setup.port}/",
+                command="nginx, php-fpm",
+                other_pids=(fpm.pid, *database.pids),
             ),
             "/report.php",
         )

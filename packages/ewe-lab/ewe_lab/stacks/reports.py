@@ -163,12 +163,12 @@ class Scenario:
 
 SCENARIOS = (
     Scenario("1", "1 CGI, embedded SQL", CGI),
-    Scenario("2", "2 CGI, ODBC", CGI, ODBC),
+    Scenario("2", "2 CGI, ODBC", CGI, through=ODBC),
     Scenario("3", "3 in process, a connection each", LIBCGI, is_interpretation=True),
     Scenario("5", "5 in process, pool", LIBCGI, keeps=POOL, is_interpretation=True),
     Scenario("6", "6 in process, one connection", LIBCGI, keeps=SHARED, is_interpretation=True),
-    Scenario("7", "7 CGI, daemon", CGI, DAEMON, sql=(DYNAMIC,)),
-    Scenario("", "in process, daemon", LIBCGI, DAEMON, POOL, sql=(DYNAMIC,)),
+    Scenario("7", "7 CGI, daemon", CGI, through=DAEMON, sql=(DYNAMIC,)),
+    Scenario("", "in process, daemon", LIBCGI, through=DAEMON, keeps=POOL, sql=(DYNAMIC,)),
     Scenario("", "FastCGI, kept connection", FASTCGI, keeps=SHARED),
     Scenario("", "X-Switch, kept connection", XSWITCH, keeps=SHARED, sql=(DYNAMIC,)),
 )

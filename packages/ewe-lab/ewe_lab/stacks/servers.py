@@ -127,7 +127,9 @@ def run_other_server(
     own_options, processes = without_workers(options)
     if processes > 1 and name not in other_servers.MULTI_PROCESS_SERVERS:
         raise LabError(f"the lab starts {name} with one process only")
-    command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
+    command = kind.prepare(
+        Setup(directory, port, root=root, certificate=certificate, access_log=access_log, processes=processes)
+    )
     scheme = "https" if certificate else "http"
     with (
         tempfile.TemporaryFile() as output,

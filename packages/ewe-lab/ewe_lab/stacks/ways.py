@@ -241,15 +241,24 @@ def serve_stack(
             assert isinstance(server, StartedServer)
             yield ServedPath(replace(server, other_pids=other_pids), path)
             return
-        behind = BackendProgram(script, address, PROTOCOLS.get(stack.by, stack.by), stack.keeps)
+        behind = BackendProgram(
+            script, address=address, gateway=PROTOCOLS.get(stack.by, stack.by), keeps=stack.keeps
+        )
         certificate = lab.certificate() if tls else None
-        setup = Setup(directory, free_port(), site, certificate, processes=stack.processes, behind=behind)
+        setup = Setup(
+            directory,
+            free_port(),
+            root=site,
+            certificate=certificate,
+            processes=stack.processes,
+            behind=behind,
+        )
         env = environment() | php_settings(directory, stack.opcache)
         # env: mod_php runs in the web server itself
         with running(command_of(stack, setup), output, server_core(), cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, stack.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield ServedPath(StartedServer(web.pid, url, stack.name, other_pids), path)
+            yield ServedPath(StartedServer(web.pid, url, command=stack.name, other_pids=other_pids), path)
 
 
 def script_of(stack: ServingStack) -> str:

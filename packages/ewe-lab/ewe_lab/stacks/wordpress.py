@@ -135,7 +135,7 @@ def wordpress(lab: Bench) -> Iterator[WordPressSite]:
         (plugins / "cache.php").write_text(MAY_BE_CACHED)
         password = secrets.token_hex(12)
         newest_post = install(root, password)
-        yield WordPressSite(root, f"/?p={newest_post}", (database.pid,), password)
+        yield WordPressSite(root, post=f"/?p={newest_post}", database_pids=(database.pid,), password=password)
 
 
 def configuration(database: mariadb.MariaDBServer) -> str:
