@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import subprocess
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -68,10 +69,24 @@ class OtherServer:
         if self.name == "http.server":
             return platform.python_version()
         if self.module:
-            return metadata.version(self.module) if find_spec(self.module) else ""
-        if self.read_version and not self.why_missing:
+            return version_of_module(self.module)
+        if self.read_version is None:
+            return version_of(self.program)
+        try:
             return self.read_version()
-        return version_of(self.program)
+        except (LabError, OSError, KeyError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile):
+            return ""  # not installed, or not as the lab expects it
+
+
+def version_of_module(name: str) -> str:
+    """Return the version of an installed Python module, "" if it is unknown.
+
+    A bare directory of that name, which Python would import, has none.
+    """
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 VERSION_OPTIONS = {"ab": "-V", "caddy": "version", "httperf": "--version"}  # -v for all others
@@ -84,7 +99,7 @@ def version_of(name: str) -> str:
         return ""
     try:
         command = [found, VERSION_OPTIONS.get(name, "-v")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
     number = re.search(r"\d+\.\d[\w.+-]*", done.stdout + done.stderr)
@@ -133,7 +148,7 @@ def yaws(setup: Setup) -> list[str]:
 
 
 def yaws_version() -> str:
-    """Return the version of Yaws, from its application file."""
+    """Return the version of Yaws, from its application file. Raises OSError, ValueError if there is none."""
     found = re.search(r'vsn, *"([\d.]+)"', (YAWS_CODE / "yaws.app").read_text())
     return found[1] if found else ""
 
@@ -173,7 +188,7 @@ def mongrel2(setup: Setup) -> list[str]:
 
 
 def mongrel2_version() -> str:
-    """Return the version of Mongrel2, which m2sh knows."""
+    """Return the version of Mongrel2, which m2sh knows. Raises LabError, OSError, SubprocessError."""
     done = subprocess.run([path_of_tool("m2sh"), "version"], capture_output=True, text=True, timeout=10)
     found = re.search(r"\d+\.\d[\d.]*", done.stdout + done.stderr)
     return found[0] if found else ""

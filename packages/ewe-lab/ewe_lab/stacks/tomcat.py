@@ -80,7 +80,7 @@ def command_for_files(setup: Setup) -> list[str]:
 
 
 def version() -> str:
-    """Return Tomcat's version, from a file in its library."""
+    """Return Tomcat's version, from a file in its library. Raises OSError, KeyError, BadZipFile without it."""
     with zipfile.ZipFile(TOMCAT / "lib" / "catalina.jar") as library:
         about = library.read("org/apache/catalina/util/ServerInfo.properties").decode()
     found = re.search(r"^server.number=([\d.]+)", about, re.M)
