@@ -98,6 +98,17 @@ def test_what_ssh_brings_is_checked(script: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.starts_processes
+def test_an_ssh_that_does_not_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    fake = tmp_path / "ssh"
+    fake.write_bytes(b"no program")
+    fake.chmod(0o755)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(LabError, match="does not start: Exec format error") as raised:
+        Session(SshHost("lab7"), ssh=(str(fake),))
+    assert os.listdir("/proc/self/fd") == before, raised.traceback  # which keeps the session
+
+
+@pytest.mark.starts_processes
 def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None:
     """The conversation goes on, and the first words are kept."""
     fake = tmp_path / "ssh"

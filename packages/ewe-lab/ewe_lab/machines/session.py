@@ -146,6 +146,7 @@ class Session:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as reason:
+            self.errors.close()
             raise LabError(f"{ssh[0]} does not start: {reason.strerror}") from None
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
