@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -528,6 +529,16 @@ def test_a_full_run_repeats_these_rows(experiment: ModuleType, monkeypatch: pyte
     calls: list[Cell] = []
     monkeypatch.setattr(experiment, "measure_repeatedly", fail)
     assert list(experiment.run(Paper(Path("site"), quick=False))) == calls != []
+
+
+def test_a_limit_that_the_kernel_refuses_fails_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prlimit(pid: int, kind: int, limits: tuple[int, int]) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # above the hard limit of the shell
+
+    monkeypatch.setattr("resource.prlimit", prlimit)
+    cells = list(e_c2.run(Paper(Path("site"))))
+    assert len(cells) == 2 * len(e_c2.LIMITS) * len(e_c2.SERVERS)
+    assert all("Operation not permitted" in cell.failure for cell in cells)
 
 
 def test_a_percentile_of_too_few_requests_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
