@@ -195,10 +195,10 @@ class Renewer:
         """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
-        sentences = list(kept.add_findings(results))  # one if the earlier finding stays
-        for sentence in sentences:
-            say(sentence)
-        if not sentences:
+        reasons = list(kept.add_findings(results))  # why the earlier finding stays; none if it is replaced
+        for reason in reasons:
+            say(reason)
+        if not reasons:
             report = kept_reports.write(results, table, self.renewal.reports, self.code)
             list(kept.add_findings(load(report)))  # its figures have fewer digits: the page says what it says
             claims.write(kept, page)

@@ -72,11 +72,11 @@ FILE_ROWS = tuple(row for row in ROWS if row not in {comparison.row for comparis
 
 def run(lab: LabBench) -> Iterator[Cell]:
     """Measure all models beside nginx, in turns; yield the cells."""
-    found = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
+    wanted = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
     tested_servers = [
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
     ]
-    rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
+    rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), wanted, CONNECTIONS)
     for reason in lacking:
         lab.add_note(reason)
     yield from lab.fill_cells_in_turns(jobs_of(lab, rows, lab.quick_or_full(*MEASUREMENT_S)))
@@ -456,8 +456,8 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> PlannedRows:
         raise types.CommandError(lacking, 1)
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
-    found = settings(sizes, kinds_of_rows)
-    rows, reasons = rows_to_fill(tested_servers, found, options.connections, are_named=bool(options.models))
+    wanted = settings(sizes, kinds_of_rows)
+    rows, reasons = rows_to_fill(tested_servers, wanted, options.connections, are_named=bool(options.models))
     if not (options.models or options.quick):
         reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
     if not rows:

@@ -377,10 +377,10 @@ def test_sessions_are_counted_in_every_place(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.starts_processes
-def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(connection: http.client.HTTPConnection, place: r_f9.MeasuredPage) -> None:
-        place.cookie, place.visits = "", 7
-        visit(connection, place)
+def test_a_tier_that_loses_its_state_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(connection: http.client.HTTPConnection, tier: r_f9.MeasuredTier) -> None:
+        tier.cookie, tier.visits = "", 7
+        visit(connection, tier)
 
     visit = r_f9.visit
     monkeypatch.setattr(r_f9, "ROWS", {"in the process": "memory"})

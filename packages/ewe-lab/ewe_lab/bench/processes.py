@@ -184,11 +184,12 @@ def busy_seconds_of_core(core: int) -> float:
 
 
 def share_of_core(busy_s: float, measured_s: float) -> float:
-    """Return busy seconds as a share of the measured time, at most 1.
+    """Return the share of a measurement in which a core was busy, from 0 to 1.
 
-    The shares of a core, of the server and of the load generator are made alike, so that they can be subtracted.
-    measured_s: shorter than the time in which the busy seconds were used, in which the load generator also starts
-    and ends. As a share of that time, a full core would not seem full.
+    busy_s: CPU seconds, from the start of the load generator to its end. measured_s: the seconds of the
+    measurement, which is shorter: the generator also starts and ends. As a share of the longer time a full core
+    would not seem full. The shares of a core, of the server and of the load generator all have this divisor, so
+    that one may be subtracted from another.
     """
     return min(busy_s / measured_s, 1.0) if measured_s > 0 else 0.0
 

@@ -214,7 +214,10 @@ def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
 
 
 def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
-    """Return the mean µs of `count` exchanges over connections that stay open. pairs: of sockets, one or two."""
+    """Return the mean µs of `count` exchanges over connections that stay open. Raises OSError.
+
+    ask, serve: the two ends of an exchange; a child runs `serve`. pairs: the number of socket pairs, 1 or 2.
+    """
     ours, theirs = zip(*(socket.socketpair() for _ in range(pairs)), strict=True)
 
     def work() -> None:
@@ -233,7 +236,10 @@ def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -
 
 
 def time_new_connections(ask: Exchange, serve: Serve, count: int) -> float:
-    """Return the mean µs of `count` exchanges, each over a new connection."""
+    """Return the mean µs of `count` exchanges, each over a new connection of a Unix socket. Raises OSError.
+
+    ask, serve: the two ends of an exchange; a child runs `serve`.
+    """
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
         path = f"{directory}/socket"
         listener.bind(path)

@@ -36,8 +36,8 @@ LABELLED_ROW_PX = 19  # distance between bars with figures inside
 LOGARITHMIC_FROM = 30  # figures that differ by more than this factor need a logarithmic axis
 PATTERN_COUNT = 4  # different fills of columns
 # A count and a kind of error in a paper_note: those of ERRORS that the tables print, and `cr` (UNEXPLAINED_ERROR)
-PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
-PRINTED_OF = re.compile(r"of (\d[\d,]*)")
+ERROR_COUNT = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
+REQUEST_COUNT = re.compile(r"of (\d[\d,]*)")
 
 
 class BarPart(NamedTuple):
@@ -498,12 +498,13 @@ def error_bar(percent_by_kind: dict[str, float], source: str) -> Bar:
 
 def printed_errors(cell: Cell) -> dict[str, float]:
     """Return the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind; {} without any."""
-    total = PRINTED_OF.search(cell.paper_note)
-    if not total:
+    found = REQUEST_COUNT.search(cell.paper_note)
+    if not found:
         return {}
+    requests = int(found[1].replace(",", ""))
     return {
-        kind: int(count.replace(",", "")) / int(total[1].replace(",", "")) * 100
-        for count, kind in PRINTED.findall(cell.paper_note)
+        kind: int(count.replace(",", "")) / requests * 100
+        for count, kind in ERROR_COUNT.findall(cell.paper_note)
     }
 
 

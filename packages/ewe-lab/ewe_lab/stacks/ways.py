@@ -4,7 +4,7 @@
     with serve_stack(lab, technology("xswitch python")) as (server, path): ...
     with serve_stack(lab, ServingStack("ewe", "wsgi", "python", model="thread")) as (server, path): ...
 
-The experiments of the thesis name their ways one by one. The experiments of X-Switch compare the technologies of
+The experiments of the thesis name their stacks one by one. The experiments of X-Switch compare the technologies of
 `TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and each language has its
 native technology for comparison. Raises LabError.
 """
@@ -46,7 +46,7 @@ PROTOCOLS = {  # `by` of a program in a process that starts before the web serve
 
 
 class NeededProgram(NamedTuple):
-    """A program that a way requires, and its Debian package."""
+    """A program that a stack requires, and its Debian package."""
 
     program: str
     package: str
@@ -64,7 +64,7 @@ PROGRAMS = {  # by a value of `front` (without Apache's MPM), `by` or `language`
 }
 IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
 # Values of `front`, then of `options`, that pip installs
-MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
+PIP_MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
 APPLICATIONS = "ewe_lab.stacks.applications"  # a module that each of our processes can import
 MAX_PROCESSES = 10  # the most clients at once if each request starts a process
 MAX_KEPT_CONNECTIONS = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
@@ -121,20 +121,20 @@ class ServingStack:
         return self.by in PROTOCOLS and (self.front, self.by) != ("ewe", "xswitch")
 
     def max_connections(self, *, keep_alive: bool) -> int:
-        """Return the most clients that the way can have at once. keep_alive: they keep their connections."""
+        """Return the most clients that the stack can have at once. keep_alive: they keep their connections."""
         if self.by == "cgi":
             return MAX_PROCESSES
         return MAX_KEPT_CONNECTIONS.get(self.front, 1_000_000) if keep_alive else 1_000_000
 
     @property
     def why_missing(self) -> str:
-        """The reason if the way cannot run here, with the package to install; else ""."""
+        """The reason if the stack cannot run here, with the package to install; else ""."""
         if (self.by, self.language) == ("xswitch", "java"):
             from ewe.xswitch.engine_kinds import JAVA_DIRECTORY  # late: it imports much of X-Switch
 
             if not Path(JAVA_DIRECTORY).exists():
                 return f"{self.name} is left out: ewe-xswitch java builds the engine"
-        for module in MODULES:
+        for module in PIP_MODULES:
             if module in (self.front, *self.options) and find_spec(module) is None:
                 return f"{self.name} is left out: pip install {module}"
         if lacking := [*self.missing_programs(), *self.missing_modules()]:
@@ -142,7 +142,7 @@ class ServingStack:
         return ""
 
     def missing_programs(self) -> list[str]:
-        """Return the packages of the programs that the way lacks."""
+        """Return the Debian packages of the programs that the stack requires and that are missing here."""
         needs = [self.front.partition("-")[0], self.by, self.language]  # apache-prefork needs apache
         if self.language == "php" and self.by in ("cgi", "xswitch"):  # both run PHP by this program
             needs.append("php-cgi")
@@ -150,7 +150,7 @@ class ServingStack:
         return [each.package for each in programs if not find_tool(each.program)]
 
     def missing_modules(self) -> list[str]:
-        """Return the packages of the modules and versioned programs that the way lacks, such as those of PHP."""
+        """Return the packages of missing modules and of programs with a version in their name, as PHP's."""
         if self.by == "php-fpm":
             return [] if php_fpm() else ["php-fpm"]
         if self.by == "mod_php":
@@ -164,7 +164,7 @@ class ServingStack:
 
     @property
     def why_missing_for_tls(self) -> str:
-        """The reason if the way cannot run over HTTPS here, with the package to install; else ""."""
+        """The reason if the stack cannot run over HTTPS here, with the package to install; else ""."""
         if self.front == "tomcat":
             return "the lab starts tomcat without TLS only"
         if self.front == "lighttpd" and not os.path.exists(f"{webservers.LIGHTTPD_MODULES}/mod_openssl.so"):
@@ -192,7 +192,7 @@ TECHNOLOGIES = {  # by the name that X-Switch's experiments give them
 
 
 def technology(name: str, program: str = "hello") -> ServingStack:
-    """Return the way for a name of X-Switch's experiments."""
+    """Return the stack that X-Switch's experiments call `name`. program: as in ServingStack. Raises KeyError."""
     return replace(TECHNOLOGIES[name], label=name, program=program)
 
 
@@ -303,7 +303,7 @@ def path_of(lab: Bench, stack: ServingStack) -> str:
 
 
 def xswitch_settings(lab: Bench, stack: ServingStack) -> tuple[str, ...]:
-    """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache.
+    """Return the option for settings of X-Switch: as many engines as other stacks have children; PHP's opcache.
 
     () if the settings stay as they are. The longer queues hold all users of a load, which are one user here.
     """
@@ -360,7 +360,7 @@ def command_of(stack: ServingStack, setup: Setup) -> list[str]:
         return webservers.nginx(setup)
     if stack.front == "lighttpd":
         return webservers.lighttpd(setup)
-    if stack.front in MODULES:
+    if stack.front in PIP_MODULES:
         return pythons.COMMANDS[stack.front](
             setup, f"{APPLICATIONS}:{stack.by}_{stack.program}", *stack.options
         )
@@ -381,9 +381,10 @@ class StartedBackend(NamedTuple):
 def backend(
     stack: ServingStack, directory: Path, programs: Path, output: IO[bytes]
 ) -> Iterator[StartedBackend]:
-    """Start the process that runs the program behind the web server, if the way has one; yield it. Raises LabError.
+    """Start the process that runs the program behind the web server, if the stack has one; yield it.
 
-    directory: for its socket and its settings. programs: the directory of the programs. output: its standard error.
+    Raises LabError. directory: for its socket and its settings. programs: the directory of the programs. output:
+    its standard error.
     """
     if not stack.is_backed:
         yield StartedBackend()
