@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -215,21 +215,32 @@ def serve_stack(
     if lacking := stack.why_missing or (stack.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
     if stack.front == "tomcat":
-        with serve_by_tomcat(lab, stack) as found:
-            yield found
-        return
-    if stack.front == "ewe" and not stack.is_backed:
-        with serve_by_ewe(lab, stack, *options, tls=tls, root=root) as found:
-            yield found
-        return
+        served = serve_by_tomcat(lab, stack)
+    elif stack.front == "ewe" and not stack.is_backed:
+        served = serve_by_ewe(lab, stack, *options, tls=tls, root=root)
+    else:
+        served = serve_by_processes(lab, stack, *options, tls=tls, root=root)
+    with served as found:
+        yield found
+
+
+@contextmanager
+def serve_by_processes(
+    lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[ServedPath]:
+    """Serve a program by a process behind ewe, or by another web server with such a process or its own interpreter.
+
+    Yields the server and the path. options, root: as in serve_stack().
+    """
     programs = programs_directory(lab)
     directory = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
     directory.chmod(0o755)
     script = None if root else programs / script_of(stack)
     path, site = (f"/{script.name}", programs) if script else ("/", root or programs)
-    with ExitStack() as exits:
-        output = exits.enter_context(tempfile.TemporaryFile())
-        address, other_pids = exits.enter_context(backend(stack, directory, programs, output))
+    with (
+        tempfile.TemporaryFile() as output,
+        backend(stack, directory, programs, output) as (address, other_pids),
+    ):
         if stack.front == "ewe":
             backed = [f"--{PROTOCOLS[stack.by]}", f".{EXTENSIONS[stack.language]}={address}"]
             if root:
@@ -237,24 +248,22 @@ def serve_stack(
             tested = ServerUnderTest(
                 stack.name, model=stack.model, options=(*backed, *stack.options, *options)
             )
-            server = exits.enter_context(lab.start(tested, site, tls=tls))
-            assert isinstance(server, StartedServer)
-            yield ServedPath(replace(server, other_pids=other_pids), path)
+            with lab.start(tested, site, tls=tls) as server:
+                assert isinstance(server, StartedServer)
+                yield ServedPath(replace(server, other_pids=other_pids), path)
             return
-        behind = BackendProgram(
-            script, address=address, gateway=PROTOCOLS.get(stack.by, stack.by), keeps=stack.keeps
-        )
-        certificate = lab.certificate() if tls else None
         setup = Setup(
             directory,
             free_port(),
             root=site,
-            certificate=certificate,
+            certificate=lab.certificate() if tls else None,
             processes=stack.processes,
-            behind=behind,
+            behind=BackendProgram(
+                script, address=address, gateway=PROTOCOLS.get(stack.by, stack.by), keeps=stack.keeps
+            ),
         )
+        # PHP's settings are for mod_php, which runs in the web server itself
         env = environment() | php_settings(directory, stack.opcache)
-        # env: mod_php runs in the web server itself
         with running(command_of(stack, setup), output, server_core(), cwd=directory, env=env) as web:
             wait_for_port(web, setup.port, output, stack.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
