@@ -149,8 +149,8 @@ def table_line(texts: Sequence[str]) -> str:
     )
 
 
-def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
-    """Return the texts of a row. beside: the row's CPU time divided by the reference's."""
+def row_texts(row: SpeedRow, ratio: float | None) -> tuple[str, ...]:
+    """Return the texts of a row. ratio: the row's CPU time divided by the reference's, None if it is unknown."""
     setting = row.setting
     about = (
         row.server,
@@ -169,17 +169,17 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         f"{row.median('rate'):.0f}",
         micros_text(row.median("micros")),
         f"{micros_text(min(spread))}-{micros_text(max(spread))}",
-        "-" if beside is None else f"{beside:.2f}",
+        "-" if ratio is None else f"{ratio:.2f}",
         f"{row.median('wrk'):.0%}",
         f"{statistics.median(map(foreign_share, row.samples)):.0%}" if is_watched else "-",
-        ", ".join(filter(None, (row.notes(), goal_note(row.setting, beside)))),
+        ", ".join(filter(None, (row.notes(), goal_note(row.setting, ratio)))),
     )
 
 
-def goal_note(setting: SpeedSetting, beside: float | None) -> str:
+def goal_note(setting: SpeedSetting, ratio: float | None) -> str:
     """Return a note if a row's ratio to the reference is above the goal of its setting, else ""."""
     limit = goal(setting)
-    return f"above {limit:.2g}" if limit and beside and beside > limit else ""
+    return f"above {limit:.2g}" if limit and ratio and ratio > limit else ""
 
 
 def micros_text(micros: float) -> str:

@@ -74,7 +74,7 @@ def test_without_a_compiler_the_c_program_is_left_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("exec_micros", "word"), [(700, "holds"), (400, "does not hold")])
 def test_the_claim_about_starts(exec_micros: float, word: str) -> None:
-    cells = micros(l_t1.CHARTED, **{FORK: 90, EXEC: exec_micros, IPC: 10, TOTAL: 1000})
+    cells = micros(l_t1.PRINTED_COLUMN, **{FORK: 90, EXEC: exec_micros, IPC: 10, TOTAL: 1000})
     assert l_t1.check(ExperimentTable("L-T1", cells=cells)).word == word
 
 

@@ -49,10 +49,10 @@ def start_ways(
     """
     running: dict[str, ServedPath] = {}
     failed: dict[str, str] = {}
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         for name in runnable_ways(lab, database, names):
             try:
-                running[name] = stack.enter_context(WAYS[name].serve(lab, database, daemon))
+                running[name] = exits.enter_context(WAYS[name].serve(lab, database, daemon))
             except LabError as reason:
                 failed[name] = str(reason)
         yield running, failed

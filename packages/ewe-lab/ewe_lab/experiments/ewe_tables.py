@@ -115,9 +115,9 @@ def run(lab: Bench, **of: Any) -> Iterator[Cell]:
     printed = PrintedTable(**of)
     link = printed.link
     root = lab.site([printed.size])
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         if link:
-            problem = stack.enter_context(lab.behind_link(link))
+            problem = exits.enter_context(lab.behind_link(link))
             if problem:
                 for tested in TESTED_SERVERS:
                     yield replace(rate_cell(printed, tested, PRINTED), failure=problem)

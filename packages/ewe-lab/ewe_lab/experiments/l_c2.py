@@ -102,12 +102,12 @@ def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay_s: 
     Raises LabError.
     """
     prefix_before = lab.command_prefix
-    with ExitStack() as stack:
-        dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay_s))
-        stack.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
+    with ExitStack() as exits:
+        dns_queries = exits.enter_context(stub_resolver(RESOLVER_ADDRESS, delay_s))
+        exits.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
         lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
-        server = stack.enter_context(lab.start(tested, lab.site([])))
+        server = exits.enter_context(lab.start(tested, lab.site([])))
         expected = f"client {NAME if query else CLIENT_ADDRESS}\n"
         time_request(server, "", f"client {CLIENT_ADDRESS}\n")  # loads the library; not timed
         count = int(lab.quick_or_full(*REQUEST_COUNTS))

@@ -149,19 +149,19 @@ def serve_programs(lab: Bench, isolation: str, directory: Path) -> Iterator[Runn
         model="thread",
         options=("--libcgi-timeout", CALL_TIME_LIMIT, "--program-timeout", CALL_TIME_LIMIT),
     )
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         if isolation == CGI_PROGRAM:
             tested = gateways.with_options(tested, "--cgi-path", str(directory))
         elif isolation == IN_SERVER:
             # in_process() takes one library and serves all of its directory: this one need not exist
             tested = gateways.in_process(directory / "none.so", tested)
         else:
-            _pid, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
+            _pid, socket = exits.enter_context(backends.run_xswitch(lab, root=directory))
             # If root runs the lab, ewe gets another account, which must be able to connect
             socket.chmod(0o666)
             options = ("--libcgi-path", str(directory), "--libcgi-isolation", "process")
             tested = gateways.with_options(tested, *options, "--xswitch", f"unix:{socket}")
-        yield stack.enter_context(lab.start(tested, lab.site([])))
+        yield exits.enter_context(lab.start(tested, lab.site([])))
 
 
 def copy_program(isolation: str, directory: Path, name: str) -> str:

@@ -49,7 +49,7 @@ def column_of(language: str, megabytes: int) -> str:
     return f"{language}, parent of {megabytes} MB"
 
 
-CHARTED = column_of("C", PARENT_MB[0])
+PRINTED_COLUMN = column_of("C", PARENT_MB[0])  # the column whose figures the document prints
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -74,7 +74,7 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
     """
     column = column_of(language, megabytes)
     found = [Cell(step, column, value="extra.micros", unit="µs") for step in STEPS]
-    if column == CHARTED:
+    if column == PRINTED_COLUMN:
         for cell in found:
             cell.paper = PRINTED.get(cell.server)
             cell.paper_server = {FORK: "Fork", EXEC: "Exec", TOTAL: "Total"}.get(cell.server, cell.server)
@@ -121,7 +121,7 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim holds if, for the small parent and the program in C, exec takes most of the total.
     """
-    medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
+    medians = {cell.server: cell.median for cell in table.cells if cell.column == PRINTED_COLUMN}
     total, exec_time = medians.get(TOTAL), medians.get(EXEC)
     if not total or not exec_time:
         return Finding(NOT_TESTABLE, "The program in C was not measured.")

@@ -149,13 +149,13 @@ def measure_sizes(lab: Bench, name: str, gateway: str, program: CgiProgram) -> d
     tested = ServerUnderTest(
         name, model="ewe_lab.stacks.variants:Timed", variables=((TIMES_VARIABLE, str(times)),)
     )
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         path = ""
         if gateway:
-            tested, path = stack.enter_context(
+            tested, path = exits.enter_context(
                 gateways.start_gateway(lab, gateway, program, tested, keeps=True)
             )
-        server = stack.enter_context(lab.start(tested, programs))
+        server = exits.enter_context(lab.start(tested, programs))
         for size in SIZES:
             times.write_text("")
             times.chmod(0o666)  # the server may have another account

@@ -143,15 +143,15 @@ def run_ewe(lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest) -
 
     Yields the server, and the path with {size} in it.
     """
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         path = "/{size}.html"
         if gateway:
-            tested, path = stack.enter_context(
+            tested, path = exits.enter_context(
                 gateways.start_gateway(
                     lab, gateway, CgiProgram(programs, PROGRAM, "{size}"), tested, keeps=True
                 )
             )
-        yield ServedPath(stack.enter_context(lab.start(tested, programs)), path)
+        yield ServedPath(exits.enter_context(lab.start(tested, programs)), path)
 
 
 def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
@@ -176,20 +176,20 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[ServedPa
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
     directory.chmod(0o755)
     core = server_core()
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
+    with ExitStack() as exits:
+        output = exits.enter_context(tempfile.TemporaryFile())
         address = ""
         other_pids: tuple[int, ...] = ()
         if other.gateway == "fastcgi":
             socket = directory / "socket"
             command = backends.fastcgi_command(socket, programs / other.file, 1)
-            program = stack.enter_context(running(command, output, core, cwd=directory))
+            program = exits.enter_context(running(command, output, core, cwd=directory))
             backends.wait_for_socket(program, socket, output, other.file)
             os.chmod(socket, 0o666)
             address, other_pids = f"unix:{socket}", (program.pid,)
         behind = BackendProgram(programs / other.file, address, other.gateway, keeps=True)
         setup = Setup(directory, free_port(), programs, behind=behind)
-        web = stack.enter_context(
+        web = exits.enter_context(
             running([*lab.command_prefix, *other.prepare(setup)], output, core, cwd=directory)
         )
         wait_for_port(web, setup.port, output, name)

@@ -149,8 +149,8 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
     # 0 stands for /index.html, which every site has
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
-    with ExitStack() as stack:
-        if measurement.link and (problem := stack.enter_context(lab.behind_link(measurement.link))):
+    with ExitStack() as exits:
+        if measurement.link and (problem := exits.enter_context(lab.behind_link(measurement.link))):
             yield from (replace(cell, failure=problem) for cell in measurement.cells())
             return
         for column, tested_servers in measurement.columns:

@@ -76,9 +76,9 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
     """Measure a column: one statement, with each number of daemons; yield its cells."""
     cells = {count: Cell("daemons", column, count) for count in DAEMON_COUNTS}
     try:
-        with ExitStack() as stack:
+        with ExitStack() as exits:
             servers = {
-                count: start_daemons(lab, stack, database, statement, count) for count in DAEMON_COUNTS
+                count: start_daemons(lab, exits, database, statement, count) for count in DAEMON_COUNTS
             }
             # Only the digest of the report is known: the other answer is not checked
             measure(lab, cells, servers, database.digest if statement == REPORT else "")
@@ -89,16 +89,16 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
 
 
 def start_daemons(
-    lab: Bench, stack: ExitStack, database: LabDatabase, statement: str, count: int
+    lab: Bench, exits: ExitStack, database: LabDatabase, statement: str, count: int
 ) -> RunningServer:
     """Run `count` daemons, and ewe with a WSGI application that asks them; return the running ewe.
 
-    Each daemon has one connection to the database. The daemons and ewe end when `stack` is closed. Raises LabError.
+    Each daemon has one connection to the database. The daemons and ewe end when `exits` is closed. Raises LabError.
     """
     # `connections` is the number for all daemons together: each of them has one
     settings = (f"daemons = {count}", f"connections = {count}")
     # On all cores (pinned=False): more daemons help only if there are more cores
-    running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
+    running_daemon = exits.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",
         model="pool",
@@ -106,7 +106,7 @@ def start_daemons(
         variables=((asking.DAEMON, running_daemon.address), (asking.STATEMENT, statement)),
         other_pids=(running_daemon.pid, *database.pids),
     )
-    return stack.enter_context(lab.start(tested, lab.site([])))
+    return exits.enter_context(lab.start(tested, lab.site([])))
 
 
 def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer], digest: str) -> None:

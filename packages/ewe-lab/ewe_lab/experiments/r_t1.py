@@ -91,14 +91,14 @@ REMARKS = (
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the kinds that can run here, in turns; yield their cells."""
     found = {kind: cells_of(kind) for kind in KINDS}
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         gateways_by_kind: dict[str, RunningGateway] = {}
         for kind in KINDS:
             try:
                 if lacking := why_missing(lab, kind):
                     lab.notes.append(f"{kind} is left out: {lacking}")
                 else:
-                    gateways_by_kind[kind] = stack.enter_context(serve_kind(lab, kind))
+                    gateways_by_kind[kind] = exits.enter_context(serve_kind(lab, kind))
             except LabError as reason:
                 for cell in found[kind]:
                     cell.failure = str(reason)

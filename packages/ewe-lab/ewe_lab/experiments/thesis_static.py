@@ -137,8 +137,8 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
     """
     root = lab.site([test.size])
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
-    with ExitStack() as stack:
-        if test.link and (problem := stack.enter_context(lab.behind_link(test.link))):
+    with ExitStack() as exits:
+        if test.link and (problem := exits.enter_context(lab.behind_link(test.link))):
             for column, rates in test.printed.items():
                 for name, rate in rates.items():
                     yield Cell(

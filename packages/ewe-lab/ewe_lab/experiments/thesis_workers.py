@@ -52,8 +52,8 @@ def run(
     root = lab.site([size])
     lab.notes += [*notes, CACHES_OFF]
     here = list(lab.servers([each.tested for each in SERVERS.values()]))
-    with ExitStack() as stack:
-        problem = stack.enter_context(lab.behind_link(link)) if link else ""
+    with ExitStack() as exits:
+        problem = exits.enter_context(lab.behind_link(link)) if link else ""
         for column, rates in printed.items():
             load = Load(
                 "saturation", users=100, keep_alive=column == KEEP_ALIVE, seconds=lab.quick_or_full(1, 2),

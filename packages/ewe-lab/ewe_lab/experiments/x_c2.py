@@ -85,15 +85,15 @@ def measure(
     settings.write_text(SETTINGS.format(engine_limit=engine_limit))
     scratch = Path(tempfile.mkdtemp(prefix="server-", dir=lab.directory))
     try:
-        with ExitStack() as stack:
-            server = stack.enter_context(
+        with ExitStack() as exits:
+            server = exits.enter_context(
                 run_ewe(
                     "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
                     root=lab.site([]), directory=scratch, core=server_core(), prefix=namespace_command,
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
-            clients = [stack.enter_context(client_for_user(server.url, user)) for user in users]
+            clients = [exits.enter_context(client_for_user(server.url, user)) for user in users]
             with on_core(load_core()):
                 for send_request in clients:  # the first engines start before the measurement
                     send_request()

@@ -137,8 +137,8 @@ def run(lab: Bench) -> Iterator[Cell]:
         rounds: list[tuple[AllRequestsRun, ...]] = []
         failure = ""
         try:
-            with ExitStack() as stack:
-                servers = start_servers(lab, language, stack)
+            with ExitStack() as exits:
+                servers = start_servers(lab, language, exits)
                 for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
                     pinger.ping(ask, count // 10)  # warms up; not measured
                 rounds = [make_runs(lab, servers, language, count) for _ in range(ROUNDS)]
@@ -148,10 +148,10 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes += REMARKS
 
 
-def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
+def start_servers(lab: Bench, language: str, exits: ExitStack) -> RunningServers:
     """Start the servers of runs 1 to 4, connect to each, and return them. Raises LabError.
 
-    stack: closes the connections and stops the servers when it is closed.
+    exits: closes the connections and stops the servers when it is closed.
     """
     core = server_core()
     script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
@@ -159,23 +159,23 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     settings = lab.directory / "stays.toml"
     settings.write_text(NO_ENGINE_REPLACEMENT)
     # Run 1: the front end, X-Switch behind it, and an engine
-    server, path = stack.enter_context(
+    server, path = exits.enter_context(
         serve_stack(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
-    full = stack.enter_context(pinger.http(server.url, path, body))
+    full = exits.enter_context(pinger.http(server.url, path, body))
     # The first request starts the engine, so that processes_by_layer() finds it
     full()
     # Run 2: a front end that answers each request itself
     tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
-    null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
-    null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
+    null_server = exits.enter_context(lab.start(tested_null, lab.site([])))
+    null = exits.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
     # Run 3: an X-Switch of which the lab is the front end
     cgi_variables = variables_of(script, path)
-    switch_pid, socket = stack.enter_context(run_xswitch(lab, "--config", str(settings)))
-    fastcgi = stack.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
+    switch_pid, socket = exits.enter_context(run_xswitch(lab, "--config", str(settings)))
+    fastcgi = exits.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
     # Run 4: an engine of which the lab is the X-Switch
     command = BUILT_IN[language.lower()].command
-    engine, engine_pid = stack.enter_context(pinger.engine(command, script, cgi_variables, body, core))
+    engine, engine_pid = exits.enter_context(pinger.engine(command, script, cgi_variables, body, core))
     return RunningServers(
         full=full,
         null=null,

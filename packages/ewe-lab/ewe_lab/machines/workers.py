@@ -94,20 +94,20 @@ class LoadHosts:
 
         The master starts first, since the workers need its port. Raises LabError.
         """
-        with ExitStack() as stack:
-            order = stack.enter_context(tempfile.TemporaryFile())
-            errors = stack.enter_context(tempfile.TemporaryFile())
+        with ExitStack() as exits:
+            order = exits.enter_context(tempfile.TemporaryFile())
+            errors = exits.enter_context(tempfile.TemporaryFile())
             order.write(json.dumps({"url": url, "load": asdict(load), "workers": len(self.hosts)}).encode())
             order.seek(0)
             command = [sys.executable, "-m", "ewe_lab.load.master"]
-            master = stack.enter_context(
+            master = exits.enter_context(
                 running(command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE)
             )
             assert master.stdout is not None
-            answer = stack.enter_context(master.stdout)
+            answer = exits.enter_context(master.stdout)
             port = port_of_master(answer)
-            sessions = self.connect(stack, load, url, port)
-            keeper = stack.enter_context(SessionKeeper(sessions, master))
+            sessions = self.connect(exits, load, url, port)
+            keeper = exits.enter_context(SessionKeeper(sessions, master))
             try:
                 return receive_sample(
                     answer, child_timeout_s(load) + EXTRA_S, observer or NoObserver(), errors
@@ -115,13 +115,13 @@ class LoadHosts:
             except LabError as reason:
                 raise LabError(keeper.failure or f"{reason}{keeper.unconnected_clause()}") from None
 
-    def connect(self, stack: ExitStack, load: Load, url: str, port: int) -> list[Session]:
+    def connect(self, exits: ExitStack, load: Load, url: str, port: int) -> list[Session]:
         """Start a worker on each machine; return the sessions. Raises LabError.
 
-        All connections are opened before the first is waited for. stack: closes the sessions. port: of the master.
+        All connections are opened before the first is waited for. exits: closes the sessions. port: of the master.
         """
         sessions = [
-            stack.enter_context(Session(host, ssh=self.ssh, python=self.python, forward=port))
+            exits.enter_context(Session(host, ssh=self.ssh, python=self.python, forward=port))
             for host in self.hosts
         ]
         for number, session in enumerate(sessions):

@@ -67,9 +67,9 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[ServedPath]:
     script, socket, core = directory / "report.php", directory / "socket", server_core()
     reports.write_page(script, database)
     script.chmod(0o644)
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
-        fpm = stack.enter_context(
+    with ExitStack() as exits:
+        output = exits.enter_context(tempfile.TemporaryFile())
+        fpm = exits.enter_context(
             running(backends.fpm_command(directory, str(socket)), output, core, cwd=directory)
         )
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
@@ -77,7 +77,7 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[ServedPath]:
         behind = BackendProgram(script, f"unix:{socket}", gateway="fastcgi", keeps=True)
         setup = Setup(directory, free_port(), root=directory, behind=behind)
         command = [*lab.command_prefix, *webservers.nginx(setup)]
-        web = stack.enter_context(running(command, output, core, cwd=directory, env=environment()))
+        web = exits.enter_context(running(command, output, core, cwd=directory, env=environment()))
         wait_for_port(web, setup.port, output, "nginx")
         yield ServedPath(
             StartedServer(
