@@ -36,7 +36,7 @@ TESTS = {id: thesis_dynamic.described(**given(id)) for id in IDS}
 @pytest.mark.parametrize("id", TESTS)
 def test_printed_figures_have_a_way_each(id: str) -> None:
     test: DynamicTest = TESTS[id]
-    names = [way.name for way in test.ways]
+    names = [way.name for way in test.stacks]
     assert len(names) == len(set(names))
     for column, printed in test.printed.items():
         assert set(printed) <= set(names), column
@@ -48,7 +48,7 @@ def test_printed_figures_have_a_way_each(id: str) -> None:
 def test_loads_are_bounded(id: str) -> None:
     test: DynamicTest = TESTS[id]
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
-    for way in test.ways:
+    for way in test.stacks:
         assert (1 <= way.children <= 16 or way.language == "java") and 1 <= way.processes <= 8
         if way.by == "cgi":
             assert way.max_connections(keep_alive=True) <= 10

@@ -106,13 +106,13 @@ class PrintedTable:
         return sum(map(int, re.findall(r"\d+", text))) / self.of("connections", server)
 
 
-def run(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one; yield the cells. of: the fields of a PrintedTable.
+def run(lab: Bench, **table: Any) -> Iterator[Cell]:
+    """Measure one table, behind a link if it needs one; yield the cells. table: the fields of PrintedTable.
 
     Without its link, a table is not measured, and each row says so. Behind a slow link the link is the limit, so
     there is no `same regime`.
     """
-    printed = PrintedTable(**of)
+    printed = PrintedTable(**table)
     link = printed.link
     root = lab.site([printed.size])
     with ExitStack() as exits:

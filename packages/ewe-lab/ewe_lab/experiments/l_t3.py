@@ -290,7 +290,11 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def orders_of_columns(table: ExperimentTable, rate: Rates, cpu: Rates) -> list[bool]:
-    """Return, for each column with LibCGI, FastCGI and CGI, whether they are in this order."""
+    """Return, for each column with LibCGI, FastCGI and CGI, whether they are in this order.
+
+    rate: replies a second, compared in the columns behind a link. cpu: replies in a second of CPU time, compared in
+    all other columns.
+    """
     orders = []
     for column in dict.fromkeys(cell.column for cell in table.cells):
         linked = column.startswith(tuple(LINKS))

@@ -207,7 +207,7 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, *, keeps: bool) -> 
 @contextmanager
 def xswitch(lab: Bench, programs: Path, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
     """Run an X-Switch for the programs of a directory; yield the server under test that uses it."""
-    with backends.run_xswitch(lab, root=programs) as (pid, path):
-        path.chmod(0o666)  # the server may run under another account
-        options = ("--cgi-path", str(programs), "--xswitch", f"unix:{path}")
+    with backends.run_xswitch(lab, root=programs) as (pid, socket):
+        socket.chmod(0o666)  # the server may run under another account
+        options = ("--cgi-path", str(programs), "--xswitch", f"unix:{socket}")
         yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, pid))

@@ -326,9 +326,9 @@ def php_page(lab: Bench, database: LabDatabase, tested: ServerUnderTest) -> Iter
     # The script's owner must be able to read them, and the server to connect
     for each in (directory, *directory.rglob("*")):
         each.chmod(0o755)
-    with backends.run_xswitch(lab, "--config", str(settings), root=programs) as (pid, path):
-        path.chmod(0o666)
-        found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{path}")
+    with backends.run_xswitch(lab, "--config", str(settings), root=programs) as (pid, socket):
+        socket.chmod(0o666)
+        found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{socket}")
         yield replace(found, other_pids=(*found.other_pids, pid))
 
 
