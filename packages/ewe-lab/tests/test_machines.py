@@ -209,6 +209,8 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
         {"memory": 10**400},
         {"threads": None},
         {"processes": -1},
+        {"descriptors": -1},
+        {"descriptors": 10**400},
         {"voluntary": 10**400},
         {"run_s": "1"},
         {"wait_s": -0.5},

@@ -32,8 +32,8 @@ def parse_reading(found: dict[str, object]) -> Reading:
         not is_figure(cpu)
         or not (memory is None or is_figure(memory))
         or not all(each is None or is_figure(each) for each in times_s)
-        or not isinstance(descriptors, int | None)
-        or not all(isinstance(count, int) and 0 <= count <= MAX_FLOAT for count in counts)
+        or not (descriptors is None or is_count(descriptors))
+        or not all(map(is_count, counts))
     ):
         raise LabError("the figures that its agent sent cannot be read")
     # They are numbers, as was checked; str() is for mypy, which does not know that
@@ -48,6 +48,11 @@ def parse_reading(found: dict[str, object]) -> Reading:
 def is_figure(value: object) -> TypeGuard[float]:
     """Whether a value of a message is a number from 0 on that a float can hold."""
     return isinstance(value, int | float) and 0 <= value <= MAX_FLOAT
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value of a message is a whole number from 0 on that a float can hold."""
+    return isinstance(value, int) and is_figure(value)
 
 
 class TargetWatch(Watch):
