@@ -224,7 +224,7 @@ class Chart:
 
     kind: str
     title: str
-    value: str = ""  # "": the cell's own figure
+    value: str = ""  # the name of a figure, "": the cell's own; of a timeline: a server
     columns: tuple[str, ...] = ()  # (): all
     x: str = ""  # the axis's title
     y: str = ""

@@ -136,7 +136,7 @@ def run(lab: Bench, **table: Any) -> Iterator[Cell]:
 
 
 def load_of_2006(lab: Bench, printed: PrintedTable) -> Load:
-    """Return the load of 2006; a shorter one, at the same rate, in a quick run."""
+    """Return the load of 2006: 100 new connections a second. A quick run has fewer of them, at the same rate."""
     sessions = int(lab.quick_or_full(150, 1000))
     return Load(
         "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT_S, seconds=60, warm_up=0,

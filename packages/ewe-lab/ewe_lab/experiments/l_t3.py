@@ -206,10 +206,13 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[ServedPa
 def measure_setting(
     lab: Bench, setting: str, sizes: Sequence[int], ways: dict[str, Serving]
 ) -> Iterator[Cell]:
-    """Measure each way with each size, in turns, as often as the lab repeats; yield the cells."""
+    """Measure each way with each size, in turns, as often as the lab repeats; yield the cells.
+
+    setting: a key of LINKS; at full speed a model of ewe, or OTHER_SERVERS_COLUMN. ways: by the name of the row.
+    """
     cells = {name: {size: cell_of(name, setting, size) for size in sizes} for name in ways}
     for repeat in range(lab.repeats):
-        # Every second round goes backwards, so that no way always comes first
+        # The order of every second round is reversed, so that no way always comes first
         for name in ways if repeat % 2 == 0 else reversed(ways):
             try:
                 with ways[name]() as (server, path):
@@ -234,7 +237,10 @@ def cell_of(name: str, setting: str, size: int) -> Cell:
 
 
 def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, setting: str, size: int) -> None:
-    """Measure a cell once: add a sample to it. size: bytes of the answer. Raises LabError."""
+    """Measure a cell once: add a sample to it. Raises LabError.
+
+    path: of the URL. setting: as in measure_setting(). size: bytes of the answer.
+    """
     load = Load(
         "saturation",
         users=CLIENTS,

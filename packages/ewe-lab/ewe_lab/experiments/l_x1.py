@@ -52,7 +52,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
-    """Return the µs of an exchange of each run. Another process measures them. Raises LabError."""
+    """Let another process make the runs; return the µs of an exchange in each round, by run. Raises LabError.
+
+    column: one of COLUMNS. count: the exchanges of a run.
+    """
     rounds: dict[str, list[float]] = figures_of(
         "ewe_lab.load.exchanges", [column, str(count), str(ROUNDS)], MAX_RUN_S,
         f"{count} exchanges took longer than {MAX_RUN_S} s",

@@ -46,8 +46,10 @@ def run(
     """Measure each server with one, two, four and eight processes; yield the cells.
 
     size: of the file, in bytes. printed: the thesis's rates, by column. link: a speed of links.SPEEDS, "" for full
-    speed. A row is a number of processes, and each server has its own column, in
-    which it is compared with itself with one process. Without the link, nothing is measured, and each row says so.
+    speed.
+
+    A row is a number of processes, and each server has its own column, in which it is compared with itself with one
+    process. Without the link, nothing is measured, and each row says so.
     """
     root = lab.site([size])
     lab.notes += [*notes, CACHES_OFF]
