@@ -110,15 +110,15 @@ PHP = "<?php echo basename(__FILE__), ' ', $_GET['p'] ?? 'none', ' ', $_SERVER['
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("way", [tried(way) for way in SITES])
-def test_a_site_of_php_files(way: ServingStack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack", [tried(stack) for stack in SITES])
+def test_a_site_of_php_files(stack: ServingStack, tmp_path: Path) -> None:
     with quick_lab() as lab:
         root = lab.directory / "php"
         (root / "more").mkdir(parents=True)
         for name in ("index.php", "page.php", "more/index.php"):
             (root / name).write_text(PHP)
         (root / "style.css").write_text("body {}")
-        with serve_stack(lab, way, root=root) as (server, path):
+        with serve_stack(lab, stack, root=root) as (server, path):
             assert path == "/"
             assert read(f"{server.url}?p=1") == "index.php 1 /index.php\n"
             assert read(f"{server.url}page.php") == "page.php none /page.php\n"

@@ -453,8 +453,8 @@ def test_a_load_that_fails_takes_no_other_figure_with_it(monkeypatch: pytest.Mon
             raise LabError("wrk does not end")
         return Sample("wrk", 1.0, replies=server.loads)
 
-    monkeypatch.setattr(apps, "serve_stack", lambda lab, way: nullcontext(
-        (SimpleNamespace(name=way.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
+    monkeypatch.setattr(apps, "serve_stack", lambda lab, stack: nullcontext(
+        (SimpleNamespace(name=stack.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
     ))  # fmt: skip
     monkeypatch.setattr(apps, "probe", lambda *_: None)
     monkeypatch.setattr(ServingStack, "why_missing", "")
@@ -620,9 +620,9 @@ def applications(thread: float, uvloop: float, standard: float) -> ExperimentTab
     """Return a table of APPS: our rates over those of the reference, 1,000 a second, or 100 in a busy round."""
     rows = zip(apps.CONTESTS, (thread, uvloop, standard), strict=True)
     return ExperimentTable("APPS", cells=[
-        Cell(way.name, contest.column, samples=[Sample("wrk", 1, replies=int(x * ratio)) for x in (1000, 100)])
+        Cell(stack.name, contest.column, samples=[Sample("wrk", 1, replies=int(x * ratio)) for x in (1000, 100)])
         for contest, times in rows
-        for way, ratio in ((contest.reference, 1.0), (contest.ours[0], times))
+        for stack, ratio in ((contest.reference, 1.0), (contest.ours[0], times))
     ])  # fmt: skip
 
 
