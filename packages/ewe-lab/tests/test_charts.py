@@ -114,7 +114,11 @@ def test_errors_of_the_document_and_ours() -> None:
     assert any(row[:3] == ["serial", "think 100 ms", "ct"] for row in drawn.rows)
 
 
-@given(text=st.text("ailmw. ", min_size=1, max_size=30), margin=st.floats(0, 200), size=st.sampled_from((10.5, 12.5)))
+@given(
+    text=st.text("ailmw. ", min_size=1, max_size=30),
+    margin=st.floats(0, 200),
+    size=st.sampled_from((10.5, 12.5)),
+)
 def test_a_text_fits_into_a_room_of_its_own_width(text: str, margin: float, size: float) -> None:
     """Sums of floats differ by rounding, and by the version of Python: 3.12 adds them more exactly."""
     assert svg.shortened(text, svg.width(text, size) + margin - margin, size) == text
