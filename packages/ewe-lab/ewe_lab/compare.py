@@ -149,16 +149,16 @@ def gateways_table(options: Namespace, command: str) -> PlannedTable:
     def run(lab: LabBench) -> Iterator[Cell]:
         """Start all gateways under all models, load them in turns, and yield the cells."""
         jobs = []
-        with ExitStack() as stack:
+        with ExitStack() as exits:
             for name in names:
                 if reason := gateways.why_missing(name, program):
                     lab.add_note(reason)
                     continue
                 # All gateways run side by side until the last turn
                 for model in lab.servers(models):
-                    tested, path = stack.enter_context(gateways.start_gateway(lab, name, program, model))
+                    tested, path = exits.enter_context(gateways.start_gateway(lab, name, program, model))
                     cell = gateway_cell(name, program, model if len(models) > 1 else None)
-                    jobs.append(CellJob(tested, replace(load, path=path), cell, lab.site([])))
+                    jobs.append(CellJob(tested, replace(load, path=path), cell, root=lab.site([])))
             yield from lab.fill_cells_in_turns(jobs)
 
     under = f" under {models[0].name}" if len(models) == 1 else ""
@@ -189,7 +189,10 @@ def planned_table(options: Namespace, command: str) -> PlannedTable:
 
     def run(lab: LabBench) -> Iterator[Cell]:
         yield from lab.fill_cells_in_turns(
-            [CellJob(server, load, Cell(server.name), root or lab.site([])) for server in lab.servers(tested)]
+            [
+                CellJob(server, load, Cell(server.name), root=root or lab.site([]))
+                for server in lab.servers(tested)
+            ]
         )
 
     table = ExperimentTable("compare", f"{load.description()}, {load.path}", command=command)

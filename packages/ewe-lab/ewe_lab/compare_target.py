@@ -72,7 +72,7 @@ def planned_target(url: str, where: str | None, options: Namespace) -> Target:
     ssh = ssh_arguments(options)
     name = urlsplit(base).hostname or ""
     if where == NOWHERE:
-        server = TargetServer(base, None, "--target-ssh none", ssh)
+        server = TargetServer(base, None, why_unread="--target-ssh none", ssh=ssh)
     elif where is not None:
         server = TargetServer(base, ssh_host(where, "--target-ssh"), ssh=ssh)
     elif name in LOOPBACK:
@@ -81,8 +81,8 @@ def planned_target(url: str, where: str | None, options: Namespace) -> Target:
         try:
             server = TargetServer(base, session.parse_host(f"[{name}]" if ":" in name else name), ssh=ssh)
         except LabError as reason:
-            server = TargetServer(base, None, str(reason), ssh)
-    return Target(urlsplit(base).netloc, server, path, base.startswith("https"))
+            server = TargetServer(base, None, why_unread=str(reason), ssh=ssh)
+    return Target(name=urlsplit(base).netloc, server=server, path=path, tls=base.startswith("https"))
 
 
 def ssh_arguments(options: Namespace) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from ewe_lab.bench.interrupts import ignore_interrupts, raise_on_first_interrupt
 from ewe_lab.bench.processes import LabError, allow_descriptors, end_descendants, process_tree, two_cores
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Results, save
-from ewe_lab.lab_bench import LabBench
+from ewe_lab.lab_bench import FAILURES, LabBench
 from ewe_lab.report import report
 from ewe_lab.stacks.machine import machine_facts
 
@@ -73,9 +72,13 @@ def fill_tables(
 ) -> int:
     """Fill and print all tables, write results.json and the report; return the exit status.
 
-    command: the command line of the run. noted_servers: those whose versions the report names.
+    The status is 1 if something could not be measured, INTERRUPTED after an interrupt, else 0. command: the command
+    line of the run. repeats: measurements of a cell. noted_servers: those whose versions the report names. Raises
+    OSError if a file cannot be written.
     """
-    results = Results(now().isoformat(timespec="seconds"), command, machine_facts(noted_servers))
+    results = Results(
+        started=now().isoformat(timespec="seconds"), command=command, machine=machine_facts(noted_servers)
+    )
     progress = Progress(sum(planned.seconds for planned in plan))
     pids_before = {process.pid for process in process_tree(os.getpid())}
     status = 0
@@ -129,8 +132,7 @@ def fill_table(planned: PlannedTable, lab: LabBench, progress: Progress) -> int:
                 cell.failure = cell.failure or "interrupted"
                 table.cells.append(cell)
         raise
-    # No more processes, a full disk, a compiler that does not end, ...
-    except (LabError, OSError, subprocess.TimeoutExpired) as reason:
+    except FAILURES as reason:
         table.notes.append(f"The experiment could not go on: {reason}.")
         return 1
     finally:

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe_lab.bench.disturbance import is_disturbed
-from ewe_lab.bench.experiment import Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Load, RunningServer, ServedPath, ServerUnderTest
 from ewe_lab.bench.foreign import OtherProgramsWatch
 from ewe_lab.bench.guard import Guard
 from ewe_lab.bench.links import link
@@ -54,6 +54,8 @@ MAX_PROBE_S = 15  # seconds that the first request may take, with the start of P
 # Measurements that were repeated for nothing, one after the other: then the machine is not quiet, and no more of
 # them are repeated
 MAX_VAIN_REPEATS = 3
+# Exceptions that end a measurement and not the run, also of a full disk, or of a program that does not end
+FAILURES = (LabError, OSError, subprocess.TimeoutExpired)
 ONE_CORE = "There is one core only: server and load share it, and figures say less than they would on two."
 
 
@@ -270,7 +272,7 @@ class LabBench:
 
         Return the cell. After a failure it is not tried again.
         """
-        job = CellJob(tested, load, cell, root, options)
+        job = CellJob(tested, load, cell, root=root, options=options)
         for repeat in range(self.repeats):
             if not self.measure_once(job, repeat):
                 break
@@ -303,18 +305,14 @@ class LabBench:
             self.repeated_for_others += 1
             try:
                 sample = measure()
-            except (
-                LabError,
-                OSError,
-                subprocess.TimeoutExpired,
-            ):  # the first one stays, and counts as disturbed
+            except FAILURES:  # the first sample stays, and counts as disturbed
                 self.vain_repeats += 1
                 return sample
             self.vain_repeats = self.vain_repeats + 1 if is_disturbed(sample) else 0
         return sample
 
     def measure_once(self, job: CellJob, repeat: int) -> bool:
-        """Measure a cell once: add a sample, or a failure. Return whether a sample was added.
+        """Measure a cell once: add a sample, or a failure. Return whether a sample was added. repeat: from 0.
 
         It is measured a second time, with a new server, if other programs had the cores.
         """
@@ -332,7 +330,7 @@ class LabBench:
         try:
             cell.samples.append(self.undisturbed(lambda: self.sample_of_job(job, load)))
             return True
-        except (LabError, OSError, subprocess.TimeoutExpired) as reason:
+        except FAILURES as reason:
             cell.failure = str(reason)
             return False
         finally:
@@ -347,10 +345,10 @@ class LabBench:
             return self.load(server, load)
 
     @contextmanager
-    def server_of_job(self, job: CellJob, load: Load) -> Iterator[tuple[RunningServer, str]]:
+    def server_of_job(self, job: CellJob, load: Load) -> Iterator[ServedPath]:
         """Yield the server of a job, started for the block or the target that runs already; and the load's path."""
         if job.target:
-            yield job.target, load.path
+            yield ServedPath(job.target, load.path)
         elif job.stack:
             with serve_stack(self, job.stack, tls=bool(load.tls)) as found:
                 yield found
@@ -359,7 +357,7 @@ class LabBench:
             with self.start(
                 job.tested, job.root, *options, tls=bool(load.tls), access_log=is_logged
             ) as server:
-                yield server, load.path
+                yield ServedPath(server, load.path)
 
     @contextmanager
     def behind_link(self, speed: str) -> Iterator[str]:

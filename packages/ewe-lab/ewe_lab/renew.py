@@ -60,7 +60,9 @@ class Renewal:
     anyway: bool = False
 
 
-def experiments_to_renew(kept: KeptFindings, chosen: Sequence[Experiment], quick: bool) -> list[Experiment]:
+def experiments_to_renew(
+    kept: KeptFindings, chosen: Sequence[Experiment], *, quick: bool
+) -> list[Experiment]:
     """Return the experiments whose findings a run may improve, in the order in which to measure them.
 
     First those without a verdict, then those with the verdict of a quick run, then the others. Within each group
@@ -86,7 +88,7 @@ def urgency(finding: KeptFinding | None) -> tuple[int, str]:
     return (WAS_QUICK if finding.quick else WAS_FULL), finding.date
 
 
-def seconds_of(each: Experiment, reports: Path, quick: bool) -> float:
+def seconds_of(each: Experiment, reports: Path, *, quick: bool) -> float:
     """Return the seconds to plan for an experiment, with the start of its process.
 
     They are those of its kept report if both are quick or both are full, else the estimate.
@@ -120,10 +122,10 @@ class Renewer:
         renewal, status, count = self.renewal, 0, 0
         until = self.clock() + renewal.seconds
         kept = claims.load(claims.kept_file(renewal.page))
-        waiting = experiments_to_renew(kept, renewal.chosen, renewal.quick)
+        waiting = experiments_to_renew(kept, renewal.chosen, quick=renewal.quick)
         too_long: list[tuple[str, float]] = []  # what does not fit into the time, with its seconds
         for each in waiting:
-            length = seconds_of(each, renewal.reports, renewal.quick)
+            length = seconds_of(each, renewal.reports, quick=renewal.quick)
             if length > until - self.clock():
                 too_long.append((each.id, length))
                 continue
@@ -193,10 +195,10 @@ class Renewer:
         """
         page = self.renewal.page
         kept = claims.load(claims.kept_file(page))  # again: another run may have written it meanwhile
-        sentences = list(kept.add_findings(results))  # one if the earlier finding stays
-        for sentence in sentences:
-            say(sentence)
-        if not sentences:
+        reasons = list(kept.add_findings(results))  # why the earlier finding stays; none if it is replaced
+        for reason in reasons:
+            say(reason)
+        if not reasons:
             report = kept_reports.write(results, table, self.renewal.reports, self.code)
             list(kept.add_findings(load(report)))  # its figures have fewer digits: the page says what it says
             claims.write(kept, page)

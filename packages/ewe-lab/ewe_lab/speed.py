@@ -20,6 +20,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.command import DONE, INTERRUPTED, RaisingParser, entry_point
 from ewe.config.messages import docs_page
@@ -71,11 +72,11 @@ FILE_ROWS = tuple(row for row in ROWS if row not in {comparison.row for comparis
 
 def run(lab: LabBench) -> Iterator[Cell]:
     """Measure all models beside nginx, in turns; yield the cells."""
-    found = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
+    wanted = settings(QUICK_SIZES if lab.quick else SIZES, QUICK_ROWS if lab.quick else ROWS)
     tested_servers = [
         each for each in TESTED_SERVERS if each.model or each.name == REFERENCE or not lab.quick
     ]
-    rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), found, CONNECTIONS)
+    rows, lacking = rows_to_fill(list(lab.servers(tested_servers)), wanted, CONNECTIONS)
     for reason in lacking:
         lab.add_note(reason)
     yield from lab.fill_cells_in_turns(jobs_of(lab, rows, lab.quick_or_full(*MEASUREMENT_S)))
@@ -84,11 +85,13 @@ def run(lab: LabBench) -> Iterator[Cell]:
 def check(table: ExperimentTable) -> Finding:
     """Return the finding: for each model, the claim's part is the CPU time that it may take."""
     cells = [cell for cell in table.cells if cell.column == describe(TARGETS_AT)]
-    found = targets([SpeedRow(cell.server, TARGETS_AT, CONNECTIONS, cell) for cell in cells])
+    found = targets([SpeedRow(cell.server, TARGETS_AT, connections=CONNECTIONS, cell=cell) for cell in cells])
     if not found:
         return Finding(NOT_TESTABLE, "No model was measured beside nginx.")
-    part_holds = [value <= limit for _, value, limit in found]
-    summary = ", ".join(f"{model} {value:.2f} (at most {limit})" for model, value, limit in found)
+    part_holds = [target.ratio <= target.limit for target in found]
+    summary = ", ".join(
+        f"{model} {ratio_to_nginx:.2f} (at most {limit})" for model, ratio_to_nginx, limit in found
+    )
     verdict = verdict_of_parts(part_holds)
     return Finding(verdict, f"CPU time for a reply, in nginx's: {summary}.")
 
@@ -146,8 +149,8 @@ def table_line(texts: Sequence[str]) -> str:
     )
 
 
-def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
-    """Return the texts of a row. beside: the row's CPU time divided by the reference's."""
+def row_texts(row: SpeedRow, ratio: float | None) -> tuple[str, ...]:
+    """Return the texts of a row. ratio: the row's CPU time divided by the reference's, None if it is unknown."""
     setting = row.setting
     about = (
         row.server,
@@ -166,17 +169,17 @@ def row_texts(row: SpeedRow, beside: float | None) -> tuple[str, ...]:
         f"{row.median('rate'):.0f}",
         micros_text(row.median("micros")),
         f"{micros_text(min(spread))}-{micros_text(max(spread))}",
-        "-" if beside is None else f"{beside:.2f}",
+        "-" if ratio is None else f"{ratio:.2f}",
         f"{row.median('wrk'):.0%}",
         f"{statistics.median(map(foreign_share, row.samples)):.0%}" if is_watched else "-",
-        ", ".join(filter(None, (row.notes(), goal_note(row.setting, beside)))),
+        ", ".join(filter(None, (row.notes(), goal_note(row.setting, ratio)))),
     )
 
 
-def goal_note(setting: SpeedSetting, beside: float | None) -> str:
+def goal_note(setting: SpeedSetting, ratio: float | None) -> str:
     """Return a note if a row's ratio to the reference is above the goal of its setting, else ""."""
     limit = goal(setting)
-    return f"above {limit:.2g}" if limit and beside and beside > limit else ""
+    return f"above {limit:.2g}" if limit and ratio and ratio > limit else ""
 
 
 def micros_text(micros: float) -> str:
@@ -184,8 +187,16 @@ def micros_text(micros: float) -> str:
     return f"{micros:.1f}" if micros < 100 else f"{micros:.0f}"
 
 
-def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
-    """Return (model, ratio of its CPU time to nginx's, upper limit) for each target that was measured.
+class MeasuredTarget(NamedTuple):
+    """A measured target of a model. ratio: its CPU time for a request over nginx's. limit: of the ratio."""
+
+    model: str
+    ratio: float
+    limit: float
+
+
+def targets(rows: Sequence[SpeedRow]) -> list[MeasuredTarget]:
+    """Return the targets that were measured.
 
     The targets stand in ours.toml (SPEED), and are about the setting TARGETS_AT. A target names several variants of
     its model, such as two event loops: the first one that was measured counts.
@@ -195,7 +206,7 @@ def targets(rows: Sequence[SpeedRow]) -> list[tuple[str, float, float]]:
     for model, (variants, limit) in printed("SPEED").items():
         measured = [value for name in variants if (value := ratios.get(name)) is not None]
         if measured:
-            found.append((model, measured[0], limit))
+            found.append(MeasuredTarget(model, measured[0], limit))
     return found
 
 
@@ -208,8 +219,8 @@ def report(rows: Sequence[SpeedRow], no_verdict: str = "") -> str:
     if found := targets(rows):
         parts.append(f"Targets, in nginx's CPU time a request at {describe(TARGETS_AT)}:")
         parts[-1] += "".join(
-            f"\n  {model:8} {value:5.2f}, at most {limit}: {target_word(value, limit, no_verdict)}"
-            for model, value, limit in found
+            f"\n  {each.model:8} {each.ratio:5.2f}, at most {each.limit}: {target_word(each, no_verdict)}"
+            for each in found
         )
     if no_verdict:
         parts.append(f"No verdict: {no_verdict}. Run it again on a quiet machine.")
@@ -219,9 +230,9 @@ def report(rows: Sequence[SpeedRow], no_verdict: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def target_word(value: float, limit: float, no_verdict: str) -> str:
+def target_word(target: MeasuredTarget, no_verdict: str) -> str:
     """Return the word on a target: `ok`, `MISSED`, or `no verdict` if there is a reason `no_verdict`."""
-    return "no verdict" if no_verdict else "ok" if value <= limit else "MISSED"
+    return "no verdict" if no_verdict else "ok" if target.ratio <= target.limit else "MISSED"
 
 
 def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], no_verdict: str = "") -> str:
@@ -249,8 +260,13 @@ def as_json(rows: Sequence[SpeedRow], about: Mapping[str, object], no_verdict: s
                 for row in measured
             ],
             "targets": [
-                {"model": model, "ratio": value, "most": limit, "ok": None if no_verdict else value <= limit}
-                for model, value, limit in targets(rows)
+                {
+                    "model": each.model,
+                    "ratio": each.ratio,
+                    "most": each.limit,
+                    "ok": None if no_verdict else each.ratio <= each.limit,
+                }
+                for each in targets(rows)
             ],
             "no_verdict": no_verdict,
         },
@@ -376,8 +392,8 @@ def command(words: list[str]) -> int:
     options = parser.parse_args(words)
     quick_s, full_s = MEASUREMENT_S
     seconds = options.seconds or (quick_s if options.quick else full_s)
-    rows, reasons, kinds = plan(options, parser)
-    about = known_machine(kinds)
+    rows, reasons, other_kinds = plan(options, parser)
+    about = known_machine(other_kinds)
     print("\n".join(f"{name + ':':13} {text}" for name, text in about.items()))
     for lacking in reasons:
         print(f"not run: {lacking}")
@@ -413,14 +429,22 @@ def check_writable(file: Path) -> None:
         file.unlink()
 
 
-def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[SpeedRow], list[str], list[str]]:
-    """Return the rows to measure, the reasons why others are not run, and the kinds of the other tested servers.
+class PlannedRows(NamedTuple):
+    """The rows to measure. reasons: why others are not run. other_kinds: of the servers other than ewe."""
+
+    rows: list[SpeedRow]
+    reasons: list[str]
+    other_kinds: list[str]
+
+
+def plan(options: argparse.Namespace, parser: RaisingParser) -> PlannedRows:
+    """Return the rows to measure.
 
     options: the parsed command line. parser: raises UsageError for an option that cannot be obeyed. Raises
     CommandError if wrk or the reference is missing.
     """
     try:
-        tested_servers = chosen_servers(options.models, options.quick)
+        tested_servers = chosen_servers(options.models, quick=options.quick)
     except (LabError, OSError) as reason:
         parser.error(str(reason))
     try:
@@ -432,14 +456,16 @@ def plan(options: argparse.Namespace, parser: RaisingParser) -> tuple[list[Speed
         raise types.CommandError(lacking, 1)
     sizes = options.sizes or (QUICK_SIZES if options.quick else SIZES)
     kinds_of_rows = options.rows or (QUICK_ROWS if options.quick else FILE_ROWS if options.models else ROWS)
-    found = settings(sizes, kinds_of_rows)
-    rows, reasons = rows_to_fill(tested_servers, found, options.connections, bool(options.models))
+    wanted = settings(sizes, kinds_of_rows)
+    rows, reasons = rows_to_fill(tested_servers, wanted, options.connections, are_named=bool(options.models))
     if not (options.models or options.quick):
         reasons = [*filter(None, map(why_server_is_missing, TESTED_SERVERS)), *reasons]
     if not rows:
         parser.error("no such model runs in a row of these kinds")
-    kinds = [each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")]
-    return rows, reasons, kinds
+    other_kinds = [
+        each.kind for each in tested_servers if not each.model and not each.name.startswith("floor-")
+    ]
+    return PlannedRows(rows, reasons, other_kinds)
 
 
 def known_machine(kinds: Sequence[str]) -> dict[str, str]:

@@ -223,12 +223,12 @@ def libcgi_comparison(tested: ServerUnderTest) -> PeerComparison:
     size = LIBCGI_ANSWER_BYTES
     return PeerComparison(
         "libcgi",
-        size,
-        (
+        size=size,
+        contestants=(
             Contestant("file", tested, path=f"/{size}.html"),
             Contestant("LibCGI", tested, library=True, path=f"/libcgi-bin/bytes.so?{size}"),
         ),
-        min(CONNECTIONS, tested.max_connections),
+        connections=min(CONNECTIONS, tested.max_connections),
     )
 
 
@@ -236,14 +236,22 @@ def fastcgi_comparison(connections: int) -> PeerComparison:
     """Return the comparison of a page of 14 bytes by php-fpm, with default settings."""
     page = ServingStack("nginx", "php-fpm", "php")
     ours = model_contestants(page, ("asyncio", "pool", "thread"))
-    return PeerComparison("fastcgi", page.length, (stack_contestant("nginx", page), *ours), connections)
+    return PeerComparison(
+        "fastcgi",
+        size=page.length,
+        contestants=(stack_contestant("nginx", page), *ours),
+        connections=connections,
+    )
 
 
 def xswitch_comparison(reference: Contestant, language: str) -> PeerComparison:
     """Return the comparison of X-Switch and the usual way to run a script."""
     ours = ServingStack("ewe", "xswitch", language, children=0, program="hello")
     return PeerComparison(
-        XSWITCH, ours.length, (reference, stack_contestant(f"X-Switch {language}", ours)), 8
+        XSWITCH,
+        size=ours.length,
+        contestants=(reference, stack_contestant(f"X-Switch {language}", ours)),
+        connections=8,
     )
 
 
@@ -303,7 +311,7 @@ FLOORS_AT: Mapping[str, Callable[[SpeedSetting], bool]] = {
 
 
 def contestants(
-    setting: SpeedSetting, chosen: Sequence[ServerUnderTest], are_named: bool = False
+    setting: SpeedSetting, chosen: Sequence[ServerUnderTest], *, are_named: bool = False
 ) -> list[Contestant]:
     """Return the contestants of a setting, the reference first. chosen: the servers of files, and ewe's models.
 
@@ -431,7 +439,7 @@ def sample_figures(sample: Sample) -> dict[str, float]:
     }
 
 
-def chosen_servers(models: Sequence[str], quick: bool = False) -> list[ServerUnderTest]:
+def chosen_servers(models: Sequence[str], *, quick: bool = False) -> list[ServerUnderTest]:
     """Return the servers that --models names, nginx first. If it names none: all that are installed.
 
     quick: without the other web servers, unless they are named. Raises LabError.
@@ -478,11 +486,13 @@ def rows_to_fill(
     chosen: Sequence[ServerUnderTest],
     wanted_settings: Sequence[SpeedSetting],
     connections: int,
+    *,
     are_named: bool = False,
 ) -> tuple[list[SpeedRow], list[str]]:
-    """Return the rows to fill, and why others cannot be filled. chosen, are_named: as in contestants().
+    """Return the rows to fill, and the reasons why others cannot be filled.
 
-    connections: at once; a comparison has its own number. No server gets more kept connections than it keeps open.
+    chosen, are_named: as in contestants(). connections: at once; a comparison has its own number. No server gets
+    more kept connections than it keeps open.
     """
     rows, lacking = [], []
     for setting in wanted_settings:
@@ -491,7 +501,7 @@ def rows_to_fill(
         if not find_tool(tool):
             lacking.append(f"{describe(setting)}: {tool} is not installed: apt install {PACKAGES[tool]}")
             continue
-        for each in contestants(setting, chosen, are_named):
+        for each in contestants(setting, chosen, are_named=are_named):
             if each.why_missing:
                 lacking.append(each.why_missing)
                 continue
@@ -499,7 +509,7 @@ def rows_to_fill(
             max_of_stack = each.stack.max_connections(keep_alive=True) if each.stack else count
             max_of_server = adapted_load(load_of(setting, count, seconds=1), each.tested).users
             cell = Cell(each.name, describe(setting), value="micros", unit="µs")
-            rows.append(SpeedRow(each.name, setting, min(max_of_server, max_of_stack), cell))
+            rows.append(SpeedRow(each.name, setting, connections=min(max_of_server, max_of_stack), cell=cell))
     return rows, list(dict.fromkeys(lacking))
 
 
@@ -558,5 +568,5 @@ def jobs_of(lab: LabBench, rows: Sequence[SpeedRow], seconds: float) -> list[Cel
         tested, stack = contestant.tested, contestant.stack
         if contestant.library:
             tested = gateways.in_process(write_forms(lab) / "bytes.so", tested)
-        jobs.append(CellJob(tested, load, row.cell, root, access_log=setting.access_log, stack=stack))
+        jobs.append(CellJob(tested, load, row.cell, root=root, access_log=setting.access_log, stack=stack))
     return jobs

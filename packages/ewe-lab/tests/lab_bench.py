@@ -13,7 +13,7 @@ from ewe_lab.bench.progress import Progress
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.stacks.ways import ServingStack
 
-# The resources of a way to serve a program, by its front server, by the process that runs it, and by its language
+# The resources of a ServingStack, by its front server, by the process that runs the program, and by its language
 NEEDED = {
     "nginx": "nginx",
     "apache-prefork": "apache2",
@@ -31,14 +31,16 @@ NEEDED = {
 }
 
 
-def tried(way: ServingStack, name: str = "") -> ParameterSet:
-    """Return a way as a row of parametrize(), marked with what it needs. name: the row's, in place of the way's."""
-    names = [NEEDED[part] for part in (way.front, way.by, way.language) if part in NEEDED]
-    if way.language == "php" and way.by in ("cgi", "php-cgi", "xswitch"):
+def tried(stack: ServingStack, name: str = "") -> ParameterSet:
+    """Return a stack as a row of parametrize(), marked with its needs. name: the row's, "" for the stack's own."""
+    names = [NEEDED[part] for part in (stack.front, stack.by, stack.language) if part in NEEDED]
+    if stack.language == "php" and stack.by in ("cgi", "php-cgi", "xswitch"):
         names.append("php-cgi")
-    if way.language == "java":
+    if stack.language == "java":
         names += ["Maven", "Java"]
-    return pytest.param(name or way, id=name or f"{way.name} {way.language}", marks=pytest.mark.needs(*names))
+    return pytest.param(
+        name or stack, id=name or f"{stack.name} {stack.language}", marks=pytest.mark.needs(*names)
+    )
 
 
 @contextmanager

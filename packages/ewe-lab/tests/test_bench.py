@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -196,7 +197,7 @@ def test_a_load_fits_the_server() -> None:
     # What a Java server does in its first seconds is to compile.
     assert (
         adapted_load(Load(warm_up=1), ServerUnderTest("tomcat", "tomcat")).warm_up
-        == other_servers.OTHER_SERVERS["tomcat"].warms_in
+        == other_servers.OTHER_SERVERS["tomcat"].warm_up_s
         == 3
     )
     assert adapted_load(Load(warm_up=5), ServerUnderTest("tomcat", "tomcat")).warm_up == 5
@@ -401,6 +402,27 @@ def test_a_measurement_that_begins_again_forgets_the_first_one() -> None:
         watch.begin()
         watch.end()
     assert watch.readings[0].at >= again
+
+
+def test_a_reading_in_progress_is_forgotten_when_a_measurement_begins_again() -> None:
+    """The thread had begun it before, and added it after begin() had cleared the readings: it was the first one."""
+    watch = Watch(os.getpid())
+    earlier = Reading(0.0, 0.0, 1, 1, None, None, 0, 0)
+    is_reading = threading.Event()
+
+    def read_slowly() -> None:
+        with watch.lock:
+            is_reading.set()
+            time.sleep(0.05)
+            watch.readings.append(earlier)
+
+    thread = threading.Thread(target=read_slowly)
+    with watch:
+        thread.start()
+        is_reading.wait()
+        watch.begin()
+        thread.join()
+    assert earlier not in watch.readings
 
 
 def test_a_process_that_ends_while_its_threads_are_listed_ends_no_watch(

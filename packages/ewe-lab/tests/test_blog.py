@@ -84,7 +84,7 @@ def test_a_blog_that_cannot_be_written_is_an_error_of_the_lab(tmp_path: Path) ->
 
 
 def test_what_the_blog_of_sql_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "programs", str)
+    monkeypatch.setattr(databases, "server_programs", str)
     lacking = BlogSetup("asyncio", POSTGRESQL)
     assert lacking.why_missing == "asyncio PostgreSQL is left out: apt install postgresql"
     with quick_lab() as lab, pytest.raises(LabError, match="apt install postgresql"), lacking.serve(lab):
@@ -110,15 +110,15 @@ PHP = "<?php echo basename(__FILE__), ' ', $_GET['p'] ?? 'none', ' ', $_SERVER['
 
 
 @pytest.mark.starts_processes
-@pytest.mark.parametrize("way", [tried(way) for way in SITES])
-def test_a_site_of_php_files(way: ServingStack, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack", [tried(stack) for stack in SITES])
+def test_a_site_of_php_files(stack: ServingStack, tmp_path: Path) -> None:
     with quick_lab() as lab:
         root = lab.directory / "php"
         (root / "more").mkdir(parents=True)
         for name in ("index.php", "page.php", "more/index.php"):
             (root / name).write_text(PHP)
         (root / "style.css").write_text("body {}")
-        with serve_stack(lab, way, root=root) as (server, path):
+        with serve_stack(lab, stack, root=root) as (server, path):
             assert path == "/"
             assert read(f"{server.url}?p=1") == "index.php 1 /index.php\n"
             assert read(f"{server.url}page.php") == "page.php none /page.php\n"
@@ -175,14 +175,14 @@ def test_wordpress_shows_the_posts_and_leaves_nothing_behind() -> None:
             wordpress.wordpress(lab) as blog,
             serve_stack(lab, SITES[-1], root=blog.root) as (server, _),
         ):
-            assert [each.pid for each in processes() if each.pid in blog.other_pids]
+            assert [each.pid for each in processes() if each.pid in blog.database_pids]
             main, post = read(server.url), read(server.url.rstrip("/") + blog.post)
             assert posts()[-1].title in main and posts()[-POSTS_ON_MAIN_PAGE].title in main
             assert "Hello world" not in main
             assert all(comment.text in post for comment in posts()[-1].comments)
             owner = os.stat(next(lab.directory.glob("mariadb-*/data"))).st_uid
             assert owner or os.geteuid()  # it never runs as root
-        assert not [each.pid for each in processes() if each.pid in blog.other_pids]
+        assert not [each.pid for each in processes() if each.pid in blog.database_pids]
 
 
 # The phases
@@ -199,13 +199,13 @@ def few_visitors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         sql_blog, "BLOGS", (BlogSetup("asyncio"), BlogSetup("nowhere"), BlogSetup("pool", full=True))
     )
     asked: list[float] = []
-    found = visitors.Stack.capacity
+    found = visitors.VisitedBlog.capacity
 
-    def capacity(stack: visitors.Stack) -> float:
-        asked.append(found(stack))
+    def capacity(visited: visitors.VisitedBlog) -> float:
+        asked.append(found(visited))
         return 20.0
 
-    monkeypatch.setattr(visitors.Stack, "capacity", capacity)
+    monkeypatch.setattr(visitors.VisitedBlog, "capacity", capacity)
     return asked
 
 
@@ -326,7 +326,7 @@ def test_a_page_from_a_cache_is_compared_with_no_page_that_is_made() -> None:
 
 def test_each_server_with_wordpress_has_a_chart_of_its_phases() -> None:
     charts = {chart.value for chart in CATALOG["T-LD"].charts if chart.kind == "timeline"}
-    assert {each.way.name for each in t_ld.TESTED_STACKS} <= charts
+    assert {each.stack.name for each in t_ld.TESTED_STACKS} <= charts
 
 
 @pytest.mark.parametrize(

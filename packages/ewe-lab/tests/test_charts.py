@@ -17,7 +17,8 @@ from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments.catalog import CATALOG
 from ewe_lab.report import lines, report
-from ewe_lab.report.charts import DrawnChart, draw, printed_errors
+from ewe_lab.report.charts import draw, printed_errors
+from ewe_lab.report.lines import DrawnChart
 
 
 def boxes(picture: ET.Element) -> list[tuple[float, float, float, float, str]]:
@@ -281,9 +282,9 @@ def test_a_line_of_another_figure_has_its_own_unit() -> None:
     """The cells are in ms and the chart in seconds: 1.65 s is not "1.65 ms"."""
     samples = [Sample("x", 1, extra={"response": 25.0, "duration": 1.65})]
     cells = [Cell("a", x=x, value="extra.response", unit="ms", samples=samples) for x in (1, 2)]
-    _, head, rows = lines.draw_lines_chart(
+    drawn = lines.draw_lines_chart(
         Chart("lines", "Duration", value="extra.duration", x="clients", y="s"), cells, "c"
     )
-    assert head[-1] == "s" and {row[-1] for row in rows} == {"1.65 s"}
-    _, _, rows = lines.draw_lines_chart(Chart("lines", "Time", x="clients"), cells, "c")
-    assert {row[-1] for row in rows} == {"25 ms"}
+    assert drawn.head[-1] == "s" and {row[-1] for row in drawn.rows} == {"1.65 s"}
+    drawn = lines.draw_lines_chart(Chart("lines", "Time", x="clients"), cells, "c")
+    assert {row[-1] for row in drawn.rows} == {"25 ms"}

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from support.server import ROOT, wait_until
 
 from ewe_lab import cli, compare
 from ewe_lab.bench import processes
+from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.progress import Progress
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, load
 from ewe_lab.experiments.catalog import CATALOG
@@ -29,6 +31,7 @@ from ewe_lab.invocation import PlannedTable, fill_table
 from ewe_lab.lab_bench import LabBench
 from ewe_lab.report.summary import standings
 from ewe_lab.stacks.machine import machine_facts
+from ewe_lab.stacks.other_servers import OTHER_SERVERS
 
 
 def command(*words: str) -> list[str]:
@@ -354,6 +357,33 @@ def test_what_figures_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ewe_lab.stacks.other_servers.find_tool", lambda name: None)
     assert machine_facts(["nginx"])["wrk"] == "not installed"
     assert "nginx" not in machine_facts(["nginx"])
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        FileNotFoundError("yaws.app"),
+        KeyError("ServerInfo.properties"),
+        LabError("m2sh missing"),
+        subprocess.TimeoutExpired("m2sh", 10),
+        zipfile.BadZipFile("File is not a zip file"),
+    ],
+    ids=lambda reason: type(reason).__name__,
+)
+def test_a_version_that_cannot_be_read_is_unknown(reason: Exception) -> None:
+    def read_version() -> str:
+        raise reason
+
+    assert replace(OTHER_SERVERS["tomcat"], read_version=read_version).version() == ""
+
+
+def test_a_bare_directory_with_the_name_of_a_module_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_nobody").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    tested = replace(OTHER_SERVERS["gunicorn"], module="module_of_nobody")
+    assert not tested.why_missing and tested.version() == ""
 
 
 class Terminal(io.StringIO):

@@ -36,7 +36,7 @@ TESTS = {id: thesis_dynamic.described(**given(id)) for id in IDS}
 @pytest.mark.parametrize("id", TESTS)
 def test_printed_figures_have_a_way_each(id: str) -> None:
     test: DynamicTest = TESTS[id]
-    names = [way.name for way in test.ways]
+    names = [stack.name for stack in test.stacks]
     assert len(names) == len(set(names))
     for column, printed in test.printed.items():
         assert set(printed) <= set(names), column
@@ -48,9 +48,12 @@ def test_printed_figures_have_a_way_each(id: str) -> None:
 def test_loads_are_bounded(id: str) -> None:
     test: DynamicTest = TESTS[id]
     assert all(0 < count <= 1000 for count in (*test.clients, *test.quick))
-    for way in test.ways:
-        assert (1 <= way.children <= 16 or way.language == "java") and 1 <= way.processes <= 8
-        assert way.max_connections(True) <= 10 if way.by == "cgi" else way.max_connections(False) >= 1000
+    for stack in test.stacks:
+        assert (1 <= stack.children <= 16 or stack.language == "java") and 1 <= stack.processes <= 8
+        if stack.by == "cgi":
+            assert stack.max_connections(keep_alive=True) <= 10
+        else:
+            assert stack.max_connections(keep_alive=False) >= 1000
 
 
 def test_what_is_printed() -> None:
@@ -125,8 +128,8 @@ def test_what_a_way_lacks_is_named_with_its_package(monkeypatch: pytest.MonkeyPa
         ServingStack("ewe", "xswitch", "php"): "php-cgi",
         ServingStack("tomcat", "jsp", "java"): "tomcat10 default-jdk-headless",
     }
-    for way, packages in lacks.items():
-        assert way.why_missing == f"{way.name} is left out: apt install {packages}"
+    for stack, packages in lacks.items():
+        assert stack.why_missing == f"{stack.name} is left out: apt install {packages}"
     assert not ServingStack("ewe", "cgi", "python").why_missing
 
 
@@ -143,10 +146,10 @@ def test_what_pip_installs_is_named_before_what_apt_installs(
 ) -> None:
     monkeypatch.setattr(ways, "find_tool", lambda name: None)
     monkeypatch.setattr(ways, "find_spec", lambda name: None if name == lacks else name)
-    way = ServingStack(front, "uwsgi", "python", options=options)
-    assert way.why_missing == f"{way.name} is left out: pip install {lacks}"
+    stack = ServingStack(front, "uwsgi", "python", options=options)
+    assert stack.why_missing == f"{stack.name} is left out: pip install {lacks}"
     monkeypatch.setattr(ways, "find_spec", lambda name: name)
-    assert way.why_missing == f"{way.name} is left out: apt install uwsgi-plugin-python3"
+    assert stack.why_missing == f"{stack.name} is left out: apt install uwsgi-plugin-python3"
 
 
 def test_a_way_that_lacks_something_says_so_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +189,7 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    "way",
+    "stack",
     [
         tried(ServingStack("nginx", "php-fpm", "php", tcp=True)),
         tried(ServingStack("nginx", "uwsgi", "python", processes=2)),
@@ -207,28 +210,28 @@ def test_what_is_missing_is_a_note_and_what_is_gone_is_not_testable(monkeypatch:
         tried(ServingStack("uvicorn", "asgi", "python", options=("--http", "h11"))),
     ],
 )
-def test_ways_answer(way: ServingStack) -> None:
-    """Each way serves its page, and leaves no process behind."""
+def test_stacks_answer(stack: ServingStack) -> None:
+    """Each stack serves its page, and leaves no process behind."""
     with quick_lab() as lab:
-        with serve_stack(lab, way) as (server, path):
-            thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
+        with serve_stack(lab, stack) as (server, path):
+            thesis_dynamic.probe(server.url.rstrip("/") + path, stack.page)
             started = {server.pid, *server.other_pids}
-            assert bool(server.other_pids) is way.is_backed
+            assert bool(server.other_pids) is stack.is_backed
         assert not started & {each.pid for each in processes() if each.state not in "ZX"}
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    "way",
+    "stack",
     [
         tried(ServingStack("tomcat", "jsp", "java")),
         tried(ServingStack("ewe", "xswitch", "java", children=0, program="jsp")),
     ],
 )
-def test_servlets_and_jsp_pages_answer(way: ServingStack) -> None:
+def test_servlets_and_jsp_pages_answer(stack: ServingStack) -> None:
     """Tomcat's and ewe's own, one start for both: the application of a JSP page has the servlet too."""
     build_once()
-    with quick_lab() as lab, serve_stack(lab, way) as (server, path):
+    with quick_lab() as lab, serve_stack(lab, stack) as (server, path):
         url = server.url.rstrip("/") + path
         thesis_dynamic.probe(url, PAGE_JSP)
         thesis_dynamic.probe(url.removesuffix(".jsp"), PAGE_SERVLET)
@@ -236,17 +239,17 @@ def test_servlets_and_jsp_pages_answer(way: ServingStack) -> None:
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    "way",
+    "stack",
     [
         tried(ServingStack("lighttpd", "fastcgi", "python", children=1)),
         tried(ServingStack("apache-event", "uwsgi", "python", children=1)),
         tried(ServingStack("ewe", "xswitch", "php")),
     ],
 )
-def test_ways_answer_over_tls(way: ServingStack) -> None:
-    with quick_lab() as lab, serve_stack(lab, way, tls=True) as (server, path):
+def test_stacks_answer_over_tls(stack: ServingStack) -> None:
+    with quick_lab() as lab, serve_stack(lab, stack, tls=True) as (server, path):
         assert server.url.startswith("https://")
-        thesis_dynamic.probe(server.url.rstrip("/") + path, way.page)
+        thesis_dynamic.probe(server.url.rstrip("/") + path, stack.page)
 
 
 @pytest.mark.starts_processes
@@ -261,19 +264,19 @@ def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
         cells = list(thesis_dynamic.run(lab, test))
         costs = [note for note in lab.notes if note.startswith("TLS 1.3 divides")]
     assert [(cell.server, cell.column, cell.failure) for cell in cells] == [
-        (way.name, column, "")
-        for way in tried
-        for column in ((BEST_COLUMN_PREFIX + KEEP_ALIVE,) if way.front != "ewe" else ())
+        (stack.name, column, "")
+        for stack in tried
+        for column in ((BEST_COLUMN_PREFIX + KEEP_ALIVE,) if stack.front != "ewe" else ())
         + (TLS_1_3_PREFIX + KEEP_ALIVE, PLAIN + KEEP_ALIVE)
     ]
     assert not [cell for cell in cells if cell.samples[0].errors or not cell.samples[0].replies]
     assert [(cell.server, cell.paper) for cell in cells if cell.paper] == [("nginx php-fpm", 3_800)]
-    assert len(costs) == 1 and all(way.name in costs[0] for way in tried)
+    assert len(costs) == 1 and all(stack.name in costs[0] for stack in tried)
 
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    "way",
+    "stack",
     [
         tried(ServingStack("apache-prefork", "mod_php", "php", children=1)),
         tried(ServingStack("lighttpd", "php-cgi", "php", children=1)),
@@ -281,13 +284,13 @@ def test_a_test_over_tls_has_three_columns_and_says_what_tls_costs() -> None:
         tried(ServingStack("ewe", "xswitch", "php", children=1)),
     ],
 )
-def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
+def test_php_runs_with_its_opcache_or_without(stack: ServingStack) -> None:
     """Whatever the machine's own settings of PHP say."""
     with quick_lab() as lab:
         page = "<?php echo extension_loaded('Zend OPcache') && opcache_get_status() ? 'on' : 'off';"
         (programs_directory(lab) / "page.php").write_text(page)
         for opcache in (False, True):
-            tuned = replace(way, opcache=opcache)
+            tuned = replace(stack, opcache=opcache)
             with (
                 serve_stack(lab, tuned) as (server, path),
                 opener().open(server.url.rstrip("/") + path) as answer,
@@ -298,8 +301,8 @@ def test_php_runs_with_its_opcache_or_without(way: ServingStack) -> None:
 @pytest.mark.starts_processes
 @pytest.mark.needs("nginx", "php-fpm")
 def test_a_way_is_measured_with_all_that_works_for_it() -> None:
-    way = ServingStack("nginx", "php-fpm", "php")
-    test = DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
+    stack = ServingStack("nginx", "php-fpm", "php")
+    test = DynamicTest((stack,), {KEEP_ALIVE: {stack.name: ("Nginx and Lighttpd", 4_000.0)}}, quick=(2, 4))
     with quick_lab() as lab:
         cells = list(thesis_dynamic.run(lab, test))
     assert [(cell.column, cell.x, cell.failure) for cell in cells] == [
@@ -323,13 +326,13 @@ def test_the_luck_of_the_best_point_is_not_in_its_figure(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(thesis_dynamic, "serve_stack", running)
     monkeypatch.setattr(thesis_dynamic, "probe", lambda *_: None)
-    way = ServingStack("nginx", "php-fpm", "php")
-    test = DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}, clients=(1, 2, 4))
+    stack = ServingStack("nginx", "php-fpm", "php")
+    test = DynamicTest((stack,), {KEEP_ALIVE: {stack.name: ("Nginx", 4_000.0)}}, clients=(1, 2, 4))
     lab = SimpleNamespace(
         quick=False, repeats=4, notes=[], quick_or_full=lambda quick, full: full,
         load=lambda server, load: Sample("wrk", 1, replies=next(rates)),
     )  # fmt: skip
-    *sweep, top = thesis_dynamic.measure(lab, test, way)
+    *sweep, top = thesis_dynamic.measure(lab, test, stack)
     assert [cell.median for cell in sweep] == [100, 130, 100]
     assert sorted(top.values) == [98, 99, 101, 102]
 
@@ -340,17 +343,17 @@ def test_a_way_that_fails_is_a_row_that_cannot_be_tested(monkeypatch: pytest.Mon
         raise LabError("it does not start")
         yield
 
-    way = ServingStack("nginx", "php-fpm", "php")
+    stack = ServingStack("nginx", "php-fpm", "php")
     monkeypatch.setattr(ServingStack, "why_missing", "")
     for module in (thesis_dynamic, thesis_memory):
         monkeypatch.setattr(module, "serve_stack", failing)
     lab = SimpleNamespace(quick=True, notes=[])
     (cell,) = thesis_dynamic.measure(
-        lab, DynamicTest((way,), {KEEP_ALIVE: {way.name: ("Nginx", 4_000.0)}}), way
+        lab, DynamicTest((stack,), {KEEP_ALIVE: {stack.name: ("Nginx", 4_000.0)}}), stack
     )
     assert (cell.column, cell.paper, cell.failure) == (f"best: {KEEP_ALIVE}", 4_000, "it does not start")
     first, *others = thesis_memory.run(
-        lab, [way], {thesis_memory.PROGRAM: {way.name: ("PHP-FPM", 4140.0)}}, {}
+        lab, [stack], {thesis_memory.PROGRAM: {stack.name: ("PHP-FPM", 4140.0)}}, {}
     )
     assert (first.column, first.paper) == (thesis_memory.PROGRAM, 4140)
     assert {each.failure for each in (first, *others)} == {"it does not start"}
@@ -390,16 +393,16 @@ def test_a_point_that_was_not_measured_is_no_collapse() -> None:
 
 @pytest.mark.starts_processes
 @pytest.mark.parametrize(
-    "way",
+    "stack",
     [
             tried(ServingStack("nginx", "php-fpm", "php")), tried(ServingStack("ewe", "xswitch", "php")),
             tried(ServingStack("ewe", "xswitch", "python")),
     ],
 )  # fmt: skip
-def test_the_memory_of_what_runs_a_program(way: ServingStack) -> None:
+def test_the_memory_of_what_runs_a_program(stack: ServingStack) -> None:
     """The program's process is not the web server's; the total includes both."""
     with quick_lab() as lab:
-        cells = list(thesis_memory.run(lab, [way], {}, {}))
+        cells = list(thesis_memory.run(lab, [stack], {}, {}))
     assert [cell.column for cell in cells] == [
         thesis_memory.PROGRAM,
         thesis_memory.SERVER,

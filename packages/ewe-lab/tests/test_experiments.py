@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -162,8 +163,8 @@ def test_what_other_documents_print() -> None:
         "X-Switch table 2, Python": xswitch_tables.TABLE_2["X-Switch Python"],
         "X-Switch table 2, Apache": xswitch_tables.TABLE_2["Apache mod_python"],
         "X-T1": x_t1.TABLE_1[x_t1.ENGINE],
-        "T-A12, the third": t_a12.INTERPRETERS[2].printed(True),
-        "T-A12, the first": t_a12.INTERPRETERS[0].printed(False),
+        "T-A12, the third": t_a12.INTERPRETERS[2].printed(opcache=True),
+        "T-A12, the first": t_a12.INTERPRETERS[0].printed(opcache=False),
         "T-A9": a9["nginx php-fpm"],
         "T-A10": a10["nginx uwsgi"],
         "T-A8, nginx": A8["nginx"],
@@ -179,8 +180,8 @@ def test_what_other_documents_print() -> None:
         "X-Switch table 2, Python": [180, 42],
         "X-Switch table 2, Apache": [88, 52],
         "X-T1": [11.06, 6.033242],
-        "T-A12, the third": [4180, 6484],
-        "T-A12, the first": [5012, 8308],
+        "T-A12, the third": (4180, 6484),
+        "T-A12, the first": (5012, 8308),
         "T-A9": ["PHP-FPM", 4140],
         "T-A10": ["uWSGI", 2588],
         "T-A8, nginx": {"plain": [7196, 47240, 896, 41084], "TLS": [7276, 57616, 964, 51460]},
@@ -452,8 +453,8 @@ def test_a_load_that_fails_takes_no_other_figure_with_it(monkeypatch: pytest.Mon
             raise LabError("wrk does not end")
         return Sample("wrk", 1.0, replies=server.loads)
 
-    monkeypatch.setattr(apps, "serve_stack", lambda lab, way: nullcontext(
-        (SimpleNamespace(name=way.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
+    monkeypatch.setattr(apps, "serve_stack", lambda lab, stack: nullcontext(
+        (SimpleNamespace(name=stack.name, loads=0, url="http://127.0.0.1:9/", command=""), "/")
     ))  # fmt: skip
     monkeypatch.setattr(apps, "probe", lambda *_: None)
     monkeypatch.setattr(ServingStack, "why_missing", "")
@@ -528,6 +529,16 @@ def test_a_full_run_repeats_these_rows(experiment: ModuleType, monkeypatch: pyte
     calls: list[Cell] = []
     monkeypatch.setattr(experiment, "measure_repeatedly", fail)
     assert list(experiment.run(Paper(Path("site"), quick=False))) == calls != []
+
+
+def test_a_limit_that_the_kernel_refuses_fails_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prlimit(pid: int, kind: int, limits: tuple[int, int]) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")  # above the hard limit of the shell
+
+    monkeypatch.setattr("resource.prlimit", prlimit)
+    cells = list(e_c2.run(Paper(Path("site"))))
+    assert len(cells) == 2 * len(e_c2.LIMITS) * len(e_c2.SERVERS)
+    assert all("Operation not permitted" in cell.failure for cell in cells)
 
 
 def test_a_percentile_of_too_few_requests_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,9 +620,9 @@ def applications(thread: float, uvloop: float, standard: float) -> ExperimentTab
     """Return a table of APPS: our rates over those of the reference, 1,000 a second, or 100 in a busy round."""
     rows = zip(apps.CONTESTS, (thread, uvloop, standard), strict=True)
     return ExperimentTable("APPS", cells=[
-        Cell(way.name, contest.column, samples=[Sample("wrk", 1, replies=int(x * ratio)) for x in (1000, 100)])
+        Cell(stack.name, contest.column, samples=[Sample("wrk", 1, replies=int(x * ratio)) for x in (1000, 100)])
         for contest, times in rows
-        for way, ratio in ((contest.reference, 1.0), (contest.ours[0], times))
+        for stack, ratio in ((contest.reference, 1.0), (contest.ours[0], times))
     ])  # fmt: skip
 
 
@@ -808,7 +819,7 @@ def test_silent_connections_and_answers(tmp_path: Path) -> None:
             assert clients.count_answered(silent, 0.3) == 0
             assert time.monotonic() - began < 15
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(clients.address(server.url), 1)
+        socket.create_connection(clients.host_and_port(server.url), 1)
 
 
 @pytest.mark.starts_processes

@@ -44,7 +44,7 @@ def body_by(
 ) -> bytes:
     """Return what a program answers behind a gateway."""
     with (
-        gateways.start_gateway(lab, gateway, program, ServerUnderTest(gateway, model=model), keeps) as (
+        gateways.start_gateway(lab, gateway, program, ServerUnderTest(gateway, model=model), keeps=keeps) as (
             tested,
             path,
         ),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,13 @@ from ewe.xswitch.engine_kinds import BUILT_IN
 from ewe_lab.bench import accounts
 from ewe_lab.bench.processes import LabError, running
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample, Times
-from ewe_lab.experiments import x_c2, x_t1
+from ewe_lab.experiments import thesis_dynamic, x_c2, x_t1, xswitch_tables
 from ewe_lab.experiments.x_t1 import ENGINE, FRONT, LAYERS, MOD_X, SCRIPT, SWITCH, AllRequestsRun
 from ewe_lab.load import pinger
 from ewe_lab.load.pinger import PingTime
-from ewe_lab.stacks.backends import wait_for_socket
+from ewe_lab.stacks.backends import wait_for_socket, xswitch_status
 from ewe_lab.stacks.programs import HELLO
-from ewe_lab.stacks.servers import run_ewe
+from ewe_lab.stacks.servers import StartedServer, run_ewe
 from ewe_lab.stacks.variants import HELLO_BODY
 
 # The pinger
@@ -87,6 +87,24 @@ def test_where_an_answer_ends(pieces: tuple[bytes, ...], error: str) -> None:
                 ask()
         else:
             assert b"hello\n" in ask()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 52\r\n\r\nhel", b"SSH-2.0-x\r\n"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda url: thesis_dynamic.probe(url, HELLO),
+        xswitch_tables.time_first_answer,
+        lambda url: xswitch_status(StartedServer(1, url)),
+    ],
+    ids=["page", "first answer", "status"],
+)
+def test_an_answer_that_is_cut_or_not_http_is_an_error_of_the_lab(
+    ask: Callable[[str], object], answer: bytes
+) -> None:
+    """urllib reports both by exceptions of http.client, which are not OSErrors: they ended the whole run."""
+    with answering(answer) as url, pytest.raises(LabError, match=r"first request failed|does not say"):
+        ask(url)
 
 
 @pytest.mark.starts_processes
@@ -212,7 +230,7 @@ def test_accounts_exist_for_what_is_started_and_nobody_else(tmp_path: Path) -> N
     ask = "import pwd; print(pwd.getpwuid(61001).pw_name)"
     with accounts.accounts(tmp_path, 2) as (users, prefix):
         users[1].write_program("x.py", "")
-        assert (users[1].home / "public_html" / "cgi-bin" / "x.py").stat().st_uid == users[1].number == 61002
+        assert (users[1].home / "public_html" / "cgi-bin" / "x.py").stat().st_uid == users[1].uid == 61002
         done = subprocess.run([*prefix, "python3", "-c", ask], capture_output=True, text=True, timeout=170)
         assert done.stdout == f"{users[0].name}\n", done.stderr
         with pytest.raises(KeyError):

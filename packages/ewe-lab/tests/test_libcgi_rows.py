@@ -74,7 +74,7 @@ def test_without_a_compiler_the_c_program_is_left_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("exec_micros", "word"), [(700, "holds"), (400, "does not hold")])
 def test_the_claim_about_starts(exec_micros: float, word: str) -> None:
-    cells = micros(l_t1.CHARTED, **{FORK: 90, EXEC: exec_micros, IPC: 10, TOTAL: 1000})
+    cells = micros(l_t1.PRINTED_COLUMN, **{FORK: 90, EXEC: exec_micros, IPC: 10, TOTAL: 1000})
     assert l_t1.check(ExperimentTable("L-T1", cells=cells)).word == word
 
 
@@ -143,7 +143,7 @@ def test_without_the_shim_the_library_is_left_out_by_name(monkeypatch: pytest.Mo
     assert l_t2.check(ExperimentTable("L-T2", cells=cells)).word == "not testable"
 
 
-HANDLED = l_t2.Handling([0.004, 0.001, 0.002], server=0.0015, program=0.003)
+HANDLED = l_t2.Handling([0.004, 0.001, 0.002], server_cpu_s=0.0015, program_cpu_s=0.003)
 
 
 def test_where_the_time_goes() -> None:
@@ -298,7 +298,7 @@ def test_what_others_lose_is_counted() -> None:
 def fault(status: float, note: str = "") -> ExperimentTable:
     sample = Sample("sockets", 0, 10, 9, extra={"lost": 1.0, "status": status}, notes=[note] if note else [])
     return ExperimentTable(
-        "L-F1", cells=[Cell("crash", l_f1.IN_PROCESS, value="extra.lost", samples=[sample])]
+        "L-F1", cells=[Cell("crash", l_f1.IN_SERVER, value="extra.lost", samples=[sample])]
     )
 
 
@@ -319,7 +319,7 @@ def test_a_fault_that_ends_the_server_is_judged(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(l_f1, "ANSWER_TIMEOUT_S", 0)
     lab = SimpleNamespace(repeats=1, quick_or_full=lambda quick, full: quick)
     server = SimpleNamespace(url="http://127.0.0.1:9/")
-    cells = list(l_f1.measure_fault(lab, server, l_f1.IN_PROCESS, "crash", tmp_path, itertools.count()))
+    cells = list(l_f1.measure_fault(lab, server, l_f1.IN_SERVER, "crash", tmp_path, itertools.count()))
     assert [len(cell.samples) for cell in cells] == [1, 1]
     assert {cell.failure for cell in cells} == {"faults2.so does not answer in place"}
     assert l_f1.check(ExperimentTable("L-F1", cells=cells)).word == "does not hold"

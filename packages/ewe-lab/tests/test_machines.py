@@ -98,6 +98,17 @@ def test_what_ssh_brings_is_checked(script: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.starts_processes
+def test_an_ssh_that_does_not_start_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    fake = tmp_path / "ssh"
+    fake.write_bytes(b"no program")
+    fake.chmod(0o755)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(LabError, match="does not start: Exec format error") as raised:
+        Session(SshHost("lab7"), ssh=(str(fake),))
+    assert os.listdir("/proc/self/fd") == before, raised.traceback  # which keeps the session
+
+
+@pytest.mark.starts_processes
 def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None:
     """The conversation goes on, and the first words are kept."""
     fake = tmp_path / "ssh"
@@ -115,7 +126,7 @@ def test_standard_error_of_another_machine_fills_no_disk(tmp_path: Path) -> None
 @pytest.mark.parametrize("answer", [None, "1", -1, float("nan"), float("inf"), 10**400])
 def test_a_clock_that_cannot_be_is_said(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = object.__new__(Session)
-    talk.to = SshHost("lab7")
+    talk.host = SshHost("lab7")
     monkeypatch.setattr(talk, "ask", lambda word: {"clock": answer})
     with pytest.raises(LabError, match="lab7 has no clock to read"):
         talk.clock_offset()
@@ -198,6 +209,8 @@ def test_an_agent_without_a_lab_ends_with_its_worker(silence_s: int, closes: boo
         {"memory": 10**400},
         {"threads": None},
         {"processes": -1},
+        {"descriptors": -1},
+        {"descriptors": 10**400},
         {"voluntary": 10**400},
         {"run_s": "1"},
         {"wait_s": -0.5},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,11 +54,40 @@ def test_an_interrupt_leaves_no_queue_in_the_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", list(ipc_kinds.KINDS))
 def test_each_kind_carries_whole_messages(kind: str) -> None:
     """A message that is cut or doubled would stop one of the two processes, or leave bytes in the line."""
-    found = ipc_kinds.measure_kinds(kind, 20, 1)
+    found = ipc_kinds.measure_kind(kind, 20, 1)
     assert sorted(found) == sorted(
         f"{name}{what}" for name in ("exchange", "answer", "stream") for what in ("", " cpu")
     )
     assert all(len(values) == 1 and values[0] > 0 for values in found.values())
+
+
+ONE_QUEUE_ALLOWED = """
+import ctypes, resource
+from ewe_lab.load import ipc_kinds
+one_queue = ipc_kinds.MAX_QUEUED_MESSAGES * ipc_kinds.MAX_MESSAGE_BYTES * 3 // 2
+resource.setrlimit(resource.RLIMIT_MSGQUEUE, (one_queue, one_queue))
+try:
+    ipc_kinds.posix_queues().__enter__()
+except OSError as reason:
+    print(reason.strerror)
+"""
+
+
+@pytest.mark.starts_processes
+@pytest.mark.needs("Linux")
+def test_a_refused_queue_leaves_no_name_of_the_other_in_the_kernel() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ONE_QUEUE_ALLOWED], stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(timeout=60)
+    assert output == "Too many open files\n"  # EMFILE, as mq_open(3) says
+    assert ctypes.CDLL("librt.so.1").mq_unlink(b"/ewe-lab-%d-0" % process.pid) == -1
+
+
+@pytest.mark.needs("Linux")
+def test_pipes_are_closed() -> None:
+    descriptors = set(os.listdir("/proc/self/fd"))
+    with ipc_kinds.pipes():
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors) + 4
+    assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
 def exchanges(**micros: float) -> ExperimentTable:

@@ -116,6 +116,8 @@ def test_the_example_runs(file: Path) -> None:
         ('title = "A small', 'quick = 1\ntitle = "A small', "N-T1: quick: 1 is not true or false"),
         ('["small-pool", "asyncio"]', '["asynco"]', "N-T1: there is no server 'asynco'; did you mean \"asyncio\"?"),
         ("users = 8", 'users = [8, "9"]', "N-T1: load: users: '9' is not a whole number"),
+        ("[1, 10, 100]", '[1, "10"]', "N-F1: columns: users: '10' is not a whole number"),
+        ('["small-pool", "asyncio"]', "[5]", "N-T1: servers: 5 is not a text"),
         ("users = 8", "user = 8", "N-T1: load: unknown key 'user'; did you mean \"users\"?"),
         ("asyncio = [\"events\", 1500]", "nginx = [\"events\", 1500]", "printed.nginx: no such server is measured"),
         ('["events", 1500]', '["events", "many"]', "['many'] are not numbers"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import itertools
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,7 @@ from support.known_server import BODY, KnownServers
 
 from ewe.database import access_log
 from ewe_lab import cli
-from ewe_lab.bench.experiment import Chart
+from ewe_lab.bench.experiment import Chart, ServedPath
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.experiments import r_c2, r_f5, r_f7, r_f8, r_f9, r_t1
@@ -164,7 +166,8 @@ def running_ways(
 ) -> Iterator[tuple[dict, dict]]:
     """Two ways that run, and one that does not."""
     server = StartedServer(1, "http://127.0.0.1:1/", "ewe")
-    yield {EMBEDDED: (server, "/1"), CGI_DAEMON: (server, "/7")}, {IN_PROCESS: "it does not start"}
+    ways = {EMBEDDED: ServedPath(server, "/1"), CGI_DAEMON: ServedPath(server, "/7")}
+    yield ways, {IN_PROCESS: "it does not start"}
 
 
 @pytest.fixture
@@ -190,10 +193,10 @@ def test_a_way_that_does_not_answer_the_first_request_stops_no_other(
 ) -> None:
     answer = r_f5.ping
 
-    def refused(lab: Any, server: Any, path: str, *how: Any) -> Sample:
+    def refused(lab: Any, server: Any, path: str, **how: Any) -> Sample:
         if path == "/1":
             raise LabError("no request was answered as it should be: 4 status")
-        return answer(lab, server, path, *how)
+        return answer(lab, server, path, **how)
 
     monkeypatch.setattr(r_f5, "ping", refused)
     with quick_lab() as lab:
@@ -337,8 +340,27 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAYS[TYPE_2].why_missing(postgresql).endswith("its driver is that of SQLite")
     monkeypatch.setattr(report_servers, "find_tool", lambda name: None)
     assert WAYS[database_ways.FPM].why_missing(sqlite).endswith("apt install nginx-light")
-    monkeypatch.setattr(databases, "programs", lambda: "")
+    monkeypatch.setattr(databases, "server_programs", str)
     assert databases.why_missing(POSTGRESQL) == "apt install postgresql"
+
+
+def test_a_postgresql_without_its_server_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of the clients has psql in a directory of the same name."""
+    monkeypatch.setattr(databases, "POSTGRES_DIRECTORY", str(tmp_path))
+    for version, program in (("16", "psql"), ("9.6", "initdb"), ("15", "initdb")):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / program).touch()
+    assert databases.server_programs() == f"{tmp_path}/15/bin"
+    for version in ("9.6", "15"):
+        (tmp_path / version / "bin" / "initdb").unlink()
+    assert databases.why_missing(POSTGRESQL) == "apt install postgresql"
+
+
+def test_root_needs_an_account_for_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(databases, "ACCOUNT", "no-such-account")
+    with pytest.raises(LabError, match="there is no account no-such-account"):
+        databases.as_account(tmp_path)
 
 
 # R-F9: a session's state
@@ -355,10 +377,10 @@ def test_sessions_are_counted_in_every_place(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.starts_processes
-def test_a_place_that_forgets_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(connection: http.client.HTTPConnection, place: r_f9.MeasuredPage) -> None:
-        place.cookie, place.visits = "", 7
-        visit(connection, place)
+def test_a_tier_that_loses_its_state_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(connection: http.client.HTTPConnection, tier: r_f9.MeasuredTier) -> None:
+        tier.cookie, tier.visits = "", 7
+        visit(connection, tier)
 
     visit = r_f9.visit
     monkeypatch.setattr(r_f9, "ROWS", {"in the process": "memory"})

@@ -47,10 +47,10 @@ def test_what_lacks_a_verdict_comes_first_then_the_oldest() -> None:
         }
     )
     chosen = [CATALOG[id] for id in ("E-T1", "E-C3", "L-T1", "L-C1", "R-T1", "L-PK")]
-    sequence = [each.id for each in experiments_to_renew(kept, chosen, False)]
+    sequence = [each.id for each in experiments_to_renew(kept, chosen, quick=False)]
     assert sequence[:3] + sequence[5:] == ["L-C1", "L-T1", "R-T1", "E-T1"]
     assert CATALOG[sequence[3]].minutes <= CATALOG[sequence[4]].minutes
-    assert [each.id for each in experiments_to_renew(kept, chosen, True)] == ["L-C1", "L-T1", "R-T1"]
+    assert [each.id for each in experiments_to_renew(kept, chosen, quick=True)] == ["L-C1", "L-T1", "R-T1"]
 
 
 def test_of_one_day_the_shortest_comes_first_in_the_length_of_the_run() -> None:
@@ -205,7 +205,7 @@ def test_a_small_report_counts_the_requests_without_an_answer(tmp_path: Path) ->
 
 def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An experiment takes as long as in its kept report, if there is one. The longer ones are named."""
-    lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", False) / MINUTE for id in IDS}
+    lengths = {id: seconds_of(CATALOG[id], tmp_path / "kept", quick=False) / MINUTE for id in IDS}
     shortest = min(lengths, key=lambda id: lengths[id])
     trial = Trial(tmp_path, minutes=lengths[shortest] + 0.01)
     assert trial.renew() == 0
@@ -213,10 +213,10 @@ def test_only_what_fits_into_the_time(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "1 of 3 experiments were measured" in said
     assert all(id in said.split("too long for the rest of the time: ")[1] for id in IDS if id != shortest)
-    kept = seconds_of(CATALOG[shortest], tmp_path / "kept", False)
+    kept = seconds_of(CATALOG[shortest], tmp_path / "kept", quick=False)
     assert kept == 12 + renew.START_S
     estimate = CATALOG[shortest].quick_seconds
-    assert seconds_of(CATALOG[shortest], tmp_path / "kept", True) == estimate + renew.START_S
+    assert seconds_of(CATALOG[shortest], tmp_path / "kept", quick=True) == estimate + renew.START_S
 
 
 def test_a_second_evening_goes_on_where_the_first_has_stopped(tmp_path: Path) -> None:

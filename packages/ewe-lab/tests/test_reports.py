@@ -307,7 +307,7 @@ def test_what_lacks_a_package_is_left_out_by_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         reports, "NEEDED_PACKAGES", {name: ("/none", of[1]) for name, of in reports.NEEDED_PACKAGES.items()}
     )
-    monkeypatch.setattr(reports, "driver_of", lambda name: "")
+    monkeypatch.setattr(reports, "odbc_driver_of", lambda name: "")
     monkeypatch.setattr(reports, "find_tool", lambda name: None)
     monkeypatch.setattr(reports.compiled, "why_missing", lambda: "")
     found = {

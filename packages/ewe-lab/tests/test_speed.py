@@ -437,7 +437,7 @@ def test_the_settings() -> None:
 def rows_of(*kinds: str, models: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return the servers of each setting of some kinds of rows."""
     chosen = speed_rows.chosen_servers(models)
-    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], kinds), 32, bool(models))
+    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], kinds), 32, are_named=bool(models))
     found: dict[str, list[str]] = {}
     for each in rows:
         found.setdefault(", ".join(speed_rows.setting_notes(each.setting)), []).append(each.server)
@@ -496,7 +496,7 @@ def test_a_server_that_is_not_installed_costs_a_line(monkeypatch: pytest.MonkeyP
 def test_each_request_for_something_else_than_a_file_gets_its_answer(kind: str) -> None:
     """The probe checks the status, so a row of 404s cannot measure something else."""
     chosen = speed_rows.chosen_servers(["asyncio-standard"])
-    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], [kind]), 2, True)
+    rows, _ = speed_rows.rows_to_fill(chosen, speed_rows.settings([1024], [kind]), 2, are_named=True)
     assert speed.measure(rows, 0.5, 1)[0] == 0, [each.failure for each in rows if each.failure]
     assert [each.notes() for each in rows if "status" in each.notes()] == []
     for each in rows:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.processes import LabError, find_tool, last_line
 
@@ -31,10 +32,10 @@ TRIAL_TIMEOUT_S = 10  # seconds
 
 @dataclass(frozen=True)
 class TemporaryUser:
-    """A temporary account with a home directory. number: its uid and gid."""
+    """A temporary account with a home directory. Its gid is the same number as its uid."""
 
     name: str
-    number: int
+    uid: int
     home: Path
 
     def write_program(self, name: str, text: str) -> None:
@@ -43,8 +44,15 @@ class TemporaryUser:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
         for path in (self.home, directory.parent, directory, directory / name):
-            os.chown(path, self.number, self.number)
+            os.chown(path, self.uid, self.uid)
             path.chmod(0o755)
+
+
+class TemporaryAccounts(NamedTuple):
+    """The temporary accounts of an experiment. command_prefix: the words before a command that has to see them."""
+
+    users: Sequence[TemporaryUser]
+    command_prefix: list[str]
 
 
 def why_impossible() -> str:
@@ -72,8 +80,8 @@ def make_etc(directory: Path, machine_etc: Path, passwd: str) -> None:
 
 
 @contextmanager
-def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUser], list[str]]]:
-    """Make `count` accounts; yield them, and the words before a command that has to see them.
+def accounts(directory: Path, count: int) -> Iterator[TemporaryAccounts]:
+    """Make `count` accounts; yield them.
 
     The caller removes the directory. Raises LabError if temporary accounts are impossible here.
     """
@@ -86,7 +94,7 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUs
     homes = directory / "homes"
     homes.mkdir(exist_ok=True)
     users = [TemporaryUser(f"lab{uid}", uid, homes / f"lab{uid}") for uid in uids]
-    lines = [f"{user.name}:x:{user.number}:{user.number}::{user.home}:/usr/sbin/nologin" for user in users]
+    lines = [f"{user.name}:x:{user.uid}:{user.uid}::{user.home}:/usr/sbin/nologin" for user in users]
     for user in users:
         user.home.mkdir(exist_ok=True)
     # The machine's /etc is mounted here. This directory is not inside `directory`, because the caller deletes the
@@ -95,6 +103,7 @@ def accounts(directory: Path, count: int) -> Iterator[tuple[Sequence[TemporaryUs
     try:
         machine_etc.chmod(0o755)
         make_etc(directory / "etc", machine_etc, Path("/etc/passwd").read_text() + "\n".join(lines) + "\n")
-        yield users, [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine_etc), str(directory / "etc")]
+        prefix = [*IN_MOUNT_NAMESPACE, BIND_ETC_AND_RUN, str(machine_etc), str(directory / "etc")]
+        yield TemporaryAccounts(users, prefix)
     finally:
         machine_etc.rmdir()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ewe_lab.bench.results import Cell, Sample
 
@@ -207,6 +207,13 @@ class RunningServer(Protocol):
         """Processes that work for the server and are not its children: an application behind a web server."""
 
 
+class ServedPath(NamedTuple):
+    """A running server, and the path of a URL at which it answers with the measured program or file."""
+
+    server: RunningServer
+    path: str
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart of a table's cells.
@@ -217,7 +224,7 @@ class Chart:
 
     kind: str
     title: str
-    value: str = ""  # "": the cell's own figure
+    value: str = ""  # the name of a figure, "": the cell's own; of a timeline: a server
     columns: tuple[str, ...] = ()  # (): all
     x: str = ""  # the axis's title
     y: str = ""

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from ewe_lab.bench.processes import (
     TICKS_PER_S,
+    ProcessKey,
     ProcessStat,
     busy_seconds,
     forgetful_processes,
@@ -57,8 +58,8 @@ class ProcessTreeClock:
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.members: dict[tuple[int, int], CpuReading] = {}  # by pid and start time
-        self.forgetful: set[tuple[int, int]] = set()  # those members whose children's CPU time is lost
+        self.members: dict[ProcessKey, CpuReading] = {}
+        self.forgetful: set[ProcessKey] = set()  # those members whose children's CPU time is lost
 
     def cpu_seconds_since_last_call(self, everyone: Iterable[ProcessStat], cores: Sequence[int]) -> float:
         """Return the CPU seconds that the process tree used on the cores since the last call.
@@ -77,7 +78,7 @@ class ProcessTreeClock:
         # Only a process with a child shows that it never waits for children. It may have none at a later reading,
         # so it stays in the set as long as it lives
         self.forgetful = (self.forgetful & set(family)) | {
-            (process.pid, process.started) for process in forgetful_processes(family.values())
+            process.key for process in forgetful_processes(family.values())
         }
         used = waited = 0.0
         for key, reading in readings.items():
@@ -95,23 +96,24 @@ class ProcessTreeClock:
         self.members = readings
         return used + max(waited - counted_before_end, 0.0)
 
-    def family(self, everyone: Sequence[ProcessStat]) -> dict[tuple[int, int], ProcessStat]:
-        """Return the root and its descendants, and those of an earlier reading with their descendants."""
+    def family(self, everyone: Sequence[ProcessStat]) -> dict[ProcessKey, ProcessStat]:
+        """Return the root and its descendants, and the members of the last reading with theirs.
+
+        everyone: all processes of the machine.
+        """
         children: dict[int, list[ProcessStat]] = {}
         for process in everyone:
             children.setdefault(process.parent, []).append(process)
         earlier_members = self.members
         # The root, and the processes that were in the tree once: a daemon has another parent now
         to_visit = [
-            process
-            for process in everyone
-            if process.pid == self.root or (process.pid, process.started) in earlier_members
+            process for process in everyone if process.pid == self.root or process.key in earlier_members
         ]
-        found: dict[tuple[int, int], ProcessStat] = {}
+        found: dict[ProcessKey, ProcessStat] = {}
         while to_visit:
             process = to_visit.pop()
-            if (process.pid, process.started) not in found:
-                found[process.pid, process.started] = process
+            if process.key not in found:
+                found[process.key] = process
                 to_visit += children.get(process.pid, ())
         return found
 
@@ -123,7 +125,7 @@ class StrangersClock:
     """
 
     def __init__(self) -> None:
-        self.readings: dict[tuple[int, int], float] = {}  # by pid and start time: CPU seconds so far
+        self.readings: dict[ProcessKey, float] = {}  # CPU seconds so far
 
     def cpu_seconds_since_last_call(
         self, strangers: Iterable[ProcessStat], cores: Sequence[int], started_after: float
@@ -135,7 +137,7 @@ class StrangersClock:
         """
         used, readings = 0.0, {}
         for process in strangers:
-            key = process.pid, process.started
+            key = process.key
             readings[key] = process.own + process.waited
             before = self.readings.get(key, 0.0 if process.started >= started_after else readings[key])
             used += max(readings[key] - before, 0.0) if process.core in cores else 0.0
@@ -189,7 +191,7 @@ class OtherProgramsWatch:
         while not self.stopped.wait(READ_EVERY_S):
             self.take_reading()
 
-    def take_reading(self, first: bool = False) -> ForeignReading:
+    def take_reading(self, *, first: bool = False) -> ForeignReading:
         """Add the CPU seconds since the last reading to the totals; return the moment and the sum.
 
         first: there is no reading before it.
@@ -200,7 +202,7 @@ class OtherProgramsWatch:
             everyone = list(self.list_processes())
             lab_s = self.tree_clock.cpu_seconds_since_last_call(everyone, self.cores)
             strangers_s = self.strangers_clock.cpu_seconds_since_last_call(
-                (each for each in everyone if (each.pid, each.started) not in self.tree_clock.members),
+                (each for each in everyone if each.key not in self.tree_clock.members),
                 self.cores,
                 self.last_ticks,
             )
@@ -218,7 +220,10 @@ class OtherProgramsWatch:
             return ForeignReading(self.ended, self.busy_s - self.lab_s)
 
     def cores_since(self, begin: ForeignReading) -> float | None:
-        """Take a reading; return how many cores other programs had since then, None if it was just now."""
+        """Take a reading; return how many cores other programs had since the reading `begin`.
+
+        None if less than MIN_WINDOW_S has passed.
+        """
         end = self.take_reading()
         length = end.at - begin.at
         return max((end.foreign_s - begin.foreign_s) / length, 0.0) if length >= MIN_WINDOW_S else None

@@ -50,7 +50,10 @@ class Guard:
             self.process.wait()
 
     def tell(self, words: str) -> None:
-        """Send a line to the process; start it for the first one. Raises OSError."""
+        """Send a line to the guard's process, `+ SESSION` or `- SESSION`; start it for the first one.
+
+        Raises OSError.
+        """
         with self.lock:
             if self.process is None:
                 self.process = start_process(self.directory)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from ewe_lab.bench.guard import tell_guards
 
@@ -35,6 +35,13 @@ class LabError(Exception):
     """An experiment cannot go on; the text is one line."""
 
 
+class ProcessKey(NamedTuple):
+    """The identity of a process: its pid alone may be given to a later process. started: as in ProcessStat."""
+
+    pid: int
+    started: int
+
+
 @dataclass(frozen=True)
 class ProcessStat:
     """One line of /proc/PID/stat. own, waited: CPU seconds of the process, and of the children it waited for.
@@ -50,6 +57,11 @@ class ProcessStat:
     waited: float
     core: int = 0
     started: int = 0
+
+    @property
+    def key(self) -> ProcessKey:
+        """The pid and the start time."""
+        return ProcessKey(self.pid, self.started)
 
 
 def read_process(pid: int) -> ProcessStat | None:
@@ -172,11 +184,12 @@ def busy_seconds_of_core(core: int) -> float:
 
 
 def share_of_core(busy_s: float, measured_s: float) -> float:
-    """Return busy seconds as a share of the measured time, at most 1.
+    """Return the share of a measurement in which a core was busy, from 0 to 1.
 
-    The shares of a core, of the server and of the load generator are made alike, so that they can be subtracted.
-    measured_s: shorter than the time in which the busy seconds were used, in which the load generator also starts
-    and ends. As a share of that time, a full core would not seem full.
+    busy_s: CPU seconds, from the start of the load generator to its end. measured_s: the seconds of the
+    measurement, which is shorter: the generator also starts and ends. As a share of the longer time a full core
+    would not seem full. The shares of a core, of the server and of the load generator all have this divisor, so
+    that one may be subtracted from another.
     """
     return min(busy_s / measured_s, 1.0) if measured_s > 0 else 0.0
 
@@ -221,7 +234,9 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a new session; yield its process. No process of the session is left when the block ends.
 
-    output: receives standard error, and standard output if `stdout` is None.
+    output: receives standard error, and standard output if `stdout` is None. core: on which the command runs, None
+    for any. cwd, env: its working directory and its environment, None for ours. Raises OSError if it does not
+    start.
     """
     with on_core(core):
         started = subprocess.Popen(

@@ -116,5 +116,5 @@ class Progress:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in words."""
+    """Return a duration as text: seconds up to a minute and a half, minutes above."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

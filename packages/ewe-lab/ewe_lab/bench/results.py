@@ -433,8 +433,13 @@ def seconds_since_1970(started: str) -> float:
 
 
 def join_runs(parts: Sequence[Results]) -> Results:
-    """Return runs as one. A later table replaces an earlier one with the same id; the rest is of the latest run."""
+    """Return runs, in any order, as one. There must be at least one.
+
+    A later table replaces an earlier one with the same id. All other fields are those of the latest run.
+    """
     by_time = sorted(parts, key=lambda part: seconds_since_1970(part.started))
     latest = by_time[-1]
     tables = {table.id: table for part in by_time for table in part.tables}
-    return Results(latest.started, latest.command, latest.machine, list(tables.values()))
+    return Results(
+        started=latest.started, command=latest.command, machine=latest.machine, tables=list(tables.values())
+    )

@@ -50,6 +50,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.disturbance import without_disturbed
@@ -88,7 +89,11 @@ JUDGED = (HOLDS, IN_PART, FAILS)
 
 @dataclass(frozen=True)
 class JudgedCell:
-    """A cell with its ratios to the reference server, the document's and ours. reason: why it is not testable."""
+    """A cell with its ratios to the reference server, the document's (paper) and ours.
+
+    The ratios of a cell about lost requests are the two lost shares instead. None: unknown. verdict: a word of
+    TESTED, REFERENCE, NOT_TESTABLE or NOT_PRINTED. reason: why it is not testable.
+    """
 
     cell: Cell
     paper: float | None = None
@@ -142,7 +147,10 @@ def compare(paper: float, ours: float, by_chance: tuple[float, float] | None = N
 
 
 def compare_shares(paper: float, ours: float) -> str:
-    """Return the verdict on two shares of lost requests: a share up to MAX_LOST_SHARE counts as none."""
+    """Return the verdict on two shares of lost requests, the document's and ours, from 0 to 1.
+
+    A share up to MAX_LOST_SHARE counts as none.
+    """
     much_lost = (paper > MAX_LOST_SHARE, ours > MAX_LOST_SHARE)
     if all(much_lost):
         return REPRODUCED if max(paper, ours) / min(paper, ours) <= MAX_RATIO_FACTOR else SHAPE
@@ -150,7 +158,9 @@ def compare_shares(paper: float, ours: float) -> str:
 
 
 def compare_with_bound(paper: float, bound: float, *, is_lower: bool) -> str:
-    """Return the verdict if only a bound of our ratio is known. is_lower: a lower bound, else an upper bound.
+    """Return the verdict if only a bound of our ratio is known.
+
+    paper: the document's ratio. is_lower: the bound is a lower bound, else an upper bound.
 
     NOT_TESTABLE if the bound leaves open on which side of the reference our ratio is, or how far away.
     """
@@ -258,31 +268,31 @@ def judge_cell(cell: Cell, reference: Cell | None, paper_reference: Cell | None)
         return judge_lost_share(cell)
     ours, reason = our_ratio(cell, reference)
     if cell.paper is None:
-        return JudgedCell(cell, None, ours, NOT_PRINTED)
+        return JudgedCell(cell, paper=None, ours=ours, verdict=NOT_PRINTED)
     paper = None
     if paper_reference is not None and paper_reference.paper:
         paper = cell.paper / paper_reference.paper
     else:
         reason = reason or "the document printed no figure for its reference server"
     if paper is None or ours is None or reference is None:
-        return JudgedCell(cell, paper, ours, NOT_TESTABLE, reason)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=NOT_TESTABLE, reason=reason)
     if cell is reference:
-        return JudgedCell(cell, paper, ours, REFERENCE)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=REFERENCE)
     limited = [measured for measured in (cell, reference) if is_client_limited(measured)]
     if not limited:
         verdict = compare(paper, ours, ratios_by_chance(cell, reference))
         reason = f"the difference from {reference.server} may be chance" if verdict == NOT_TESTABLE else ""
-        return JudgedCell(cell, paper, ours, verdict, reason)
+        return JudgedCell(cell, paper=paper, ours=ours, verdict=verdict, reason=reason)
     reason = f"the load generator was the limit (of {' and '.join(measured.server for measured in limited)})"
     verdict = NOT_TESTABLE
     if cell.value in RATES and len(limited) == 1 and not may_be_chance(cell, reference):
         # A faster load generator would raise the rate of the limited server: of the cell, or of the reference
         verdict = compare_with_bound(paper, ours, is_lower=limited[0] is cell)
-    return JudgedCell(cell, paper, ours, verdict, reason)
+    return JudgedCell(cell, paper=paper, ours=ours, verdict=verdict, reason=reason)
 
 
 def may_be_chance(cell: Cell, reference: Cell) -> bool:
-    """Whether the figures of two cells overlap, each with the spread of its repeats."""
+    """Whether two cells may differ by chance: their figures overlap, each with the spread of its repeats."""
     ours, of_reference = figure_range(cell, cell.value), figure_range(reference, reference.value)
     return bool(ours and of_reference and ours.is_level_with(of_reference))
 
@@ -301,10 +311,14 @@ def ratios_by_chance(cell: Cell, reference: Cell) -> tuple[float, float] | None:
 def judge_lost_share(cell: Cell) -> JudgedCell:
     """Return the verdict on a share of lost requests, and both shares in place of ratios."""
     if cell.paper is None:
-        return JudgedCell(cell, None, cell.median, NOT_PRINTED)
+        return JudgedCell(cell, paper=None, ours=cell.median, verdict=NOT_PRINTED)
     if cell.median is None:
-        return JudgedCell(cell, cell.paper, None, NOT_TESTABLE, cell.failure or "not measured")
-    return JudgedCell(cell, cell.paper, cell.median, compare_shares(cell.paper, cell.median))
+        return JudgedCell(
+            cell, paper=cell.paper, ours=None, verdict=NOT_TESTABLE, reason=cell.failure or "not measured"
+        )
+    return JudgedCell(
+        cell, paper=cell.paper, ours=cell.median, verdict=compare_shares(cell.paper, cell.median)
+    )
 
 
 def our_ratio(cell: Cell, reference: Cell | None) -> tuple[float | None, str]:
@@ -437,9 +451,21 @@ def log_distance(judged: JudgedCell) -> float:
     return math.log(ratio_factor(judged.paper, judged.ours))
 
 
+class InvertedPair(NamedTuple):
+    """Two servers whose order is inverted. ahead: the one with the greater figure in the document.
+
+    printed_ratio, our_ratio: its figure over that of `behind`.
+    """
+
+    ahead: JudgedCell
+    behind: JudgedCell
+    printed_ratio: float
+    our_ratio: float
+
+
 def inverted_pair(tested: Sequence[JudgedCell]) -> str:
     """Name the pair of servers whose order is inverted most clearly, with both ratios; "" if there is none."""
-    inverted = []  # (how clearly, the server that was ahead, the other one, their ratio then, and now)
+    inverted = []
     for first, second in itertools.combinations(tested, 2):
         if (first.cell.column, first.cell.x) != (second.cell.column, second.cell.x):
             continue  # figures at different settings are not compared
@@ -449,15 +475,17 @@ def inverted_pair(tested: Sequence[JudgedCell]) -> str:
             continue
         ahead, behind = (first, second) if first.paper > second.paper else (second, first)  # in the document
         assert ahead.paper and behind.paper and ahead.ours and behind.ours
-        printed_ratio, ratio_here = ahead.paper / behind.paper, ahead.ours / behind.ours
-        if side_of_reference(printed_ratio) == 1 and side_of_reference(ratio_here) == -1:
-            inverted.append((printed_ratio / ratio_here, ahead, behind, printed_ratio, ratio_here))
+        pair = InvertedPair(
+            ahead, behind, printed_ratio=ahead.paper / behind.paper, our_ratio=ahead.ours / behind.ours
+        )
+        if side_of_reference(pair.printed_ratio) == 1 and side_of_reference(pair.our_ratio) == -1:
+            inverted.append(pair)
     if not inverted:
         return ""
-    _, ahead, behind, printed_ratio, ratio_here = max(inverted, key=lambda pair: pair[0])
-    faster, slower = ahead.cell.server, behind.cell.server
-    had, has = ratio_text(printed_ratio), ratio_text(ratio_here)
-    return f"{faster} had {had} times {slower}'s, and has {has} times now"
+    clearest = max(inverted, key=lambda pair: pair.printed_ratio / pair.our_ratio)
+    ahead_name, behind_name = clearest.ahead.cell.server, clearest.behind.cell.server
+    had, has = ratio_text(clearest.printed_ratio), ratio_text(clearest.our_ratio)
+    return f"{ahead_name} had {had} times {behind_name}'s, and has {has} times now"
 
 
 def with_capital(text: str) -> str:
@@ -486,7 +514,7 @@ class FigureRange:
 
     def divided_by(self, best: float) -> FigureRange:
         """Return this figure as a ratio to the best figure."""
-        return FigureRange(self.server, self.value / best, self.low / best, self.high / best)
+        return FigureRange(self.server, value=self.value / best, low=self.low / best, high=self.high / best)
 
     def is_level_with(self, other: FigureRange) -> bool:
         """Whether the difference of two figures may be chance: their spreads overlap."""
@@ -503,7 +531,9 @@ def figure_range(cell: Cell, name: str) -> FigureRange | None:
     margin = 1 + (CLOSE_SHARE if len(repeats) > 1 else CHANCE_SHARE)
     # Each of the two figures has half of the margin: half * half is the whole factor
     half = math.sqrt(margin)
-    return FigureRange(cell.server, value, min(*repeats, value / half), max(*repeats, value * half))
+    return FigureRange(
+        cell.server, value=value, low=min(*repeats, value / half), high=max(*repeats, value * half)
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import psutil
 
@@ -54,6 +54,27 @@ CPU_OF_CORE = (
 CPU_NOT_KNOWN = (
     "its programs are not waited for, so the kernel forgets their CPU time, which the CPU time lacks"
 )
+
+
+class ThreadKey(NamedTuple):
+    """A thread, and the process to which it belongs: their ids."""
+
+    pid: int
+    thread: int
+
+
+class Switches(NamedTuple):
+    """The context switches of a thread. involuntary: the kernel gave its core to another thread."""
+
+    voluntary: int
+    involuntary: int
+
+
+class ThreadTimes(NamedTuple):
+    """The seconds that a thread ran, and the seconds that it could run and waited for a core."""
+
+    run_s: float
+    wait_s: float
 
 
 @dataclass(frozen=True)
@@ -95,9 +116,8 @@ class Watch:
         self.pids = (pid, *other_pids)
         self.cores = {SERVER: server_core, LOAD: load_core}
         self.readings: list[Reading] = []
-        self.switches: dict[tuple[int, int], tuple[int, int]] = {}  # (process, thread): context switches
-        # (process, thread): the seconds on a core, and those of waiting for one
-        self.times_s: dict[tuple[int, int], tuple[float, float]] = {}
+        self.switches: dict[ThreadKey, Switches] = {}
+        self.times: dict[ThreadKey, ThreadTimes] = {}
         self.next_memory_reading = 0.0  # the earliest time of the next reading of memory
         self.busy_at_begin_s: dict[str, float] = {}  # by core: its busy seconds since the machine started
         self.core_busy_s: dict[str, float] = {}  # by core: its busy seconds from begin() to end()
@@ -117,7 +137,8 @@ class Watch:
 
     def begin(self) -> None:
         """Take the first reading, and start the thread. A second call forgets the readings before it."""
-        self.readings.clear()
+        with self.lock:  # a reading that the thread takes at this moment is also forgotten
+            self.readings.clear()
         self.take_reading()
         self.busy_at_begin_s = self.read_cores()
         if self.thread is None:
@@ -157,7 +178,7 @@ class Watch:
             for process in family:
                 # The last figures of ended threads stay
                 self.switches.update(switches(process.pid))
-                self.times_s.update(run_and_wait_seconds(process.pid))
+                self.times.update(run_and_wait_times(process.pid))
             self.readings.append(
                 Reading(
                     at,
@@ -166,11 +187,11 @@ class Watch:
                     threads=sum(known_values(threads_of(process) for process in family)),
                     descriptors=sum_of_known(descriptors_of(process) for process in family),
                     memory=self.read_memory(family),
-                    voluntary=sum(voluntary for voluntary, _ in self.switches.values()),
-                    involuntary=sum(involuntary for _, involuntary in self.switches.values()),
+                    voluntary=sum(each.voluntary for each in self.switches.values()),
+                    involuntary=sum(each.involuntary for each in self.switches.values()),
                     core_s=core_s,
-                    run_s=sum(run_s for run_s, _ in self.times_s.values()),
-                    wait_s=sum(wait_s for _, wait_s in self.times_s.values()),
+                    run_s=sum(each.run_s for each in self.times.values()),
+                    wait_s=sum(each.wait_s for each in self.times.values()),
                 )
             )
 
@@ -272,8 +293,7 @@ def wait_of_readings(first: Reading, last: Reading) -> float | None:
     """Return the seconds that the threads waited for a core between two readings; None if they are not known.
 
     They are not known if threads with more than a tenth of the CPU time ended without a reading, as those of a
-    server that starts a process for each connection. A kernel that does not
-    measure them says 0 for each thread.
+    server that starts a process for each connection. A kernel that does not measure them says 0 for each thread.
     """
     if first.run_s is None or first.wait_s is None or last.run_s is None or last.wait_s is None:
         return None
@@ -328,33 +348,32 @@ def memory_of(process: psutil.Process) -> float | None:
         return None
 
 
-def switches(pid: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return the context switches so far of each thread: {(process, thread): (voluntary, involuntary)}.
-
-    psutil would read those of the first thread only.
-    """
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+def switches(pid: int) -> dict[ThreadKey, Switches]:
+    """Return the context switches so far of each thread of a process. psutil would read the first thread only."""
+    found: dict[ThreadKey, Switches] = {}
     for thread, text in thread_files(pid, "status"):
         lines = text.splitlines()
         # Two lines: voluntary_ctxt_switches, then nonvoluntary_ctxt_switches
         counts = [int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line]
         if len(counts) == 2:
-            found[pid, thread] = (counts[0], counts[1])
+            found[ThreadKey(pid, thread)] = Switches(*counts)
     return found
 
 
-def run_and_wait_seconds(pid: int) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return the seconds so far that each thread ran and waited: {(process, thread): (run, wait)}.
+def run_and_wait_times(pid: int) -> dict[ThreadKey, ThreadTimes]:
+    """Return the times so far of each thread of a process.
 
     A thread waits while it could run and the core is busy with another thread. While it sleeps, as for a client,
     it does not wait.
     """
-    found: dict[tuple[int, int], tuple[float, float]] = {}
+    found: dict[ThreadKey, ThreadTimes] = {}
     for thread, text in thread_files(pid, "schedstat"):
         # Three numbers: nanoseconds on a core, nanoseconds of waiting for one, times that it got one
         parts = text.split()
         if len(parts) == 3:
-            found[pid, thread] = (int(parts[0]) / NANOSECONDS_PER_S, int(parts[1]) / NANOSECONDS_PER_S)
+            found[ThreadKey(pid, thread)] = ThreadTimes(
+                int(parts[0]) / NANOSECONDS_PER_S, int(parts[1]) / NANOSECONDS_PER_S
+            )
     return found
 
 

@@ -45,7 +45,7 @@ def uvicorn(loop: str, parser: str) -> ServingStack:
 
 
 def asgi(loop: str) -> ServingStack:
-    """Return ewe with the ASGI application and an event loop."""
+    """Return ewe with the ASGI application and an event loop, `uvloop` or `asyncio`, under the model asyncio."""
     return ServingStack(
         "ewe", "asgi", "python", program="hello", options=("--loop", loop), label="ewe asyncio"
     )
@@ -53,29 +53,32 @@ def asgi(loop: str) -> ServingStack:
 
 @dataclass(frozen=True)
 class Contest:
-    """The servers of one column. Each of `ours` must have at least `least` times the rate of the reference.
+    """The servers of one column. Each of `ours` must have at least `min_ratio` times the rate of the reference.
 
-    beside: servers that are measured, and of which the claim says nothing.
+    others: servers that are measured, and of which the claim says nothing.
     """
 
     column: str
     reference: ServingStack
     ours: Sequence[ServingStack]
-    least: float
-    beside: Sequence[ServingStack] = ()
+    min_ratio: float
+    others: Sequence[ServingStack] = ()
 
     @property
-    def ways(self) -> tuple[ServingStack, ...]:
+    def stacks(self) -> tuple[ServingStack, ...]:
         """All servers of the column, the reference first."""
-        return (self.reference, *self.ours, *self.beside)
+        return (self.reference, *self.ours, *self.others)
 
 
 CONTESTS = (
-    Contest("WSGI", gunicorn(), (wsgi("thread"), wsgi("pool"), wsgi("asyncio")), 2.0),
-    Contest("ASGI, uvloop", uvicorn("uvloop", "h11"), (asgi("uvloop"),), 1.0, (uvicorn("uvloop", "httptools"),)),
+    Contest("WSGI", gunicorn(), (wsgi("thread"), wsgi("pool"), wsgi("asyncio")), min_ratio=2.0),
     Contest(
-        "ASGI, asyncio's loop", uvicorn("asyncio", "h11"), (asgi("asyncio"),), 1.0,
-        (uvicorn("asyncio", "httptools"),),
+        "ASGI, uvloop", uvicorn("uvloop", "h11"), (asgi("uvloop"),), min_ratio=1.0,
+        others=(uvicorn("uvloop", "httptools"),),
+    ),
+    Contest(
+        "ASGI, asyncio's loop", uvicorn("asyncio", "h11"), (asgi("asyncio"),), min_ratio=1.0,
+        others=(uvicorn("asyncio", "httptools"),),
     ),
 )  # fmt: skip
 
@@ -89,22 +92,22 @@ def run(lab: Bench) -> Iterator[Cell]:
 def take_turns(lab: Bench, contest: Contest) -> Iterator[Cell]:
     """Start the servers of a column, load them in turns, and yield their cells."""
     cells: list[Cell] = []
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         running: list[tuple[RunningServer, Load, Cell]] = []
-        for way in contest.ways:
-            if way.why_missing:
-                lab.notes.append(f"{contest.column}: {way.why_missing}")
+        for each in contest.stacks:
+            if each.why_missing:
+                lab.notes.append(f"{contest.column}: {each.why_missing}")
                 continue
-            cells.append(Cell(way.name, contest.column))
+            cells.append(Cell(each.name, contest.column))
             try:
-                server, path = stack.enter_context(serve_stack(lab, way))
-                probe(server.url.rstrip("/") + path, way.page)
+                server, path = exits.enter_context(serve_stack(lab, each))
+                probe(server.url.rstrip("/") + path, each.page)
             except LabError as reason:
                 cells[-1].failure = str(reason)
                 continue
             load = Load(
                 "saturation", users=CLIENTS, seconds=lab.quick_or_full(0.6, 1.5),
-                warm_up=lab.quick_or_full(0.3, 0.5), path=path, length=way.length,
+                warm_up=lab.quick_or_full(0.3, 0.5), path=path, length=each.length,
             )  # fmt: skip
             cells[-1].command, cells[-1].load = server.command, load.description()
             running.append((server, load, cells[-1]))
@@ -145,10 +148,12 @@ def check(table: ExperimentTable) -> Finding:
         ratios = {name: found for name, found in measured.items() if found is not None}
         if not ratios:
             continue
-        part_holds.append(min(ratios.values()) >= contest.least)
-        each = ", ".join(f"{name} {found:.2f}" for name, found in ratios.items())
-        beside = contest.reference.name
-        pieces.append(f"{contest.column}: {each} times the rate of {beside} (wanted: {contest.least:g})")
+        part_holds.append(min(ratios.values()) >= contest.min_ratio)
+        ratios_text = ", ".join(f"{name} {found:.2f}" for name, found in ratios.items())
+        reference = contest.reference.name
+        pieces.append(
+            f"{contest.column}: {ratios_text} times the rate of {reference} (wanted: {contest.min_ratio:g})"
+        )
     if not pieces:
         return Finding(NOT_TESTABLE, "No server of ours was measured beside its reference.")
     verdict = verdict_of_parts(part_holds)

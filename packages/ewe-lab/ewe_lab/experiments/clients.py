@@ -19,7 +19,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,8 +39,8 @@ UNFINISHED_HEAD = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n"  # a head w
 COMPLETE_HEAD = UNFINISHED_HEAD + b"\r\n"
 
 
-def address(url: str) -> tuple[str, int]:
-    """Return host and port of a URL."""
+def host_and_port(url: str) -> tuple[str, int]:
+    """Return the host and the port of the URL of a server of ours, which always names both."""
     parts = urlsplit(url)
     assert parts.hostname and parts.port
     return parts.hostname, parts.port
@@ -59,7 +59,9 @@ def connections(url: str, count: int, first_bytes: bytes = b"") -> Iterator[list
     end = time.monotonic() + OPEN_TIMEOUT_S
     try:
         while len(opened) < count and time.monotonic() < end:
-            batch = open_connections(address(url), min(MAX_OPENING_CONNECTIONS, count - len(opened)), end)
+            batch = open_connections(
+                host_and_port(url), min(MAX_OPENING_CONNECTIONS, count - len(opened)), end
+            )
             opened += batch
             if not batch:  # the backlog is full, and the server accepts nothing: more would not open, either
                 break
@@ -87,7 +89,7 @@ def move_to_high_descriptor(sock: socket.socket) -> socket.socket:
 def open_connections(address: tuple[str, int], count: int, end: float) -> list[socket.socket]:
     """Open connections together; return those that are open within BATCH_TIMEOUT_S.
 
-    end: a time of time.monotonic() after which none is waited for.
+    address: host and port. end: a time of time.monotonic() after which none is waited for.
     """
     waiting: dict[int, socket.socket] = {}
     done: list[socket.socket] = []
@@ -115,17 +117,17 @@ def open_connections(address: tuple[str, int], count: int, end: float) -> list[s
     return done
 
 
-def count_answered(sockets: Sequence[socket.socket], quiet: float) -> int:
-    """Return how many connections get an answer with status 200, until none has got one for `quiet` seconds."""
+def count_answered(sockets: Sequence[socket.socket], quiet_s: float) -> int:
+    """Return how many connections get an answer with status 200, until none has got one for `quiet_s` seconds."""
     poll = select.poll()
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     for sock in sockets:
         poll.register(sock, select.POLLIN)
-    end, count = time.monotonic() + quiet, 0
+    end, count = time.monotonic() + quiet_s, 0
     while by_descriptor and time.monotonic() < end:
         for descriptor, _ in poll.poll(POLL_MS):
             poll.unregister(descriptor)  # the status line is enough, and comes in the first bytes
-            end = time.monotonic() + quiet
+            end = time.monotonic() + quiet_s
             try:
                 count += by_descriptor.pop(descriptor).recv(64).startswith(b"HTTP/1.1 200")
             except OSError:
@@ -164,13 +166,13 @@ def measure_once(
     load: Load,
     cell: Cell,
     root: Path,
-    around: Callable[[RunningServer], Iterator[None]] | None = None,
+    beside: Callable[[RunningServer], AbstractContextManager[None]] | None = None,
 ) -> Cell:
     """Measure a cell once; return it. The cell is a point of a sweep, so its neighbours take the place of repeats.
 
     The cell is measured a second time, with a new server, if other programs had the cores. A LabError becomes the
-    cell's failure. around: a generator function that yields once: it runs to its `yield` before the load, and on
-    after it.
+    cell's failure. root: the document root. beside: returns a context manager for a running server, such as one
+    that holds idle connections to it: it is entered before the load, and left after it.
     """
     load = with_warm_up(load, tested.kind)
     cell.load = load.description()
@@ -178,7 +180,7 @@ def measure_once(
     def measure() -> Sample:
         with lab.start(tested, root, tls=bool(load.tls)) as server:
             cell.command = server.command
-            with contextmanager(around)(server) if around else nullcontext():
+            with beside(server) if beside else nullcontext():
                 return lab.load(server, load)
 
     try:
@@ -206,14 +208,15 @@ def measure_beside_idle(lab: Bench, tested: ServerUnderTest, load: Load, cell: C
     """
     count, held = int(cell.x or 0), 0
 
-    def idle(server: RunningServer) -> Iterator[None]:
+    @contextmanager
+    def hold_idle_connections(server: RunningServer) -> Iterator[None]:
         nonlocal held
         with connections(server.url, count, COMPLETE_HEAD) as opened:
             held = count_answered(opened, QUIET_S)
             yield
 
     earlier = len(cell.samples)
-    measure_once(lab, tested, load, cell, root, idle)
+    measure_once(lab, tested, load, cell, root, beside=hold_idle_connections)
     for sample in cell.samples[earlier:]:
         sample.extra["held"] = held
         if held < count:

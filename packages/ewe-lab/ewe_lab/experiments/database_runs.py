@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ewe_lab.bench.experiment import Bench, RunningServer
+from ewe_lab.bench.experiment import Bench, ServedPath
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.database_ways import WAYS
 from ewe_lab.stacks.databases import DATABASES, LabDatabase, RunningDaemon
 
-Started = Mapping[str, tuple[RunningServer, str]]  # by way: the server, and the path of the report
+Started = Mapping[str, ServedPath]  # by way: the server, and the path of the report
 
 
 def measure_databases(
@@ -47,12 +47,12 @@ def start_ways(
 
     names: of the ways. One that cannot run on the database is left out, with a note.
     """
-    running: dict[str, tuple[RunningServer, str]] = {}
+    running: dict[str, ServedPath] = {}
     failed: dict[str, str] = {}
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         for name in runnable_ways(lab, database, names):
             try:
-                running[name] = stack.enter_context(WAYS[name].serve(lab, database, daemon))
+                running[name] = exits.enter_context(WAYS[name].serve(lab, database, daemon))
             except LabError as reason:
                 failed[name] = str(reason)
         yield running, failed

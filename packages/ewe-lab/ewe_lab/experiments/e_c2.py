@@ -61,8 +61,8 @@ def run(lab: Bench) -> Iterator[Cell]:
 def offer_connections(lab: Bench, tested: ServerUnderTest, root: Path, limit: int, cell: Cell) -> Cell:
     """Open `cell.x` connections to a server with so many descriptors; add the sample to the cell, and return it.
 
-    The sample's figure `extra.accepted` is the number of connections that got an answer. A LabError becomes the
-    cell's failure.
+    The sample's figure `extra.accepted` is the number of connections that got an answer. A LabError, or a limit
+    that the kernel refuses, becomes the cell's failure.
     """
     offered = int(cell.x or 0)
     try:
@@ -75,7 +75,7 @@ def offer_connections(lab: Bench, tested: ServerUnderTest, root: Path, limit: in
         sample = Sample("sockets", seconds=0.0, requests=offered, replies=count, connections=len(opened))
         sample.extra["accepted"] = count
         cell.samples.append(sample)
-    except LabError as reason:
+    except (LabError, OSError) as reason:
         cell.failure = str(reason)
     return cell
 

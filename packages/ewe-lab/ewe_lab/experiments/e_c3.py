@@ -40,7 +40,7 @@ def run(lab: Bench) -> Iterator[Cell]:
                 for _ in range(REQUEST_COUNT // CONNECTIONS_AT_ONCE):
                     with connections(server.url, CONNECTIONS_AT_ONCE, COMPLETE_HEAD) as opened:
                         # Until all have an answer, or for 5 s none has got one
-                        answers += count_answered(opened, quiet=5)
+                        answers += count_answered(opened, quiet_s=5)
                 yield from count_zombies(server, tested.name, answers, lab.quick_or_full(2, 5))
         except LabError as reason:
             yield Cell(tested.name, failure=str(reason))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.processes import LabError
@@ -38,6 +39,17 @@ STAYED = "stayed"
 LIMITED = "below, with the load generator at its limit"
 FOLLOWING = "still followed the demand"
 OTHERS = "servers without a worker for each connection"
+
+
+class SweepPoint(NamedTuple):
+    """A measured point of a sweep: the demanded requests and the replies a second.
+
+    is_limited: the load generator was at its limit.
+    """
+
+    demanded: float
+    rate: float
+    is_limited: bool
 
 
 def run(lab: Bench, calls: int) -> Iterator[Cell]:
@@ -80,7 +92,7 @@ def list_text(names: Sequence[str]) -> str:
 def peak_of(lab: Bench, tested: ServerUnderTest, calls: int, root: Path) -> float:
     """Return the replies a second of a server that is overloaded: for a second it gets as much load as we can send.
 
-    Raises LabError.
+    calls: requests on a connection. Raises LabError if it answers none.
     """
     rate = MAX_LOAD_REQUESTS_PER_S[calls] / calls
     load = Load(
@@ -104,9 +116,9 @@ def check(table: ExperimentTable) -> Finding:
     groups: dict[str, list[str]] = {title: [] for title in (FELL, STAYED, LIMITED, FOLLOWING, OTHERS)}
     for server in dict.fromkeys(cell.server for cell in table.cells):
         points = points_of(table, server)
-        best = max((rate for _, rate, _ in points), default=0.0)
+        best = max((point.rate for point in points), default=0.0)
         if len(points) >= 3 and best:
-            groups[group_of(server, points, best)].append(f"{server} ({points[-1][1] / best:.0%})")
+            groups[group_of(server, points, best)].append(f"{server} ({points[-1].rate / best:.0%})")
     if not any(groups[title] for title in groups if title != OTHERS):
         return Finding(
             NOT_TESTABLE, "No server with a worker for each connection was measured at three rates."
@@ -118,23 +130,23 @@ def check(table: ExperimentTable) -> Finding:
     )
 
 
-def points_of(table: ExperimentTable, server: str) -> list[tuple[float, float, bool]]:
-    """Return (demanded rate, reply rate, whether the load generator was at its limit), by the demanded rate."""
+def points_of(table: ExperimentTable, server: str) -> list[SweepPoint]:
+    """Return the points of a server, the one with the least demand first."""
     return sorted(
-        (cell.x, cell.median, is_client_limited(cell))
+        SweepPoint(cell.x, cell.median, is_client_limited(cell))
         for cell in table.cells
         if cell.server == server and cell.x and cell.median is not None
     )
 
 
-def group_of(server: str, points: Sequence[tuple[float, float, bool]], best: float) -> str:
+def group_of(server: str, points: Sequence[SweepPoint], best: float) -> str:
     """Return the group of a server. points: from points_of(). best: its greatest reply rate."""
-    highest_demand, rate, is_limited = points[-1]
+    last = points[-1]  # with the highest demand
     if server not in WORKER_FOR_EACH:
         return OTHERS
-    if rate < FALLEN_SHARE * best:
-        return LIMITED if is_limited else FELL
-    return FOLLOWING if rate >= FALLEN_SHARE * highest_demand else STAYED
+    if last.rate < FALLEN_SHARE * best:
+        return LIMITED if last.is_limited else FELL
+    return FOLLOWING if last.rate >= FALLEN_SHARE * last.demanded else STAYED
 
 
 def verdict_of(groups: Mapping[str, Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell, ExperimentTable
@@ -39,15 +39,24 @@ ROWS = (  # their lines; the document prints the unit of the sixth as req/p
     "connections", "requests", "replies", "duration", "connection rate", "request rate", "reply rate",
     "reply time", "net I/O", "errors",
 )  # fmt: skip
-LINES = {  # the lines beside the reply rate: the name of our figure, the printed unit
-    "requests": ("requests", ""),
-    "replies": ("replies", ""),
-    "duration": ("seconds", "s"),
-    "connection rate": ("connection_rate", "conn/s"),
-    "request rate": ("request_rate", "req/s"),
-    "reply time": ("service.mean", "ms"),
-    "net I/O": ("kilobytes", "KB/s"),
-    "errors": ("lost", ""),
+
+
+class LineFigure(NamedTuple):
+    """The figure of a line. value: the name of ours. unit: of the printed one."""
+
+    value: str
+    unit: str = ""
+
+
+LINES = {  # the lines beside the reply rate
+    "requests": LineFigure("requests"),
+    "replies": LineFigure("replies"),
+    "duration": LineFigure("seconds", "s"),
+    "connection rate": LineFigure("connection_rate", "conn/s"),
+    "request rate": LineFigure("request_rate", "req/s"),
+    "reply time": LineFigure("service.mean", "ms"),
+    "net I/O": LineFigure("kilobytes", "KB/s"),
+    "errors": LineFigure("lost"),
 }
 REGIME_REQUESTS = 2  # requests on a connection in `same regime`: one load generator cannot send more
 OVERLOAD_RATIO = 4.65  # 1000 requests a second offered, 215 served
@@ -97,18 +106,18 @@ class PrintedTable:
         return sum(map(int, re.findall(r"\d+", text))) / self.of("connections", server)
 
 
-def run(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure one table, behind a link if it needs one; yield the cells. of: the fields of a PrintedTable.
+def run(lab: Bench, **table: Any) -> Iterator[Cell]:
+    """Measure one table, behind a link if it needs one; yield the cells. table: the fields of PrintedTable.
 
     Without its link, a table is not measured, and each row says so. Behind a slow link the link is the limit, so
     there is no `same regime`.
     """
-    printed = PrintedTable(**of)
+    printed = PrintedTable(**table)
     link = printed.link
     root = lab.site([printed.size])
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         if link:
-            problem = stack.enter_context(lab.behind_link(link))
+            problem = exits.enter_context(lab.behind_link(link))
             if problem:
                 for tested in TESTED_SERVERS:
                     yield replace(rate_cell(printed, tested, PRINTED), failure=problem)
@@ -127,7 +136,7 @@ def run(lab: Bench, **of: Any) -> Iterator[Cell]:
 
 
 def load_of_2006(lab: Bench, printed: PrintedTable) -> Load:
-    """Return the load of 2006; a shorter one, at the same rate, in a quick run."""
+    """Return the load of 2006: 100 new connections a second. A quick run has fewer of them, at the same rate."""
     sessions = int(lab.quick_or_full(150, 1000))
     return Load(
         "arrivals", rate=100, sessions=sessions, calls=printed.calls, timeout=TIMEOUT_S, seconds=60, warm_up=0,

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError, last_line, load_core, on_core, server_core
@@ -34,11 +35,20 @@ from ewe_lab.stacks.gateways import CgiProgram
 LOADING, LATER, FIRST = "loading", "later", "first"
 # The second figure of table 2, in µs
 PRINTED = {LOADING: printed("L-C1")[LOADING], LATER: TABLE_2[size_name(SIZES[0])][LIBCGI] * 1000}
-LIBRARY_COUNTS = (20, 100)  # equal libraries, each loaded once
-ENGINE_COUNTS = (3, 10)  # engines of X-Switch, each started once
+LIBRARY_COUNTS = (20, 100)  # equal libraries, each loaded once: quick and full
+ENGINE_COUNTS = (3, 10)  # engines of X-Switch, each started once: quick and full
 LATER_CALLS = 10  # later calls of each
 ENGINE, IMPORT = "X-Switch engine", "import of a WSGI module"
-Measure = Callable[[], tuple[list[float], list[float]]]  # µs of first calls, and of later ones
+
+
+class CallTimesUs(NamedTuple):
+    """The µs of the first calls of some libraries or engines, and of later calls."""
+
+    first: list[float]
+    later: list[float]
+
+
+Measure = Callable[[], CallTimesUs]
 MAX_LOADING_RATIO = 3.0  # loading costs little if it takes less than this many later calls
 IMPORT_TIMEOUT_S = 30  # seconds that the import and the start of its interpreter may take
 IMPORT_PROGRAM = """\
@@ -77,19 +87,18 @@ WARM_UP_PATH = f"/{ANSWER_BYTES}.html"  # a file: the server's first request als
 def measure_column(lab: Bench, column: str, measure: Measure) -> Iterator[Cell]:
     """Measure a column: the first calls, the later calls, and their difference; yield the three cells.
 
-    measure: makes the calls.
+    measure: makes the calls, and returns their times. A LabError that it raises becomes the cells' failure.
     """
     cells_by_name = {
         name: Cell(name, column, value="extra.micros", unit="µs") for name in (FIRST, LATER, LOADING)
     }
     try:
         for _ in range(lab.repeats):
-            first, later = measure()
-            cells_by_name[FIRST].samples.append(sample_of(first))
-            cells_by_name[LATER].samples.append(sample_of(later))
-            cells_by_name[LOADING].samples.append(
-                sample_of([statistics.median(first) - statistics.median(later)])
-            )
+            times_us = measure()
+            loading_us = statistics.median(times_us.first) - statistics.median(times_us.later)
+            cells_by_name[FIRST].samples.append(sample_of(times_us.first))
+            cells_by_name[LATER].samples.append(sample_of(times_us.later))
+            cells_by_name[LOADING].samples.append(sample_of([loading_us]))
     except LabError as reason:
         for cell in cells_by_name.values():
             cell.failure = str(reason)
@@ -106,8 +115,11 @@ def sample_of(micros: list[float]) -> Sample:
     return Sample("pinger", seconds=0.0, requests=len(micros), replies=len(micros), extra=extra)
 
 
-def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:
-    """Return the µs of the first call of many equal libraries, and of later calls."""
+def time_libraries(lab: Bench, programs: Path) -> CallTimesUs:
+    """Call many equal libraries, each first once and later LATER_CALLS times; return the times. Raises LabError.
+
+    programs: the directory of the forms of the program (forms.py), one of which is the library.
+    """
     directory = lab.directory / "libraries"
     directory.mkdir(exist_ok=True)
     names = [f"bytes{number}.so" for number in range(int(lab.quick_or_full(*LIBRARY_COUNTS)))]
@@ -119,11 +131,14 @@ def time_libraries(lab: Bench, programs: Path) -> tuple[list[float], list[float]
         time_call(server, WARM_UP_PATH)
         first = [time_call(server, f"/libcgi-bin/{name}") for name in names]
         later = [time_call(server, f"/libcgi-bin/{name}") for name in names for _ in range(LATER_CALLS)]
-    return first, later
+    return CallTimesUs(first, later)
 
 
-def time_engines(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:
-    """Return the µs of the first call of some engines, each of a new X-Switch, and of later calls."""
+def time_engines(lab: Bench, programs: Path) -> CallTimesUs:
+    """Call some engines, each of a new X-Switch, first once and later LATER_CALLS times; return the times.
+
+    programs: as in time_libraries(). Raises LabError.
+    """
     first, later = [], []
     program = CgiProgram(programs, "bytes.py")
     for _ in range(int(lab.quick_or_full(*ENGINE_COUNTS))):
@@ -136,7 +151,7 @@ def time_engines(lab: Bench, programs: Path) -> tuple[list[float], list[float]]:
             time_call(server, WARM_UP_PATH)
             first.append(time_call(server, path))
             later += [time_call(server, path) for _ in range(LATER_CALLS)]
-    return first, later
+    return CallTimesUs(first, later)
 
 
 def time_call(server: RunningServer, path: str) -> float:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
@@ -36,13 +37,22 @@ CLIENT_ADDRESS = "127.0.0.53"  # the client's, which is not in /etc/hosts
 DELAY_S = 1.0  # seconds
 IN_MOUNT_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 BIND_RESOLV_CONF_AND_RUN = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
-ROWS = {  # name: the query, the resolver's delay
-    "name not asked": ("", DELAY_S),
-    "quick resolver": ("name", 0.0),
-    "slow resolver": ("name", DELAY_S),
+
+
+class NameRequest(NamedTuple):
+    """A request of a row. query: "" if the library does not ask for the client's name. delay_s: of the resolver."""
+
+    query: str
+    delay_s: float
+
+
+ROWS = {
+    "name not asked": NameRequest("", DELAY_S),
+    "quick resolver": NameRequest("name", 0.0),
+    "slow resolver": NameRequest("name", DELAY_S),
 }
 NOT_ASKED, QUICK, SLOW = ROWS
-REQUEST_COUNTS = (3, 10)
+REQUEST_COUNTS = (3, 10)  # of a sample, quick and full
 ANSWER_TIMEOUT_S = 20.0  # seconds for an answer
 REMARKS = (
     f"The name server is the lab's: it answers at once, or after {DELAY_S:g} s. It is the server's only "
@@ -92,12 +102,12 @@ def measure_row(lab: Bench, library: Path, resolver: Path, query: str, delay_s: 
     Raises LabError.
     """
     prefix_before = lab.command_prefix
-    with ExitStack() as stack:
-        dns_queries = stack.enter_context(stub_resolver(RESOLVER_ADDRESS, delay_s))
-        stack.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
+    with ExitStack() as exits:
+        dns_queries = exits.enter_context(stub_resolver(RESOLVER_ADDRESS, delay_s))
+        exits.callback(setattr, lab, "command_prefix", prefix_before)  # undone when the block is left
         lab.command_prefix = [*prefix_before, *IN_MOUNT_NAMESPACE, BIND_RESOLV_CONF_AND_RUN, str(resolver)]
         tested = gateways.in_process(library, ServerUnderTest("LibCGI", model="thread"))
-        server = stack.enter_context(lab.start(tested, lab.site([])))
+        server = exits.enter_context(lab.start(tested, lab.site([])))
         expected = f"client {NAME if query else CLIENT_ADDRESS}\n"
         time_request(server, "", f"client {CLIENT_ADDRESS}\n")  # loads the library; not timed
         count = int(lab.quick_or_full(*REQUEST_COUNTS))

@@ -38,9 +38,9 @@ from ewe_lab.bench.verdicts import FAILS, HOLDS, NOT_TESTABLE, Finding
 from ewe_lab.stacks import backends, compiled, gateways
 
 FAULTS = ("loop", "crash", "abort", "exit")
-IN_PROCESS, PROCESS, PROGRAM = "in place", "in an engine", "CGI program"
+IN_SERVER, IN_ENGINE, CGI_PROGRAM = "in place", "in an engine", "CGI program"
 CLIENTS_OF_EACH_LIBRARY = 4  # clients that call the failing library, and as many that call another library
-ROUND_COUNTS = (2, 10)  # of each fault
+ROUND_COUNTS = (2, 10)  # of each fault, quick and full
 CALL_TIME_LIMIT = "1s"  # of a call
 QUIET_LOAD_S = 0.1  # seconds of quiet load before and after a fault
 ANSWER_TIMEOUT_S = 15.0  # seconds for one answer
@@ -61,18 +61,18 @@ REMARKS = (
 class FaultClient:
     """A client in a thread, which sends one request after another.
 
-    over: set by another thread to stop the client. asked: the requests so far. lost: the wrong answers, in words.
+    stopped: another thread sets it to stop the client. asked: the requests so far. lost: the wrong answers.
     """
 
     url: str
     path: str
-    over: threading.Event
+    stopped: threading.Event
     asked: int = 0
     lost: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Send requests until the event `over` is set."""
-        while not self.over.is_set():
+        """Send requests until the event `stopped` is set."""
+        while not self.stopped.is_set():
             self.asked += 1
             status, body = get(self.url, self.path)
             if (status, body) != (200, ANSWER):
@@ -95,15 +95,15 @@ def get(url: str, path: str) -> tuple[int, bytes]:
 @contextmanager
 def clients_of(url: str, paths: Sequence[str]) -> Iterator[list[FaultClient]]:
     """Run a client for each path during the block; yield the clients."""
-    over = threading.Event()
-    clients = [FaultClient(url, path, over) for path in paths]
+    stopped = threading.Event()
+    clients = [FaultClient(url, path, stopped) for path in paths]
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:
         thread.start()
     try:
         yield clients
     finally:
-        over.set()
+        stopped.set()
         for thread in threads:
             thread.join()
 
@@ -116,7 +116,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     directory = lab.directory / "faults"
     directory.mkdir(exist_ok=True)
     numbers = itertools.count()  # of the copies of the library: each copy has a new name
-    for isolation in (IN_PROCESS, PROCESS, PROGRAM):
+    for isolation in (IN_SERVER, IN_ENGINE, CGI_PROGRAM):
         if lacking := why_missing(isolation):
             lab.notes.append(f"{isolation}: left out, {lacking}")
             continue
@@ -131,9 +131,9 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def why_missing(isolation: str) -> str:
     """Return the reason if no program can run under an isolation here, else ""."""
-    if isolation == PROGRAM:
+    if isolation == CGI_PROGRAM:
         return ""
-    if isolation == PROCESS and not Path(HOST).exists():
+    if isolation == IN_ENGINE and not Path(HOST).exists():
         return HOST_MISSING
     return gateways.why_no_libcgi()
 
@@ -149,24 +149,27 @@ def serve_programs(lab: Bench, isolation: str, directory: Path) -> Iterator[Runn
         model="thread",
         options=("--libcgi-timeout", CALL_TIME_LIMIT, "--program-timeout", CALL_TIME_LIMIT),
     )
-    with ExitStack() as stack:
-        if isolation == PROGRAM:
+    with ExitStack() as exits:
+        if isolation == CGI_PROGRAM:
             tested = gateways.with_options(tested, "--cgi-path", str(directory))
-        elif isolation == IN_PROCESS:
+        elif isolation == IN_SERVER:
             # in_process() takes one library and serves all of its directory: this one need not exist
             tested = gateways.in_process(directory / "none.so", tested)
         else:
-            _pid, socket = stack.enter_context(backends.run_xswitch(lab, root=directory))
+            _pid, socket = exits.enter_context(backends.run_xswitch(lab, root=directory))
             # If root runs the lab, ewe gets another account, which must be able to connect
             socket.chmod(0o666)
             options = ("--libcgi-path", str(directory), "--libcgi-isolation", "process")
             tested = gateways.with_options(tested, *options, "--xswitch", f"unix:{socket}")
-        yield stack.enter_context(lab.start(tested, lab.site([])))
+        yield exits.enter_context(lab.start(tested, lab.site([])))
 
 
 def copy_program(isolation: str, directory: Path, name: str) -> str:
-    """Make a copy of the library, or of the program; return the path of its URL."""
-    is_program = isolation == PROGRAM
+    """Make a copy of the library, or of the program for CGI_PROGRAM; return the path of its URL. Raises LabError.
+
+    name: of the copy, without its ending.
+    """
+    is_program = isolation == CGI_PROGRAM
     ending = ".cgi" if is_program else ".so"
     first = directory / f"first{ending}"  # compiled once, then copied
     if not first.exists():
@@ -204,7 +207,10 @@ def measure_fault(
 
 
 def cause_fault(url: str, path: str, other: str, fault: str) -> Sample:
-    """Let a library fail while clients call it and another one; return the sample. path, other: of the two."""
+    """Let a library fail while clients call it and another one; return the sample.
+
+    path, other: of the two libraries' URLs. fault: one of FAULTS.
+    """
     with clients_of(url, [path] * CLIENTS_OF_EACH_LIBRARY + [other] * CLIENTS_OF_EACH_LIBRARY) as clients:
         time.sleep(QUIET_LOAD_S)
         status, _ = get(url, f"{path}?{fault}")
@@ -250,7 +256,7 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim holds if ewe answers every fault in its process with an error, and the library answers again.
     """
-    found = [cell for cell in table.cells if cell.column == IN_PROCESS and cell.samples]
+    found = [cell for cell in table.cells if cell.column == IN_SERVER and cell.samples]
     if not found:
         return Finding(NOT_TESTABLE, "No library was called in place.")
     samples = [sample for cell in found for sample in cell.samples]
@@ -258,7 +264,7 @@ def check(table: ExperimentTable) -> Finding:
     again = sum(NO_RECOVERY not in sample.notes for sample in samples)
     summary = f"In place {caught} of {len(samples)} faults were answered with a status from 500 on"
     summary += f", and {again} times the library answered again"
-    for isolation in (IN_PROCESS, PROCESS, PROGRAM):
+    for isolation in (IN_SERVER, IN_ENGINE, CGI_PROGRAM):
         cells = [cell for cell in table.cells if cell.column == isolation and cell.samples]
         if cells:
             count = sum(sample.extra["lost"] for cell in cells for sample in cell.samples)

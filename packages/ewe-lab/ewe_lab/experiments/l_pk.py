@@ -99,7 +99,7 @@ def cells_of(lab: Bench, method: str, found: dict[str, Any] | str) -> Iterator[C
 
 
 def why_not_measured(table: ExperimentTable) -> str:
-    """Return the reason why keys have no figure, as the beginning of a sentence."""
+    """Return the reason why protection keys (KEYS) have no figure, as the beginning of a sentence."""
     failures = [cell.failure for cell in table.cells if cell.server == KEYS and cell.failure]
     return with_capital(failures[0] if failures else "nothing was measured")
 

@@ -45,11 +45,11 @@ REMARKS = (
 
 
 def column_of(language: str, megabytes: int) -> str:
-    """Return the name of a column."""
+    """Return the name of the column of a program's language and the size of its parent."""
     return f"{language}, parent of {megabytes} MB"
 
 
-CHARTED = column_of("C", PARENT_MB[0])
+PRINTED_COLUMN = column_of("C", PARENT_MB[0])  # the column whose figures the document prints
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -68,10 +68,13 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[str]) -> Iterator[Cell]:
-    """Measure one column; yield the cells. Each repeat gives a sample with the medians of all its starts."""
+    """Measure one column; yield a cell for each step. Each repeat gives a sample: the medians of all its starts.
+
+    language: of the program, `C` or `Python`. megabytes: the size of the parent. command: starts the program.
+    """
     column = column_of(language, megabytes)
     found = [Cell(step, column, value="extra.micros", unit="µs") for step in STEPS]
-    if column == CHARTED:
+    if column == PRINTED_COLUMN:
         for cell in found:
             cell.paper = PRINTED.get(cell.server)
             cell.paper_server = {FORK: "Fork", EXEC: "Exec", TOTAL: "Total"}.get(cell.server, cell.server)
@@ -94,7 +97,10 @@ def measure_column(lab: Bench, language: str, megabytes: int, command: Sequence[
 
 
 def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[str, list[float]]:
-    """Return the µs of each step of each start. Another process measures them. Raises LabError."""
+    """Let another process start a program `count` times; return the µs of each start, by step.
+
+    megabytes: the size of that process, which is the parent. command: starts the program. Raises LabError.
+    """
     name = Path(command[0]).name
     steps: dict[str, list[float]] = figures_of(
         "ewe_lab.load.steps", [str(megabytes), str(count), *command], MAX_MEASUREMENT_S,
@@ -103,11 +109,11 @@ def measure_starts(megabytes: int, count: int, command: Sequence[str]) -> dict[s
     return steps
 
 
-def sample(times: Sequence[float]) -> Sample:
+def sample(times_us: Sequence[float]) -> Sample:
     """Return the sample of a step: the median of its starts, and the 5th and 95th percentiles."""
-    low, *_, high = statistics.quantiles(times, n=20)  # every fifth percentile, from the 5th to the 95th
-    extra = {"micros": statistics.median(times), "p5": low, "p95": high}
-    return Sample("starts", seconds=0.0, requests=len(times), replies=len(times), extra=extra)
+    low, *_, high = statistics.quantiles(times_us, n=20)  # every fifth percentile, from the 5th to the 95th
+    extra = {"micros": statistics.median(times_us), "p5": low, "p95": high}
+    return Sample("starts", seconds=0.0, requests=len(times_us), replies=len(times_us), extra=extra)
 
 
 def check(table: ExperimentTable) -> Finding:
@@ -115,7 +121,7 @@ def check(table: ExperimentTable) -> Finding:
 
     The claim holds if, for the small parent and the program in C, exec takes most of the total.
     """
-    medians = {cell.server: cell.median for cell in table.cells if cell.column == CHARTED}
+    medians = {cell.server: cell.median for cell in table.cells if cell.column == PRINTED_COLUMN}
     total, exec_time = medians.get(TOTAL), medians.get(EXEC)
     if not total or not exec_time:
         return Finding(NOT_TESTABLE, "The program in C was not measured.")

@@ -37,14 +37,23 @@ from ewe_lab.stacks.gateways import CgiProgram
 from ewe_lab.stacks.variants import TIMES_VARIABLE
 
 CGI_PYTHON, ENGINE, APPLICATION = "CGI in Python", "X-Switch engine", "WSGI in process"
-WAYS = {  # name of the row: the gateway, and the file of the program; "" for a file without a program
-    CGI: (gateways.CGI, "bytes.cgi"),
-    CGI_PYTHON: (gateways.CGI, "bytes.py"),
-    FASTCGI: (gateways.FASTCGI, "bytes.cgi"),
-    ENGINE: (gateways.XSWITCH, "bytes.py"),
-    LIBCGI: (gateways.LIBCGI, "bytes.cgi"),
-    APPLICATION: (gateways.WSGI, "bytes.py"),
-    STATIC: ("", ""),
+
+
+class GatewayToProgram(NamedTuple):
+    """A gateway of ewe, and the file of the program that it runs. Both are "" for a file without a program."""
+
+    gateway: str
+    file: str
+
+
+WAYS = {  # by the name of the row
+    CGI: GatewayToProgram(gateways.CGI, "bytes.cgi"),
+    CGI_PYTHON: GatewayToProgram(gateways.CGI, "bytes.py"),
+    FASTCGI: GatewayToProgram(gateways.FASTCGI, "bytes.cgi"),
+    ENGINE: GatewayToProgram(gateways.XSWITCH, "bytes.py"),
+    LIBCGI: GatewayToProgram(gateways.LIBCGI, "bytes.cgi"),
+    APPLICATION: GatewayToProgram(gateways.WSGI, "bytes.py"),
+    STATIC: GatewayToProgram("", ""),
 }
 PRINTED = (CGI, FASTCGI, LIBCGI)
 REQUEST_COUNTS = (150, 1_000)  # requests of each size, quick and full
@@ -65,34 +74,34 @@ REMARKS = (
 
 @dataclass(frozen=True)
 class Handling:
-    """The requests of one size, as the server handled them. seconds: the time of each request in the server.
+    """The requests of one size, as the server handled them. times_s: of each request in the server.
 
-    server, program: CPU seconds of all requests together, in ewe's process and in all others.
+    server_cpu_s, program_cpu_s: of all requests together, in ewe's process and in all others.
     """
 
-    seconds: list[float]
-    server: float
-    program: float
+    times_s: list[float]
+    server_cpu_s: float
+    program_cpu_s: float
 
 
 class HandlingParts(NamedTuple):
     """The µs of a request in which ewe ran, in which the program ran, and in which neither ran."""
 
-    server: float
-    program: float
-    rest: float
+    server_us: float
+    program_us: float
+    rest_us: float
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure each way with each size; yield the cells."""
     programs = write_forms(lab, SIZES)
-    for name, (gateway, file) in WAYS.items():
-        program = CgiProgram(programs, file)
-        if gateway and (lacking := gateways.why_missing(gateway, program)):
+    for name, way in WAYS.items():
+        program = CgiProgram(programs, way.file)
+        if way.gateway and (lacking := gateways.why_missing(way.gateway, program)):
             _, _, why = lacking.partition(": ")  # without the gateway's name
             lab.notes.append(f"{name} is left out: {why}")
             continue
-        yield from measure_way(lab, name, gateway, program)
+        yield from measure_way(lab, name, way.gateway, program)
     lab.notes += REMARKS
 
 
@@ -140,13 +149,13 @@ def measure_sizes(lab: Bench, name: str, gateway: str, program: CgiProgram) -> d
     tested = ServerUnderTest(
         name, model="ewe_lab.stacks.variants:Timed", variables=((TIMES_VARIABLE, str(times)),)
     )
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         path = ""
         if gateway:
-            tested, path = stack.enter_context(
+            tested, path = exits.enter_context(
                 gateways.start_gateway(lab, gateway, program, tested, keeps=True)
             )
-        server = stack.enter_context(lab.start(tested, programs))
+        server = exits.enter_context(lab.start(tested, programs))
         for size in SIZES:
             times.write_text("")
             times.chmod(0o666)  # the server may have another account
@@ -166,10 +175,10 @@ def handle_requests(server: RunningServer, target: str, size: int, count: int, t
         pinger.ping(ask, WARM_UP_REQUESTS)
         server_before, all_before = cpu_seconds_of(server.pid), cpu_seconds(server.pid, *server.other_pids)
         pinger.ping(ask, count)
-        of_server = cpu_seconds_of(server.pid) - server_before
-        of_all = cpu_seconds(server.pid, *server.other_pids) - all_before
-    seconds = read_times(times, WARM_UP_REQUESTS + count)[WARM_UP_REQUESTS:]
-    return Handling(seconds, of_server, max(0.0, of_all - of_server))
+        server_cpu_s = cpu_seconds_of(server.pid) - server_before
+        all_cpu_s = cpu_seconds(server.pid, *server.other_pids) - all_before
+    times_s = read_times(times, WARM_UP_REQUESTS + count)[WARM_UP_REQUESTS:]
+    return Handling(times_s, server_cpu_s, max(0.0, all_cpu_s - server_cpu_s))
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -192,9 +201,9 @@ def read_times(file: Path, count: int) -> list[float]:
 
 def sample(handling: Handling) -> Sample:
     """Return the sample of a size: the median time of a request in the server, in ms."""
-    millis = statistics.median(handling.seconds) * 1e3
-    count = len(handling.seconds)
-    extra, usage = {"millis": millis}, Usage(handling.server + handling.program)
+    millis = statistics.median(handling.times_s) * 1e3
+    count = len(handling.times_s)
+    extra, usage = {"millis": millis}, Usage(cpu=handling.server_cpu_s + handling.program_cpu_s)
     return Sample(
         "pinger", seconds=0.0, requests=count, replies=count, connections=1, extra=extra, usage=usage
     )
@@ -206,11 +215,11 @@ def micros_by_part(handling: Handling) -> HandlingParts:
     The first two parts are means: the kernel gives the CPU time of all requests together. The rest is the median
     time of a request without these means.
     """
-    count = len(handling.seconds)
-    server, program = handling.server / count * 1e6, handling.program / count * 1e6
+    count = len(handling.times_s)
+    server_us, program_us = handling.server_cpu_s / count * 1e6, handling.program_cpu_s / count * 1e6
     # A few slow requests can make the means greater than the median
-    rest = max(0.0, statistics.median(handling.seconds) * 1e6 - server - program)
-    return HandlingParts(server, program, rest)
+    rest_us = max(0.0, statistics.median(handling.times_s) * 1e6 - server_us - program_us)
+    return HandlingParts(server_us, program_us, rest_us)
 
 
 def check(table: ExperimentTable) -> Finding:

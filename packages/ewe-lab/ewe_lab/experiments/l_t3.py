@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ewe_lab.bench import figures
-from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, Load, RunningServer, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
@@ -85,7 +85,7 @@ REMARKS = (
 )
 
 # A function that yields a running server, and the path of the URL with {size} in it.
-Serving = Callable[[], AbstractContextManager[tuple[RunningServer, str]]]
+Serving = Callable[[], AbstractContextManager[ServedPath]]
 
 
 def column_of(setting: str, size: int) -> str:
@@ -138,22 +138,20 @@ def gateways_of_ewe(lab: Bench, programs: Path, model: str) -> dict[str, Serving
 
 
 @contextmanager
-def run_ewe(
-    lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest
-) -> Iterator[tuple[RunningServer, str]]:
+def run_ewe(lab: Bench, programs: Path, gateway: str, tested: ServerUnderTest) -> Iterator[ServedPath]:
     """Run ewe with the program behind a gateway, or with the files if there is none.
 
     Yields the server, and the path with {size} in it.
     """
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         path = "/{size}.html"
         if gateway:
-            tested, path = stack.enter_context(
+            tested, path = exits.enter_context(
                 gateways.start_gateway(
                     lab, gateway, CgiProgram(programs, PROGRAM, "{size}"), tested, keeps=True
                 )
             )
-        yield stack.enter_context(lab.start(tested, programs)), path
+        yield ServedPath(exits.enter_context(lab.start(tested, programs)), path)
 
 
 def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
@@ -172,31 +170,33 @@ def installed_servers(lab: Bench, programs: Path) -> dict[str, Serving]:
 
 
 @contextmanager
-def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[RunningServer, str]]:
+def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[ServedPath]:
     """Run another server with the program; yield the server, and the path with {size} in it."""
     other = OTHER_SERVERS[name]
     directory = Path(tempfile.mkdtemp(prefix="other-", dir=lab.directory))
     directory.chmod(0o755)
     core = server_core()
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
+    with ExitStack() as exits:
+        output = exits.enter_context(tempfile.TemporaryFile())
         address = ""
         other_pids: tuple[int, ...] = ()
         if other.gateway == "fastcgi":
             socket = directory / "socket"
             command = backends.fastcgi_command(socket, programs / other.file, 1)
-            program = stack.enter_context(running(command, output, core, cwd=directory))
+            program = exits.enter_context(running(command, output, core, cwd=directory))
             backends.wait_for_socket(program, socket, output, other.file)
             os.chmod(socket, 0o666)
             address, other_pids = f"unix:{socket}", (program.pid,)
         behind = BackendProgram(programs / other.file, address, other.gateway, keeps=True)
         setup = Setup(directory, free_port(), programs, behind=behind)
-        web = stack.enter_context(
+        web = exits.enter_context(
             running([*lab.command_prefix, *other.prepare(setup)], output, core, cwd=directory)
         )
         wait_for_port(web, setup.port, output, name)
-        server = StartedServer(web.pid, f"http://127.0.0.1:{setup.port}/", name, other_pids)
-        yield server, f"/{other.file}?{{size}}"
+        server = StartedServer(
+            web.pid, f"http://127.0.0.1:{setup.port}/", command=name, other_pids=other_pids
+        )
+        yield ServedPath(server, f"/{other.file}?{{size}}")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -206,10 +206,13 @@ def run_other_server(lab: Bench, programs: Path, name: str) -> Iterator[tuple[Ru
 def measure_setting(
     lab: Bench, setting: str, sizes: Sequence[int], ways: dict[str, Serving]
 ) -> Iterator[Cell]:
-    """Measure each way with each size, in turns, as often as the lab repeats; yield the cells."""
+    """Measure each way with each size, in turns, as often as the lab repeats; yield the cells.
+
+    setting: a key of LINKS; at full speed a model of ewe, or OTHER_SERVERS_COLUMN. ways: by the name of the row.
+    """
     cells = {name: {size: cell_of(name, setting, size) for size in sizes} for name in ways}
     for repeat in range(lab.repeats):
-        # Every second round goes backwards, so that no way always comes first
+        # The order of every second round is reversed, so that no way always comes first
         for name in ways if repeat % 2 == 0 else reversed(ways):
             try:
                 with ways[name]() as (server, path):
@@ -234,7 +237,10 @@ def cell_of(name: str, setting: str, size: int) -> Cell:
 
 
 def measure(lab: Bench, server: RunningServer, path: str, cell: Cell, setting: str, size: int) -> None:
-    """Measure a cell once: add a sample to it. size: bytes of the answer. Raises LabError."""
+    """Measure a cell once: add a sample to it. Raises LabError.
+
+    path: of the URL. setting: as in measure_setting(). size: bytes of the answer.
+    """
     load = Load(
         "saturation",
         users=CLIENTS,
@@ -290,7 +296,11 @@ def check(table: ExperimentTable) -> Finding:
 
 
 def orders_of_columns(table: ExperimentTable, rate: Rates, cpu: Rates) -> list[bool]:
-    """Return, for each column with LibCGI, FastCGI and CGI, whether they are in this order."""
+    """Return, for each column with LibCGI, FastCGI and CGI, whether they are in this order.
+
+    rate: replies a second, compared in the columns behind a link. cpu: replies in a second of CPU time, compared in
+    all other columns.
+    """
     orders = []
     for column in dict.fromkeys(cell.column for cell in table.cells):
         linked = column.startswith(tuple(LINKS))

@@ -27,7 +27,7 @@ from ewe_lab.load.exchanges import BYTE, COLUMNS, EACH_CONNECTION, MAX_RUN_S, PR
 CONTROL, COMMUNICATION, CODEC, TOTAL = "control", "IPC", "protocol", "total"
 PARTS = (CONTROL, COMMUNICATION, CODEC)
 PRINTED = printed("L-X1")  # µs
-EXCHANGE_COUNTS = (1_500, 10_000)  # exchanges of each run
+EXCHANGE_COUNTS = (1_500, 10_000)  # exchanges of each run, quick and full
 ROUNDS = 3
 REMARKS = (
     "Parts are differences between three runs, each the fastest of three rounds: other programs can only make a "
@@ -52,7 +52,10 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 
 def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
-    """Return the µs of an exchange of each run. Another process measures them. Raises LabError."""
+    """Let another process make the runs; return the µs of an exchange in each round, by run. Raises LabError.
+
+    column: one of COLUMNS. count: the exchanges of a run.
+    """
     rounds: dict[str, list[float]] = figures_of(
         "ewe_lab.load.exchanges", [column, str(count), str(ROUNDS)], MAX_RUN_S,
         f"{count} exchanges took longer than {MAX_RUN_S} s",
@@ -61,7 +64,7 @@ def measure_exchanges(column: str, count: int) -> dict[str, list[float]]:
 
 
 def micros_by_part(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the µs of each part, and of all together."""
+    """Return the µs of each of PARTS, and of all together (TOTAL). rounds: the µs of an exchange, by run."""
     byte, raw, protocol = (min(rounds[name]) for name in (BYTE, RAW, PROTOCOL))
     return {CONTROL: byte, COMMUNICATION: raw - byte, CODEC: protocol - raw, TOTAL: protocol}
 

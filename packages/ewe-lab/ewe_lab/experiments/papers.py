@@ -289,8 +289,9 @@ def charts(
 ) -> Iterator[Chart]:
     """Yield the charts of an experiment. A chart or a group of charts with {column} is drawn for each column."""
     columns = [each.get("name", "") for each in measured.get("columns", ())]
-    # Without `columns`, the printed figures that the experiment's function is given are by column
-    columns = columns or list(apart.get("given", {}).get("printed", ()))
+    # Without `columns`, the printed figures that the experiment's function is given are a table with a key for each
+    printed_figures = apart.get("given", {}).get("printed")
+    columns = columns or (list(printed_figures) if isinstance(printed_figures, dict) else [])
     for each in apart.get("charts", ()):
         group = each if isinstance(each, list) else [each]
         # str(): the name may be in any key of any chart of the group

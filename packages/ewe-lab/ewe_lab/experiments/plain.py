@@ -19,7 +19,7 @@ from typing import Any
 from ewe.config.messages import ConfigError, nearest
 from ewe_lab.bench.experiment import Bench, Load, ServerUnderTest
 from ewe_lab.bench.results import Cell
-from ewe_lab.experiments.records import check_keys, dataclass_of
+from ewe_lab.experiments.records import check_keys, checked_value, dataclass_of
 from ewe_lab.experiments.tested_servers import BY_NAME
 
 # The keys of an experiment that say how to measure, and the types of their values
@@ -81,6 +81,8 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
             PlainColumn, {"servers": table.get("servers", [])} | each, f"{context}: columns"
         )
         column = replace(column, load=load_fields(table.get("load", {}) | column.load, context))
+        for users in column.users:
+            checked_value(int, users, f"{context}: columns: users")
         if not column.servers:
             raise ConfigError(f"{context}: column {column.name!r} has no servers")
         tested_servers = [tested_server(name, known, context) for name in column.servers]
@@ -93,8 +95,11 @@ def measurement(table: dict[str, Any], own: Mapping[str, ServerUnderTest], conte
 
 
 def tested_server(name: str, known: Mapping[str, ServerUnderTest], context: str) -> ServerUnderTest:
-    """Return a server under test by its name. Raises ConfigError."""
-    if name not in known:
+    """Return a server under test by its name. Raises ConfigError.
+
+    known: all servers, by name. context: begins the error message.
+    """
+    if checked_value(str, name, f"{context}: servers") not in known:
         raise ConfigError(f"{context}: there is no server {name!r}{nearest(name, known)}")
     return known[name]
 
@@ -144,8 +149,8 @@ def run(lab: Bench, measurement: Measurement) -> Iterator[Cell]:
     # 0 stands for /index.html, which every site has
     root = lab.site(sorted({column.size for column, _ in measurement.columns} - {0}))
     lab.notes += measurement.notes
-    with ExitStack() as stack:
-        if measurement.link and (problem := stack.enter_context(lab.behind_link(measurement.link))):
+    with ExitStack() as exits:
+        if measurement.link and (problem := exits.enter_context(lab.behind_link(measurement.link))):
             yield from (replace(cell, failure=problem) for cell in measurement.cells())
             return
         for column, tested_servers in measurement.columns:

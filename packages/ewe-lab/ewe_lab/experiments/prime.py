@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ewe.config.messages import Failure
 from ewe.gateway.records import FastCGIError
@@ -58,15 +58,16 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(lacking)
         else:
             scripts[language] = programs_directory(lab) / f"hello.{extension}"
-    hours = VISIT_HOURS[0] if lab.quick else VISIT_HOURS[1]
+    quick_hours, full_hours = VISIT_HOURS
+    hours = quick_hours if lab.quick else full_hours
     for mode in (NONE, PRIMED, WARM):
         cells = {name: Cell(mode, name, value="extra.first", unit="ms") for name in scripts}
         try:
             with run_xswitch(lab, mode) as (clock, address):
                 replay_day(clock, address, scripts, hours)  # the first day: X-Switch learns
-                first, engine_hours = replay_day(clock, address, scripts, hours, DAY_S)
+                day = replay_day(clock, address, scripts, hours, DAY_S)
             for language, cell in cells.items():
-                cell.samples.append(sample_of(first[language], engine_hours[language]))
+                cell.samples.append(sample_of(day.waits_ms[language], day.engine_hours[language]))
         except (LabError, OSError, ValueError, Failure, FastCGIError) as reason:
             for cell in cells.values():
                 cell.failure = str(reason)
@@ -76,15 +77,30 @@ def run(lab: Bench) -> Iterator[Cell]:
     )
 
 
-def sample_of(waits: list[float], engine_hours: float) -> Sample:
-    """Return the sample of one language. waits: in ms."""
-    extra = {"first": statistics.median(waits), "worst": max(waits), "engine_hours": engine_hours}
-    return Sample("pinger", sum(waits) / 1000, requests=len(waits), replies=len(waits), extra=extra)
+def sample_of(waits_ms: list[float], engine_hours: float) -> Sample:
+    """Return the sample of one language: the median wait of its visitors, and the longest one, in ms."""
+    extra = {"first": statistics.median(waits_ms), "worst": max(waits_ms), "engine_hours": engine_hours}
+    count = len(waits_ms)
+    return Sample("pinger", seconds=sum(waits_ms) / 1000, requests=count, replies=count, extra=extra)
+
+
+class XSwitchWithClock(NamedTuple):
+    """A running X-Switch. clock: the file from which it reads the seconds of its day. address: `unix:PATH`."""
+
+    clock: Path
+    address: str
+
+
+class ReplayedDay(NamedTuple):
+    """The figures of a replayed day, by language. engine_hours: how many hours of the day an engine was there."""
+
+    waits_ms: dict[str, list[float]]
+    engine_hours: dict[str, float]
 
 
 @contextmanager
-def run_xswitch(lab: Bench, mode: str) -> Iterator[tuple[Path, str]]:
-    """Run an X-Switch; yield the file of its clock and its address. mode: NONE, PRIMED or WARM. Raises LabError."""
+def run_xswitch(lab: Bench, mode: str) -> Iterator[XSwitchWithClock]:
+    """Run an X-Switch whose clock the lab sets; yield it. mode: NONE, PRIMED or WARM. Raises LabError."""
     directory = Path(tempfile.mkdtemp(prefix="day-", dir=lab.directory))
     directory.chmod(0o755)
     state = directory / "state"
@@ -109,15 +125,16 @@ def run_xswitch(lab: Bench, mode: str) -> Iterator[tuple[Path, str]]:
     ):
         wait_for_socket(started, socket, output, "X-Switch")
         time.sleep(SETTLED_S)
-        yield clock, f"unix:{socket}"
+        yield XSwitchWithClock(clock, f"unix:{socket}")
 
 
 def replay_day(
     clock: Path, address: str, scripts: dict[str, Path], hours: tuple[int, ...], begin: float = 0.0
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Replay a day; return the waits in ms, and how many hours of the day an engine was there, by language.
+) -> ReplayedDay:
+    """Visit each script at each of the hours of a day; return how long the visitors waited.
 
-    begin: of the day, in seconds of the clock.
+    clock, address: of the X-Switch. begin: of the day, in seconds of the clock. Raises OSError, FastCGIError,
+    Failure, LabError, ValueError.
     """
     waits: dict[str, list[float]] = {language: [] for language in scripts}
     engine_hours = dict.fromkeys(scripts, 0.0)
@@ -144,7 +161,7 @@ def replay_day(
             waits[language].append(1000 * wait_for(address, script))
         pass_to(full_hour + SLOT_SECONDS + LEAD_TIME_S)  # after the quarter the engines are no longer kept
     pass_to(begin + DAY_S)
-    return waits, engine_hours
+    return ReplayedDay(waits, engine_hours)
 
 
 def status(address: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
@@ -63,10 +64,20 @@ ORDERS = {  # server: the small files that pass a large one in progress
         "srpt, parking always", model="pool", options=(*ALWAYS, "--schedule", "srpt", *NO_AGEING)
     ): SMALL_ONES,
 }
-DROPS = {  # overload: small and large files that are served, and those of the first half
-    "refuse": (6, 2, 8),
-    "drop-oldest": (6, 2, 0),
-    "drop-largest": (8, 0, 6),
+
+
+class ServedCounts(NamedTuple):
+    """How many files are served: small ones, large ones, and those that were requested in the first half."""
+
+    small: float
+    large: float
+    early: float
+
+
+DROPS = {  # by the value of the setting `overload`
+    "refuse": ServedCounts(small=6, large=2, early=8),
+    "drop-oldest": ServedCounts(small=6, large=2, early=0),
+    "drop-largest": ServedCounts(small=8, large=0, early=6),
 }
 
 
@@ -102,8 +113,9 @@ def measure_passing(server: RunningServer, log: Path) -> Sample:
     served = len(targets(log))
     began = time.monotonic()
     try:
-        opened.append(connect_and_ask(server, "/begun"))
-        opened[0].recv(1)  # the response has begun
+        begun = connect_and_ask(server, "/begun")
+        opened.append(begun)
+        begun.recv(1)  # the response has begun
         opened += [connect_and_ask(server, "/s") for _ in range(SMALL_ONES)]
         time.sleep(SETTLE_S)
         ends = ends_of(opened)
@@ -114,7 +126,7 @@ def measure_passing(server: RunningServer, log: Path) -> Sample:
         for sock in opened:
             sock.close()
     extra = {"passed": float(order[: order.index("/begun")].count("/s"))}
-    return Sample("sockets", max(ends) - began, requests=len(ends), replies=len(ends), extra=extra)
+    return Sample("sockets", seconds=max(ends) - began, requests=len(ends), replies=len(ends), extra=extra)
 
 
 def measure_full_queue(server: RunningServer) -> Sample:
@@ -122,15 +134,14 @@ def measure_full_queue(server: RunningServer) -> Sample:
     opened: list[socket.socket] = []
     began = time.monotonic()
     try:
-        opened.append(connect_and_ask(server, "/occupies", BUFFER_BYTES))
-        opened[0].recv(1)  # the thread serves this client
+        occupies = connect_and_ask(server, "/occupies", BUFFER_BYTES)
+        opened.append(occupies)
+        occupies.recv(1)  # the thread serves this client
         for size in HALF * 2:
             opened.append(connect_and_ask(server, f"/{size}"))
             time.sleep(SPACING_S)
         time.sleep(SETTLE_S)
-        opened[
-            0
-        ].close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
+        occupies.close()  # with unread bytes: the kernel resets the connection, and the thread is free at once
         is_served = [status_of(sock) == 200 for sock in opened[1:]]
     except OSError as reason:
         raise LabError(f"a client got no response: {reason.strerror or reason}") from None
@@ -144,7 +155,11 @@ def measure_full_queue(server: RunningServer) -> Sample:
         "early": float(sum(number < len(HALF) for number, _ in served)),
     }
     return Sample(
-        "sockets", time.monotonic() - began, requests=len(is_served), replies=len(is_served), extra=extra
+        "sockets",
+        seconds=time.monotonic() - began,
+        requests=len(is_served),
+        replies=len(is_served),
+        extra=extra,
     )
 
 
@@ -165,7 +180,9 @@ def check(table: ExperimentTable) -> Finding:
     try:
         orders = {tested.name: found[tested.name, PASSED] for tested in ORDERS}
         drops = {
-            name: tuple(found[name, column] for column in (SMALL_SERVED, LARGE_SERVED, EARLY_SERVED))
+            name: ServedCounts(
+                found[name, SMALL_SERVED], found[name, LARGE_SERVED], found[name, EARLY_SERVED]
+            )
             for name in DROPS
         }
     except KeyError:
@@ -175,8 +192,8 @@ def check(table: ExperimentTable) -> Finding:
     verdict = verdict_of_parts(parts)
     before = ", ".join(f"{name} {count:.0f}" for name, count in orders.items())
     kept = "; ".join(
-        f"{name} {small:.0f} small and {large:.0f} large files, {early:.0f} of them asked for first"
-        for name, (small, large, early) in drops.items()
+        f"{name} {each.small:.0f} small and {each.large:.0f} large files, {each.early:.0f} of them asked for first"
+        for name, each in drops.items()
     )
     return Finding(
         verdict,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from ewe.database.access_log import REPORT
 from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
@@ -26,14 +27,23 @@ from ewe_lab.stacks.databases import DATABASES, POSTGRESQL, SQLITE, LabDatabase
 DAEMON_COUNTS = (1, 2, 3, 4)
 CLIENTS = 16
 REQUESTS_PER_CLIENT = (4, 25)  # of each client, in all rounds together; quick and full
-ROUND_COUNTS = (1, 3)
+ROUND_COUNTS = (1, 3)  # quick and full
 STATEMENT_WAIT_MS = 20
 WAIT_STATEMENT = f"SELECT 'waited' AS word FROM pg_sleep({STATEMENT_WAIT_MS / 1000})"
 BUSY, IDLE = "the report", f"waits {STATEMENT_WAIT_MS} ms"
-COLUMNS = {  # name: the database and the statement
-    f"{SQLITE}, {BUSY}": (SQLITE, REPORT),
-    f"{POSTGRESQL}, {BUSY}": (POSTGRESQL, REPORT),
-    f"{POSTGRESQL}, {IDLE}": (POSTGRESQL, WAIT_STATEMENT),
+
+
+class AskedStatement(NamedTuple):
+    """A statement, and the name of the database that it is sent to."""
+
+    database: str
+    statement: str
+
+
+COLUMNS = {
+    f"{SQLITE}, {BUSY}": AskedStatement(SQLITE, REPORT),
+    f"{POSTGRESQL}, {BUSY}": AskedStatement(POSTGRESQL, REPORT),
+    f"{POSTGRESQL}, {IDLE}": AskedStatement(POSTGRESQL, WAIT_STATEMENT),
 }
 MIN_RATE_RATIO = 1.3  # a smaller ratio to the rate of one daemon may be chance
 REMARKS = (
@@ -56,9 +66,9 @@ def run(lab: Bench) -> Iterator[Cell]:
             lab.notes.append(f"{name} is left out: {lacking}")
             continue
         with databases.open_database(lab, name, pinned=False) as database:
-            for column, (database_name, statement) in COLUMNS.items():
-                if database_name == name:
-                    yield from measure_column(lab, column, database, statement)
+            for column, asked in COLUMNS.items():
+                if asked.database == name:
+                    yield from measure_column(lab, column, database, asked.statement)
     lab.notes += REMARKS
 
 
@@ -66,9 +76,9 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
     """Measure a column: one statement, with each number of daemons; yield its cells."""
     cells = {count: Cell("daemons", column, count) for count in DAEMON_COUNTS}
     try:
-        with ExitStack() as stack:
+        with ExitStack() as exits:
             servers = {
-                count: start_daemons(lab, stack, database, statement, count) for count in DAEMON_COUNTS
+                count: start_daemons(lab, exits, database, statement, count) for count in DAEMON_COUNTS
             }
             # Only the digest of the report is known: the other answer is not checked
             measure(lab, cells, servers, database.digest if statement == REPORT else "")
@@ -79,16 +89,16 @@ def measure_column(lab: Bench, column: str, database: LabDatabase, statement: st
 
 
 def start_daemons(
-    lab: Bench, stack: ExitStack, database: LabDatabase, statement: str, count: int
+    lab: Bench, exits: ExitStack, database: LabDatabase, statement: str, count: int
 ) -> RunningServer:
     """Run `count` daemons, and ewe with a WSGI application that asks them; return the running ewe.
 
-    Each daemon has one connection to the database. The daemons and ewe end when `stack` is closed. Raises LabError.
+    Each daemon has one connection to the database. The daemons and ewe end when `exits` is closed. Raises LabError.
     """
     # `connections` is the number for all daemons together: each of them has one
     settings = (f"daemons = {count}", f"connections = {count}")
     # On all cores (pinned=False): more daemons help only if there are more cores
-    running_daemon = stack.enter_context(databases.daemon(lab, database, *settings, pinned=False))
+    running_daemon = exits.enter_context(databases.daemon(lab, database, *settings, pinned=False))
     tested = ServerUnderTest(
         f"{count} daemons",
         model="pool",
@@ -96,7 +106,7 @@ def start_daemons(
         variables=((asking.DAEMON, running_daemon.address), (asking.STATEMENT, statement)),
         other_pids=(running_daemon.pid, *database.pids),
     )
-    return stack.enter_context(lab.start(tested, lab.site([])))
+    return exits.enter_context(lab.start(tested, lab.site([])))
 
 
 def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer], digest: str) -> None:
@@ -107,10 +117,12 @@ def measure(lab: Bench, cells: dict[int, Cell], servers: dict[int, RunningServer
     rounds = int(lab.quick_or_full(*ROUND_COUNTS))
     requests = round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / rounds)
     for server in servers.values():
-        ping(lab, server, "/report", CLIENTS, 1, digest)  # opens the connections before the measurement
+        # Opens the connections before the measurement
+        ping(lab, server, "/report", clients=CLIENTS, requests=1, digest=digest)
     for turn in range(rounds):
         for count in servers if turn % 2 == 0 else reversed(servers):
-            cells[count].samples.append(ping(lab, servers[count], "/report", CLIENTS, requests, digest))
+            sample = ping(lab, servers[count], "/report", clients=CLIENTS, requests=requests, digest=digest)
+            cells[count].samples.append(sample)
     for count, server in servers.items():
         cells[count].command = server.command
         cells[count].load = f"{CLIENTS} clients, {requests} requests each, a connection a request"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench, RunningServer
+from ewe_lab.bench.experiment import Bench, ServedPath
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
@@ -58,7 +58,7 @@ REMARKS = (
 
 
 def column_of(system: str, link: str) -> str:
-    """Return the name of a column."""
+    """Return the name of the column of a database and a link. system: the database's name. link: a key of LINKS."""
     return f"{system}, {link}"
 
 
@@ -104,32 +104,37 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon, link:
         yield from (cell for cell in cells[way].values() if cell.samples or cell.failure)
 
 
-def warm_up(lab: Bench, ways: Started, page: str) -> tuple[Started, dict[str, str]]:
+def warm_up(lab: Bench, ways: Started, digest: str) -> tuple[Started, dict[str, str]]:
     """Ask each way before the measurement; return those that answer, and the reasons for which the others do not.
 
-    page: the digest of a right answer.
+    digest: of a right answer.
     """
-    warm: dict[str, tuple[RunningServer, str]] = {}
+    warm: dict[str, ServedPath] = {}
     silent: dict[str, str] = {}
-    for way, (server, path) in ways.items():
+    for way, served in ways.items():
         try:
-            ping(lab, server, path, WARM_UP_CLIENTS, 1, page)
-            warm[way] = server, path
+            ping(lab, served.server, served.path, clients=WARM_UP_CLIENTS, requests=1, digest=digest)
+            warm[way] = served
         except LabError as reason:
             silent[way] = str(reason)
     return warm, silent
 
 
 def measure(
-    lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, page: str
+    lab: Bench, ways: Started, cells: dict[str, dict[int, Cell]], count: int, turn: int, digest: str
 ) -> None:
-    """Load each way with `count` clients, and add a sample to its cell. page: the digest of a right answer."""
+    """Load each way with `count` clients, and add a sample to its cell, or a failure.
+
+    cells: by way and number of clients. turn: the number of the repeat, by which the order changes. digest: of a
+    right answer.
+    """
     requests = max(1, round(lab.quick_or_full(*REQUESTS_PER_CLIENT) / lab.repeats))
     for way in reversed_every_second_turn(list(ways), turn + count):
         server, path = ways[way]
         cell = cells[way][count]
         try:
-            cell.samples.append(ping(lab, server, path, count, requests, page))
+            sample = ping(lab, server, path, clients=count, requests=requests, digest=digest)
+            cell.samples.append(sample)
         except LabError as reason:
             cell.failure = str(reason)
         cell.command = server.command

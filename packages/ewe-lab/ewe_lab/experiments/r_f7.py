@@ -47,7 +47,7 @@ def measure_ways(lab: Bench, database: LabDatabase, daemon: RunningDaemon) -> It
                 cells[name].load = f"1 client, {REQUESTS_PER_ROUND} requests, a connection a request"
                 count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 try:
-                    sample = ping(lab, server, path, 1, count, database.digest)
+                    sample = ping(lab, server, path, clients=1, requests=count, digest=database.digest)
                 except LabError as reason:
                     cells[name].failure = str(reason)
                 else:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ewe.database.client import Client
@@ -61,12 +61,15 @@ Call = Callable[[], bytes]
 
 
 def column_of(system: str, part: str, clock: str = "CPU") -> str:
-    """Return the name of a column."""
+    """Return the name of a column. system: of the database. part: CON, RET ...
+
+    clock: `CPU`, or `wall` for real time.
+    """
     return f"{system}: {part}" + ("" if clock == "CPU" else ", by the clock")
 
 
 def run(lab: Bench) -> Iterator[Cell]:
-    """Measure the scenarios on each database, then the daemon; yield the cells."""
+    """Measure the scenarios on each database, and the time that its daemon adds; yield the cells."""
     yield from measure_databases(lab, partial(measure_database, lab))
     lab.notes += REMARKS
 
@@ -90,13 +93,16 @@ def measure_scenarios(lab: Bench, database: LabDatabase, daemon: RunningDaemon) 
                 count = REQUESTS_PER_ROUND if turn else WARM_UP_REQUESTS.get(name, DEFAULT_WARM_UP_REQUESTS)
                 for sql in WAYS[name].sql:
                     try:
-                        sample = ping(lab, server, reports.report_url(path, sql), 1, count, database.digest)
+                        url_path = reports.report_url(path, sql)
+                        sample = ping(
+                            lab, server, url_path, clients=1, requests=count, digest=database.digest
+                        )
                     except LabError as reason:
                         for cell in cells[name].values():
                             cell.failure = str(reason)
                         break
                     if turn:
-                        add_samples(cells[name], sql, sample, sql == WAYS[name].sql[0])
+                        add_samples(cells[name], sql, sample, is_first=sql == WAYS[name].sql[0])
     for found in cells.values():
         yield from (cell for cell in found.values() if cell.samples or cell.failure)
 
@@ -119,11 +125,12 @@ def cells_of(name: str, system: str) -> dict[str, Cell]:
     return cells_by_name
 
 
-def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, is_first: bool) -> None:
+def add_samples(cells: dict[str, Cell], sql: str, sample: Sample, *, is_first: bool) -> None:
     """Add a sample, which has all figures, to each cell that shows one of them. cells: of the sample's scenario.
 
-    is_first: `sql` is the first kind of SQL of the scenario, static if it has both. The columns Tcon and Tret, and
-    those by the clock, are about this kind. Another column has the time to retrieve by dynamic SQL.
+    is_first: whether `sql` is the first kind of SQL of the scenario, which is static if it has both. The columns
+    Tcon and Tret, and those by the clock, are about this kind. Another column has the time to retrieve by dynamic
+    SQL.
     """
     if is_first:
         for part in (CON, RET, *WALL_CLOCK_FIGURES.values()):
@@ -141,7 +148,7 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
         connection = connect(Named(DATABASE_NAME, database.driver, database.source, write=False))
         try:
             with Client(daemon.address) as client, on_core(load_core()):
-                by_daemon = asker(client)
+                by_daemon = call_by(client)
 
                 def direct() -> bytes:  # makes the same page as the daemon, by the same functions
                     found = connection.execute(CALL_STATEMENT, ())
@@ -153,7 +160,7 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
                     raise LabError("the daemon's answer differs from the driver's")
                 for _ in range(lab.repeats):
                     cell.samples.append(
-                        measure_extra_time(direct, by_daemon, count, (database.pids, daemon.pid))
+                        measure_extra_time(direct, by_daemon, count, (*database.pids, daemon.pid))
                     )
         finally:
             connection.close()
@@ -162,36 +169,33 @@ def measure_added_time(lab: Bench, database: LabDatabase, daemon: RunningDaemon)
     return cell
 
 
-def measure_extra_time(
-    direct: Call, by_daemon: Call, count: int, servers: tuple[tuple[int, ...], int]
-) -> Sample:
+def measure_extra_time(direct: Call, by_daemon: Call, count: int, server_pids: Sequence[int]) -> Sample:
     """Return a sample with the extra time of calls through the daemon: the fastest block of each kind counts.
 
-    servers: the processes of the database, and that of the daemon. count: the calls of a block. The sample's usage
-    is the extra CPU time of client, daemon and database together.
+    count: the calls of a block. server_pids: the processes of the database and of the daemon. The sample's usage is
+    the extra CPU time of client, daemon and database together.
     """
-    pids, daemon = servers
     direct_s, daemon_s, extra_cpu_s = [], [], 0.0
     for _ in range(BLOCK_COUNT):
-        cpu_before = time.thread_time() + cpu_seconds(*pids, daemon)
+        cpu_before = time.thread_time() + cpu_seconds(*server_pids)
         direct_s.append(median_call_s(direct, count))
-        cpu_between = time.thread_time() + cpu_seconds(*pids, daemon)
+        cpu_between = time.thread_time() + cpu_seconds(*server_pids)
         daemon_s.append(median_call_s(by_daemon, count))
-        cpu_after = time.thread_time() + cpu_seconds(*pids, daemon)
+        cpu_after = time.thread_time() + cpu_seconds(*server_pids)
         extra_cpu_s += (cpu_after - cpu_between) - (cpu_between - cpu_before)
     calls = BLOCK_COUNT * count
     fastest_direct, fastest_daemon = min(direct_s) * 1e6, min(daemon_s) * 1e6
     extra = {
         "micros": fastest_daemon - fastest_direct, "direct": fastest_direct, "daemon": fastest_daemon,
     }  # fmt: skip
-    usage = Usage(extra_cpu_s)
+    usage = Usage(cpu=extra_cpu_s)
     return Sample(
         "pinger", seconds=0.0, requests=calls, replies=calls, connections=1, usage=usage, extra=extra
     )
 
 
-def asker(client: Client) -> Call:
-    """Return a function that sends a call through the daemon."""
+def call_by(client: Client) -> Call:
+    """Return a function that sends CALL_STATEMENT through the daemon, and returns the answer."""
     request = ClientRequest(DATABASE_NAME, CALL_STATEMENT)
     return lambda: b"".join(client.ask(request))
 

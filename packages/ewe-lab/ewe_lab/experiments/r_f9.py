@@ -56,8 +56,11 @@ MEMORY_DIRECTORY = Path("/dev/shm")  # a file system in memory: a commit there d
 
 
 @dataclass
-class MeasuredPage:
-    """One tier of the state during the measurement. visits: the number so far."""
+class MeasuredTier:
+    """One tier of the state during the measurement.
+
+    path: of the URL. cookie: `name=value` that the browser keeps, "" before the first. visits: the number so far.
+    """
 
     path: str
     cookie: str = ""
@@ -69,7 +72,7 @@ def run(lab: Bench) -> Iterator[Cell]:
     cells = {name: Cell(name, COLUMN, value="extra.micros", unit="µs") for name in ROWS}
     try:
         with run_application(lab) as server:
-            tiers = {name: MeasuredPage(f"/state/{tier}") for name, tier in ROWS.items()}
+            tiers = {name: MeasuredTier(f"/state/{last}") for name, last in ROWS.items()}
             rounds = int(lab.quick_or_full(*ROUND_COUNTS))
             for turn in range(rounds):
                 for name in tiers if turn % 2 == 0 else reversed(tiers):
@@ -108,7 +111,7 @@ def run_application(lab: Bench) -> Iterator[RunningServer]:
                 yield server
 
 
-def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredPage) -> Sample:
+def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredTier) -> Sample:
     """Visit a tier again and again; return the sample. Raises LabError if its state was lost."""
     count = int(lab.quick_or_full(*REQUESTS_PER_TIER))
     durations = []
@@ -119,11 +122,11 @@ def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredPage) -> Sampl
             began = time.perf_counter()
             visit(connection, tier)
             durations.append((time.perf_counter() - began) * 1e6)
-    usage = Usage(cpu_seconds(server.pid, *server.other_pids) - before)
+    usage = Usage(cpu=cpu_seconds(server.pid, *server.other_pids) - before)
     micros = statistics.median(durations)
     return Sample(
         "pinger",
-        sum(durations) / 1e6,
+        seconds=sum(durations) / 1e6,
         requests=count,
         replies=count,
         connections=1,
@@ -132,7 +135,7 @@ def measure_tier(lab: Bench, server: RunningServer, tier: MeasuredPage) -> Sampl
     )
 
 
-def visit(connection: http.client.HTTPConnection, tier: MeasuredPage) -> None:
+def visit(connection: http.client.HTTPConnection, tier: MeasuredTier) -> None:
     """Visit a tier once, as a browser that keeps its cookie and follows the link. Raises LabError."""
     query = f"?visits={tier.visits}" if tier.path.endswith("/url") else ""
     connection.request("GET", tier.path + query, headers={"Cookie": tier.cookie} if tier.cookie else {})

@@ -27,10 +27,10 @@ from ewe_lab.load.ipc_kinds import ANSWER, EXCHANGE, KINDS, STREAM
 from ewe_lab.stacks import databases
 from ewe_lab.stacks.servers import free_port
 
-EXCHANGE_COUNTS = (2_000, 10_000)  # exchanges of a round
+EXCHANGE_COUNTS = (2_000, 10_000)  # exchanges of a round, quick and full
 ROUNDS = 3
 MAX_RUN_S = 120.0  # seconds for all bare kinds
-STATEMENT_COUNTS = (200, 1_000)  # statements at each address
+STATEMENT_COUNTS = (200, 1_000)  # statements at each address, quick and full
 STATEMENT = "SELECT 1"
 QUEUES, SOCKETS = ("POSIX queue", "System V queue"), ("Unix socket", "TCP loopback")
 EXCHANGE_COLUMN = "exchange of 64 bytes"
@@ -95,7 +95,7 @@ def measure_rounds(count: int) -> dict[str, dict[str, list[float]] | str]:
 def measure_daemon(lab: Bench) -> Iterator[Cell]:
     """Measure a statement at each address of a daemon; yield the cells.
 
-    It is sent over a kept connection, and over a new one each time.
+    The statement is sent over a kept connection, and over a new one each time. TCP needs the key of the database.
     """
     secret, pipes = secrets.token_hex(8), lab.directory / "pipes"
     addresses = {

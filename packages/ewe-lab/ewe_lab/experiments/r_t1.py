@@ -91,14 +91,14 @@ REMARKS = (
 def run(lab: Bench) -> Iterator[Cell]:
     """Measure the kinds that can run here, in turns; yield their cells."""
     found = {kind: cells_of(kind) for kind in KINDS}
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         gateways_by_kind: dict[str, RunningGateway] = {}
         for kind in KINDS:
             try:
                 if lacking := why_missing(lab, kind):
                     lab.notes.append(f"{kind} is left out: {lacking}")
                 else:
-                    gateways_by_kind[kind] = stack.enter_context(serve_kind(lab, kind))
+                    gateways_by_kind[kind] = exits.enter_context(serve_kind(lab, kind))
             except LabError as reason:
                 for cell in found[kind]:
                     cell.failure = str(reason)
@@ -176,11 +176,11 @@ def measure_gateway(lab: Bench, kind: str, gateway: RunningGateway) -> Sample:
             began = time.perf_counter()
             call()
             durations_us.append((time.perf_counter() - began) * 1e6)
-        usage = Usage(cpu_seconds(server.pid, *server.other_pids) - cpu_before)
+        usage = Usage(cpu=cpu_seconds(server.pid, *server.other_pids) - cpu_before)
     extra = {"micros": statistics.median(durations_us)}
     return Sample(
         "pinger",
-        sum(durations_us) / 1e6,
+        seconds=sum(durations_us) / 1e6,
         requests=count,
         replies=count,
         connections=1,

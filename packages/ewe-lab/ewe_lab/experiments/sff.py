@@ -25,10 +25,10 @@ from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import LabError
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import NOT_TESTABLE, Finding, verdict_of_parts
-from ewe_lab.experiments.clients import address, measure_cells
+from ewe_lab.experiments.clients import host_and_port, measure_cells
 
 SMALL_BYTES = 16 * 1024
-TIMES = (1, 100, 4000)  # the size of the large file, in those of a small one
+LARGE_FACTORS = (1, 100, 4000)  # how many times as large as a small file the large one is
 SMALL_ONES = 40
 MAX_ALIKE_RATIO = 2  # of the mean by sff to that by fifo, or the reverse, if all files have the same size
 AGEING = 8  # the default of schedule-ageing
@@ -53,17 +53,17 @@ def run(lab: Bench) -> Iterator[Cell]:
     root = lab.site([])
     for name, size in (("occupies", OCCUPIES_BYTES), ("small", SMALL_BYTES)):
         (root / name).write_bytes(bytes(size))
-    for times in TIMES:
-        (root / f"large-{times}").write_bytes(bytes(SMALL_BYTES * times))
+    for factor in LARGE_FACTORS:
+        (root / f"large-{factor}").write_bytes(bytes(SMALL_BYTES * factor))
     log = lab.directory / "order.log"
     for tested in lab.servers(SERVERS):
         logging = replace(tested, options=(*tested.options, "--access-log", str(log)))
-        for times in TIMES:
+        for factor in LARGE_FACTORS:
             cells = [
-                Cell(tested.name, MEAN, times, value="extra.mean", unit="ms"),
-                Cell(tested.name, BEFORE, times, value="extra.before", unit="requests"),
+                Cell(tested.name, MEAN, factor, value="extra.mean", unit="ms"),
+                Cell(tested.name, BEFORE, factor, value="extra.before", unit="requests"),
             ]
-            measure = partial(measure_emptying, large=f"/large-{times}", log=log)
+            measure = partial(measure_emptying, large=f"/large-{factor}", log=log)
             yield from measure_cells(lab, logging, root, cells, measure, lab.repeats)
 
 
@@ -76,7 +76,7 @@ def connect_and_ask(server: RunningServer, path: str, receive_buffer_bytes: int 
     sock.settimeout(TIMEOUT_S)
     if receive_buffer_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    sock.connect(address(server.url))
+    sock.connect(host_and_port(server.url))
     sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     return sock
 
@@ -85,9 +85,10 @@ def measure_emptying(server: RunningServer, large: str, log: Path) -> Sample:
     """Let requests wait, and then be served; return their mean response time, and the place of the large file.
 
     The first client occupies the only thread, so that all others wait until it leaves. large: the path of the large
-    file.
+    file. log: the server's access log. Raises LabError.
 
-    log: the server's access log. Raises LabError.
+    The figures of the sample: `extra.mean` in ms, and `extra.before`, how many small files came before the large
+    one.
     """
     opened: list[socket.socket] = []
     try:
@@ -110,7 +111,7 @@ def measure_emptying(server: RunningServer, large: str, log: Path) -> Sample:
             sock.close()
     before = order[: order.index(large)].count("/small")
     extra = {"mean": 1000 * statistics.mean(ends), "before": float(before)}
-    return Sample("sockets", max(ends), requests=len(ends), replies=len(ends), extra=extra)
+    return Sample("sockets", seconds=max(ends), requests=len(ends), replies=len(ends), extra=extra)
 
 
 def targets(log: Path) -> list[str]:
@@ -162,7 +163,7 @@ def check(table: ExperimentTable) -> Finding:
     found = {
         (cell.server, cell.column, cell.x): cell.median for cell in table.cells if cell.median is not None
     }
-    largest_factor = TIMES[-1]
+    largest_factor = LARGE_FACTORS[-1]
     try:
         policies = (FIFO, AGEING_SFF, PURE_SFF)
         fifo_ms, aged_ms, pure_ms = (found[name, MEAN, largest_factor] for name in policies)

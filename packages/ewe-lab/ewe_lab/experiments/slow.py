@@ -10,6 +10,8 @@ are as many as the workers, all others wait. Threads for each client, the pool w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from ewe_lab.bench.experiment import Bench, Load, RunningServer
 from ewe_lab.bench.results import Cell, ExperimentTable
@@ -30,13 +32,16 @@ def run(lab: Bench) -> Iterator[Cell]:
     load = Load("arrivals", rate=50, seconds=lab.quick_or_full(1.5, 4), warm_up=0, timeout=2.0)
     for tested in lab.servers((*MODELS, NGINX) if lab.quick else (*MODELS, APACHE_PREFORK, NGINX)):
         for count in counts:
-            # count=count: the function keeps the number of this turn of the loop
-            def silent(server: RunningServer, count: int = count) -> Iterator[None]:
-                with connections(server.url, count, UNFINISHED_HEAD):
-                    yield
-
             cell = Cell(tested.name, x=count, value="response.p99", unit="s")
-            yield add_lost_share(measure_once(lab, tested, load, cell, root, silent))
+            silent_clients = partial(hold_silent_connections, count=count)
+            yield add_lost_share(measure_once(lab, tested, load, cell, root, beside=silent_clients))
+
+
+@contextmanager
+def hold_silent_connections(server: RunningServer, count: int) -> Iterator[None]:
+    """Hold connections with an unfinished head during the block."""
+    with connections(server.url, count, UNFINISHED_HEAD):
+        yield
 
 
 def add_lost_share(cell: Cell) -> Cell:

@@ -8,8 +8,9 @@ functions each and calls 16 of the functions. Compiling is most of its work, as 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ewe_lab.bench.experiment import Bench, Load
 from ewe_lab.bench.processes import LabError
@@ -30,17 +31,23 @@ MAX_MEMORY_RATIO = 1.10
 MIN_CPU_RATIO = 1.10  # least ratio of CPU time without to CPU time with; a smaller one may be chance
 
 
+class PrintedMemory(NamedTuple):
+    """The printed memory of a process that runs PHP, in kB: before and after the main page."""
+
+    before: float
+    after: float
+
+
 @dataclass(frozen=True)
 class Interpreter:
     """A way to run PHP. document: its name in table A.12, "" if it is not there."""
 
-    way: ServingStack
+    stack: ServingStack
     document: str = ""
 
-    def printed(self, opcache: bool) -> Sequence[float]:
-        """Return the kB before and after the main page, without or with APC."""
-        figures: Sequence[float] = PRINTED[self.document]["APC" if opcache else "without"]
-        return figures
+    def printed(self, *, opcache: bool) -> PrintedMemory:
+        """Return the printed memory. opcache: with APC, the accelerator of the thesis."""
+        return PrintedMemory(*PRINTED[self.document]["APC" if opcache else "without"])
 
 
 PRINTED = printed("T-A12")
@@ -61,23 +68,23 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes.append(NOTE)
     write_blog(lab)
     for each in INTERPRETERS:
-        if each.way.why_missing:
-            lab.notes.append(each.way.why_missing)
+        if each.stack.why_missing:
+            lab.notes.append(each.stack.why_missing)
             continue
-        yield from measure_interpreter(lab, each, False)
-        yield from measure_interpreter(lab, each, True)
+        for opcache in (False, True):
+            yield from measure_interpreter(lab, each, opcache=opcache)
     # Accelerators that no longer exist, by a short name.
     for name, (document, *kilobytes) in PRINTED["gone"].items():
         for column, figure in zip((BEFORE, AFTER), kilobytes, strict=True):
             yield Cell(name, column, unit="kB", paper=figure, paper_server=document)
 
 
-def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> Iterator[Cell]:
+def measure_interpreter(lab: Bench, interpreter: Interpreter, *, opcache: bool) -> Iterator[Cell]:
     """Start PHP, read its memory, request the main page, read the memory again, and load the page.
 
     Yields a cell for each figure, or one with the failure. opcache: whether PHP has it.
     """
-    stack = replace(interpreter.way, program="blog", opcache=opcache)
+    stack = replace(interpreter.stack, program="blog", opcache=opcache)
     name = stack.name + (WITH_OPCACHE if opcache else "")
     load = Load(
         "saturation",
@@ -91,12 +98,12 @@ def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> 
             if stack.by != "xswitch":  # X-Switch starts no engine before the first request
                 time.sleep(SETTLE_S)
                 yield memory_cell(
-                    interpreter, name, BEFORE, measure_memory(server, stack), server.command, opcache
+                    interpreter, name, BEFORE, measure_memory(server, stack), server.command, opcache=opcache
                 )
             for _ in range(REQUESTS_BEFORE):
                 probe(server.url.rstrip("/") + path, stack.page)
             after = measure_memory(server, stack)
-            yield memory_cell(interpreter, name, AFTER, after, server.command, opcache)
+            yield memory_cell(interpreter, name, AFTER, after, server.command, opcache=opcache)
             yield Cell(
                 name, WHOLE, value="extra.pss", unit="kB", samples=[after], command=server.command,
                 load=f"{REQUESTS_BEFORE} requests before",
@@ -117,7 +124,7 @@ def measure_interpreter(lab: Bench, interpreter: Interpreter, opcache: bool) -> 
 
 
 def memory_cell(
-    interpreter: Interpreter, name: str, column: str, sample: Sample, command: str, opcache: bool
+    interpreter: Interpreter, name: str, column: str, sample: Sample, command: str, *, opcache: bool
 ) -> Cell:
     """Return a cell with the resident memory of the process that runs PHP. column: BEFORE or AFTER."""
     load_text = f"{REQUESTS_BEFORE} requests before" if column == AFTER else "none"
@@ -125,8 +132,8 @@ def memory_cell(
         name, column, value="extra.program", unit="kB", samples=[sample], command=command, load=load_text
     )
     if interpreter.document:
-        printed_before, printed_after = interpreter.printed(opcache)
-        cell.paper = printed_after if column == AFTER else printed_before
+        printed_memory = interpreter.printed(opcache=opcache)
+        cell.paper = printed_memory.after if column == AFTER else printed_memory.before
         cell.paper_server = interpreter.document + (" with APC" if opcache else "")
     return cell
 
@@ -139,7 +146,7 @@ def check(table: ExperimentTable) -> Finding:
     medians = {(cell.server, cell.column): cell.median for cell in table.cells if cell.median}
     pieces, parts = [], []
     for each in INTERPRETERS:
-        name = each.way.name
+        name = each.stack.name
         cost, cost_with, memory, memory_with = (
             medians.get((server, column))
             for column in (COST, AFTER)

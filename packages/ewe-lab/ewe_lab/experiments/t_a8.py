@@ -34,13 +34,13 @@ from ewe_lab.experiments.thesis_static import PRINTED_NAMES
 
 WORKER, SIZE, WHOLE = "worker, VmRSS", "worker, VmSize", "all processes, PSS"
 MASTER, MASTER_SIZE = "master, VmRSS", "master, VmSize"
-COLUMNS = (  # in the order of the printed figures
-    (WORKER, "extra.rss"),
-    (SIZE, "extra.vmsize"),
-    (MASTER, "extra.master_rss"),
-    (MASTER_SIZE, "extra.master_vmsize"),
-    (WHOLE, "extra.pss"),
-)
+VALUES = {  # column: the name of its figure, in the order of the printed figures
+    WORKER: "extra.rss",
+    SIZE: "extra.vmsize",
+    MASTER: "extra.master_rss",
+    MASTER_SIZE: "extra.master_vmsize",
+    WHOLE: "extra.pss",
+}
 SETTLE_S = 0.5  # seconds after which a server has started all its processes
 SERVERS = (
     APACHE_PREFORK,
@@ -55,18 +55,18 @@ SERVERS = (
     CADDY,
     *MODELS,
 )
-PRINTED = printed("T-A8")  # kB, in the order of COLUMNS: plain, and with TLS
+PRINTED = printed("T-A8")  # kB, in the order of VALUES: plain, and with TLS
 
 
 def run(lab: Bench) -> Iterator[Cell]:
     """Start each server, plain and with TLS, and read the memory of its processes; yield the cells."""
     for tested in lab.servers(SERVERS):
         for tls in (False, True):
-            yield from measure_footprint(lab, tested, tls)
+            yield from measure_footprint(lab, tested, tls=tls)
 
 
-def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterator[Cell]:
-    """Measure one server; yield a cell for each of COLUMNS. A server that cannot use TLS here is skipped."""
+def measure_footprint(lab: Bench, tested: ServerUnderTest, *, tls: bool) -> Iterator[Cell]:
+    """Measure one server; yield a cell for each of VALUES. A server that cannot use TLS here is skipped."""
     figures: Sequence[float] = PRINTED.get(tested.name, {}).get("TLS" if tls else "plain", ())
     document = PRINTED_NAMES[tested.name] if figures else ""
     suffix = " (TLS)" if tls else ""
@@ -82,7 +82,7 @@ def measure_footprint(lab: Bench, tested: ServerUnderTest, tls: bool) -> Iterato
                 cell.paper, cell.paper_server = figures[0], document
             yield cell
         return
-    for index, (column, value) in enumerate(COLUMNS):
+    for index, (column, value) in enumerate(VALUES.items()):
         if value.removeprefix("extra.") not in sample.extra:
             continue  # a server of one process has no master
         cell = Cell(tested.name, column + suffix, value=value, unit="kB", samples=[sample], command=command)

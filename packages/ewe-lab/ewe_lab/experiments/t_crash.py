@@ -15,7 +15,7 @@ from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
 from ewe_lab.bench.processes import ENDED_STATES, LabError, read_process
 from ewe_lab.bench.results import Cell, ExperimentTable, Sample
 from ewe_lab.bench.verdicts import FAILS, HOLDS, IN_PART, NOT_TESTABLE, Finding
-from ewe_lab.experiments.clients import address, measure_cells
+from ewe_lab.experiments.clients import host_and_port, measure_cells
 
 OTHER_CLIENTS = 6  # clients beside the one whose handler crashes
 LOST_COLUMN, NEW_CLIENT_COLUMN = "clients that lose their connection", "a new client is answered"
@@ -48,7 +48,7 @@ def run(lab: Bench) -> Iterator[Cell]:
 
 def crash_and_count(server: RunningServer) -> Sample:
     """Let one handler crash; return the answers of the other clients and of a new one. Raises LabError."""
-    server_address = address(server.url)
+    server_address = host_and_port(server.url)
     opened: list[socket.socket] = []
     try:
         for number in range(1 + OTHER_CLIENTS):

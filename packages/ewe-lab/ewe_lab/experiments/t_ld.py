@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
@@ -38,7 +39,7 @@ from ewe_lab.experiments.visitors import (
     PHASES,
     PROGRAM,
     WEB,
-    Stack,
+    VisitedBlog,
 )
 from ewe_lab.stacks import sql_blog, wordpress
 from ewe_lab.stacks.ways import ServingStack, serve_stack
@@ -51,7 +52,7 @@ MEMORY, CPU = "memory at its peak", "CPU in the second phase"
 class StackUnderTest:
     """A server under test with WordPress. document: its name in the thesis. full: it is in full runs only."""
 
-    way: ServingStack
+    stack: ServingStack
     document: str = ""
     full: bool = False
 
@@ -75,9 +76,20 @@ LONG_WAIT_S = 0.5  # seconds: a visitor notices a longer wait
 GROWN_WAIT_RATIO = 2
 ALL_CPU_PERCENT = 95  # of a core; the thesis prints 90 for a server that does not take all
 MIN_VISITORS = 20  # visitors in the second phase: with fewer, the lost share says nothing
-FIGURES = (  # column, figure, unit, key in PRINTED
-    (MEMORY, "usage.memory", "GB", "memory"),
-    (CPU, "extra.cpu", "%", "cpu"),
+
+
+class PrintedColumn(NamedTuple):
+    """A column of which the thesis prints figures. value: the name of our figure. key: in PRINTED."""
+
+    column: str
+    value: str
+    unit: str
+    key: str
+
+
+FIGURES = (
+    PrintedColumn(MEMORY, "usage.memory", "GB", key="memory"),
+    PrintedColumn(CPU, "extra.cpu", "%", key="cpu"),
 )
 FRUGAL = ("Nginx", "Lighttpd")  # which need less memory and CPU time than prefork, by the claim
 UNAVAILABLE_SERVER = "Cherokee"
@@ -98,13 +110,13 @@ def run(lab: Bench) -> Iterator[Cell]:
         for cell in each:
             cells.append(cell)
             yield cell
-    for column, value, unit, name in FIGURES:
+    for column, value, unit, key in FIGURES:
         yield Cell(
             UNAVAILABLE_SERVER.lower(),
             column,
             value=value,
             unit=unit,
-            paper=PRINTED[UNAVAILABLE_SERVER][name],
+            paper=PRINTED[UNAVAILABLE_SERVER][key],
             paper_server=UNAVAILABLE_SERVER,
         )
     lab.notes.extend(observations(cells))
@@ -126,7 +138,7 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
     for each in TESTED_STACKS:
         if each.full and lab.quick:
             continue
-        if lacking := each.way.why_missing:
+        if lacking := each.stack.why_missing:
             lab.notes.append(lacking)
         else:
             present.append(each)
@@ -135,16 +147,17 @@ def measure_wordpress(lab: Bench) -> Iterator[Cell]:
         paths = ("/", blog.post)
         for each in present:
             with (
-                error_as_cell(each.way.name) as failed_here,
-                serve_stack(lab, each.way, root=blog.root) as (server, _),
+                error_as_cell(each.stack.name) as failed_here,
+                serve_stack(lab, each.stack, root=blog.root) as (server, _),
             ):
-                running = Stack(lab, server, blog.other_pids, paths)
+                visited = VisitedBlog(lab, server, database_pids=blog.database_pids, paths=paths)
                 if not capacity:
-                    capacity = running.capacity()
-                    lab.notes.append(capacity_note(WORDPRESS, each.way.name, capacity))
+                    capacity = visited.capacity()
+                    lab.notes.append(capacity_note(WORDPRESS, each.stack.name, capacity))
                 else:
-                    running.warm()
-                yield from cells_of(each.way.name, each.document, WORDPRESS, running, *running.load(capacity))
+                    visited.warm()
+                load, sample = visited.load(capacity)
+                yield from cells_of(each.stack.name, each.document, WORDPRESS, visited, load, sample)
             yield from failed_here
     yield from failed
 
@@ -161,14 +174,15 @@ def measure_sql_blog(lab: Bench) -> Iterator[Cell]:
         if lacking := each.why_missing:
             lab.notes.append(lacking)
             continue
-        with error_as_cell(each.name) as failed, each.serve(lab) as (server, other_pids, paths):
-            running = Stack(lab, server, other_pids, paths)
+        with error_as_cell(each.name) as failed, each.serve(lab) as (server, database_pids, paths):
+            visited = VisitedBlog(lab, server, database_pids=database_pids, paths=paths)
             if not capacity:
-                capacity = running.capacity()
+                capacity = visited.capacity()
                 lab.notes.append(capacity_note(SQL, each.name, capacity))
             else:
-                running.warm()
-            yield from cells_of(each.name, "", SQL, running, *running.load(capacity))
+                visited.warm()
+            load, sample = visited.load(capacity)
+            yield from cells_of(each.name, "", SQL, visited, load, sample)
         yield from failed
 
 
@@ -195,9 +209,14 @@ def capacity_note(blog: str, name: str, capacity: float) -> str:
 # Figures
 
 
-def cells_of(name: str, document: str, blog: str, stack: Stack, load: Load, sample: Sample) -> Iterator[Cell]:
-    """Yield the cells of one server: the phases, the figures that the thesis prints, the parts of the CPU time."""
-    command = stack.server.command
+def cells_of(
+    name: str, document: str, blog: str, visited: VisitedBlog, load: Load, sample: Sample
+) -> Iterator[Cell]:
+    """Yield the cells of one server: the phases, the figures that the thesis prints, the parts of the CPU time.
+
+    name: of the server in the table. document: its name in the thesis, "" without one. blog: WORDPRESS or SQL.
+    """
+    command = visited.server.command
     yield Cell(name, blog, samples=[sample], command=command, load=load.description())
     light = replace(sample, timeline=[], phases=[], running=[])  # the first cell has them; once is enough
     for column, value, unit, key in FIGURES:
@@ -337,7 +356,7 @@ def check(table: ExperimentTable) -> Finding:
     """
     samples = samples_with_phases(table.cells, WORDPRESS)
     prefork = samples.pop(PREFORK, None)
-    others = {each.way.name for each in TESTED_STACKS if each.document} & set(samples)
+    others = {each.stack.name for each in TESTED_STACKS if each.document} & set(samples)
     if prefork is None or not others:
         return Finding(NOT_TESTABLE, "WordPress was not measured on Apache prefork and another server.")
     if (came := prefork.phases[CAPACITY_PHASE].sessions) < MIN_VISITORS:
@@ -346,28 +365,36 @@ def check(table: ExperimentTable) -> Finding:
         )
         return Finding(NOT_TESTABLE, sentence)
     parts = [*parts_about_visitors(prefork, samples.get(EVENT)), *parts_about_costs(prefork, samples)]
-    verdict = verdict_of_parts([holds for holds, _ in parts])
-    return Finding(verdict, "; ".join(piece for _, piece in parts) + ".")
+    verdict = verdict_of_parts([part.holds for part in parts])
+    return Finding(verdict, "; ".join(part.text for part in parts) + ".")
 
 
-def parts_about_visitors(prefork: Sample, event: Sample | None) -> Iterator[tuple[bool, str]]:
-    """Yield the parts of the claim about prefork and event: whether each one holds, and its figures in words."""
+class ClaimPart(NamedTuple):
+    """A part of the claim. text: its figures in words."""
+
+    holds: bool
+    text: str
+
+
+def parts_about_visitors(prefork: Sample, event: Sample | None) -> Iterator[ClaimPart]:
+    """Yield the parts of the claim about the visitors that prefork and event lost, and about prefork's CPU time."""
     lost = prefork.phases[CAPACITY_PHASE].lost or 0.0
     text = f"Apache prefork lost {figures.percent_text(lost)} of its visitors in the second phase"
-    yield lost > MAX_LOST_SHARE, text
+    yield ClaimPart(lost > MAX_LOST_SHARE, text)
     if (cpu := figure(prefork, "extra.cpu")) is not None:
-        yield cpu >= ALL_CPU_PERCENT, f"it took {cpu_text(cpu)} of the core"
+        yield ClaimPart(cpu >= ALL_CPU_PERCENT, f"it took {cpu_text(cpu)} of the core")
     if event is not None:
         lost = event.phases[CAPACITY_PHASE].lost or 0.0
-        yield lost <= MAX_LOST_SHARE, f"Apache event lost {figures.percent_text(lost)}"
+        yield ClaimPart(lost <= MAX_LOST_SHARE, f"Apache event lost {figures.percent_text(lost)}")
 
 
-def parts_about_costs(prefork: Sample, samples: Mapping[str, Sample]) -> Iterator[tuple[bool, str]]:
-    """Yield the parts about memory and CPU time: whether nginx and lighttpd need less, and the figures in words."""
-    frugal = {each.way.name for each in TESTED_STACKS if each.document in FRUGAL} & set(samples)
+def parts_about_costs(prefork: Sample, samples: Mapping[str, Sample]) -> Iterator[ClaimPart]:
+    """Yield the parts of the claim that nginx and lighttpd need less memory and less CPU time than prefork."""
+    frugal = {each.stack.name for each in TESTED_STACKS if each.document in FRUGAL} & set(samples)
     for column, name, text_of in ((MEMORY, "usage.memory", figures.size_text), (CPU, "extra.cpu", cpu_text)):
         found = {server: figure(samples[server], name) for server in sorted(frugal)}
         of_prefork = figure(prefork, name)
         if of_prefork and found and all(found.values()):
             text = f"{column}: prefork {text_of(of_prefork)}, nginx and lighttpd {range_text(found, text_of)}"
-            yield all(value is not None and value < of_prefork for value in found.values()), text
+            need_less = all(value is not None and value < of_prefork for value in found.values())
+            yield ClaimPart(need_less, text)

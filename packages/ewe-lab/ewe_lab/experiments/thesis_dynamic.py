@@ -1,7 +1,7 @@
 """The dynamic tests of the thesis: pages of PHP and Python, served in several ways.
 
-As in the static tests, the sweep over the number of clients is charted as measured, and the best point of each way
-stands beside the figure that the text of the thesis gives.
+As in the static tests, the sweep over the number of clients is charted as measured, and the best point of each
+stack stands beside the figure that the text of the thesis gives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ewe_lab.bench.experiment import Bench, Load, RunningServer
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import LabError, last_line
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.thesis_static import (
     BEST_COLUMN_PREFIX,
@@ -24,7 +24,7 @@ from ewe_lab.experiments.thesis_static import (
     best_cell,
     figure_or_0,
 )
-from ewe_lab.stacks.backends import opener
+from ewe_lab.stacks.backends import URL_ERRORS, opener
 from ewe_lab.stacks.ways import MAX_PROCESSES, ServingStack, serve_stack
 
 QUICK_CLIENT_COUNTS = (32,)
@@ -42,14 +42,14 @@ Printed = Sequence[Any]  # the document's name of a server, requests a second
 
 @dataclass(frozen=True)
 class DynamicTest:
-    """One dynamic test. printed: by column and name of the way. gone: for servers that no longer exist, by column.
+    """One dynamic test. printed: by column and stack. gone: for servers that no longer exist, by column.
 
     clients, quick: the numbers of clients at once in a full run, and with --quick. plain: the printed figures
-    without TLS of the same ways. If they are given, the test runs over TLS, with the cipher of 2011 and that of
+    without TLS of the same stacks. If they are given, the test runs over TLS, with the cipher of 2011 and that of
     today.
     """
 
-    ways: Sequence[ServingStack]
+    stacks: Sequence[ServingStack]
     printed: Mapping[str, Mapping[str, Printed]]
     gone: Mapping[str, Printed] | None = None
     clients: Sequence[int] = CLIENT_COUNTS
@@ -58,25 +58,28 @@ class DynamicTest:
     plain: Mapping[str, Mapping[str, Printed]] | None = None
 
 
-def described(ways: Sequence[Mapping[str, Any]], **of: Any) -> DynamicTest:
-    """Return a dynamic test, as a paper's file describes it. of: the other fields of a DynamicTest."""
-    return DynamicTest([ServingStack(**each) for each in ways], **of)
+def described(ways: Sequence[Mapping[str, Any]], **others: Any) -> DynamicTest:
+    """Return a dynamic test, as a paper's file describes it.
+
+    ways: the fields of each ServingStack. others: the other fields of DynamicTest.
+    """
+    return DynamicTest([ServingStack(**each) for each in ways], **others)
 
 
-def table(lab: Bench, **of: Any) -> Iterator[Cell]:
-    """Measure a dynamic test, as a paper's file describes it; yield the cells."""
-    yield from run(lab, described(**of))
+def table(lab: Bench, **fields: Any) -> Iterator[Cell]:
+    """Measure a dynamic test, as a paper's file describes it; yield the cells. fields: as in described()."""
+    yield from run(lab, described(**fields))
 
 
 def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
-    """Measure every way that can run here; yield the cells."""
+    """Measure every stack that can run here; yield the cells."""
     lab.notes += [READ_OFF, *test.notes]
-    if any(stack.by == "cgi" for stack in test.ways):
+    if any(stack.by == "cgi" for stack in test.stacks):
         lab.notes.append(CGI_CLIENTS)
     if test.plain is not None:
         lab.notes += [PARITY, HTTP_1_0]
     cells: list[Cell] = []
-    for stack in test.ways:
+    for stack in test.stacks:
         if lacking := stack.why_missing or (stack.why_missing_for_tls if test.plain is not None else ""):
             lab.notes.append(lacking)
             continue
@@ -91,7 +94,7 @@ def run(lab: Bench, test: DynamicTest) -> Iterator[Cell]:
 
 
 def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell]:
-    """Measure a way to serve the program; yield its cells. If it fails, the missing ones have the reason.
+    """Measure a stack; yield its cells. If it fails, the missing ones have the reason.
 
     1. Sweep the number of clients in each column: with and without keep-alive. A test over TLS uses the cipher of
        2011 here, which ewe does not offer.
@@ -135,14 +138,16 @@ def measure(lab: Bench, test: DynamicTest, stack: ServingStack) -> Iterator[Cell
 def sweep_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, column: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with every number of clients, one after another; yield a cell for each number.
+    """Measure a running stack with every number of clients, one after another; yield a cell for each number.
 
     column: KEEP_ALIVE, or the column without kept connections. A test with figures for plain HTTP (`test.plain`)
     runs over TLS, here with the cipher of 2011 ("parity").
     """
     counts = test.quick if lab.quick else test.clients
-    # A set: numbers above the most that the way can serve become the same number
-    for count in sorted({min(count, stack.max_connections(column == KEEP_ALIVE)) for count in counts}):
+    # A set: numbers above the most that the stack can serve become the same number
+    for count in sorted(
+        {min(count, stack.max_connections(keep_alive=column == KEEP_ALIVE)) for count in counts}
+    ):
         load = load_of(lab, stack, column, count, path, "parity" if test.plain is not None else "")
         yield measure_point(lab, server, load, Cell(stack.name, column, count))
 
@@ -150,7 +155,7 @@ def sweep_clients(
 def measure_fixed_clients(
     lab: Bench, test: DynamicTest, stack: ServingStack, how: str, server: RunningServer, path: str
 ) -> Iterator[Cell]:
-    """Measure a running way with TLS_1_3_CLIENTS; yield a cell for each column.
+    """Measure a running stack with TLS_1_3_CLIENTS; yield a cell for each column.
 
     how: the prefix of the columns' names, TLS_1_3_PREFIX or PLAIN (no TLS).
     """
@@ -168,7 +173,7 @@ def measure_point(lab: Bench, server: RunningServer, load: Load, cell: Cell) -> 
 
 
 def cost_of_tls(cells: Sequence[Cell], column: str) -> str:
-    """Return a note on the cost of TLS 1.3 for each way: the rate without TLS divided by the rate with it.
+    """Return a note on the cost of TLS 1.3 for each stack: the rate without TLS divided by the rate with it.
 
     column: the name of a column without its prefix. The cells of the column with TLS 1.3 have TLS_1_3_PREFIX before
     this name, and those without TLS have PLAIN.
@@ -197,7 +202,7 @@ def repeat_point(
 
 
 def load_of(lab: Bench, stack: ServingStack, column: str, count: int, path: str, tls: str = "") -> Load:
-    """Return the load of one point. tls: as in Load."""
+    """Return the load of one point. column: KEEP_ALIVE or NO_KEEP_ALIVE. count: of clients. tls: as in Load."""
     seconds = lab.quick_or_full(2, 4) if stack.by == "cgi" else lab.quick_or_full(0.8, 2)
     # A Java virtual machine first compiles the code.
     warm_up = lab.quick_or_full(2, 3) if stack.language == "java" else lab.quick_or_full(0.3, 0.5)
@@ -220,7 +225,7 @@ def probe(url: str, page: str) -> None:
     try:
         with opener().open(url, timeout=20) as answer:
             body = answer.read().decode("latin-1")
-    except OSError as reason:
-        raise LabError(f"a first request failed: {reason}") from None
+    except URL_ERRORS as reason:
+        raise LabError(f"a first request failed: {last_line(str(reason))}") from None
     if body != page:
         raise LabError(f"a first request brought {len(body)} bytes, {body[:40]!r}, not {len(page)}")

@@ -42,21 +42,24 @@ def table(
     printed: Mapping[str, Mapping[str, Printed]],
     gone: Mapping[str, float] | None = None,
 ) -> Iterator[Cell]:
-    """Measure the memory of some ways, as a paper's file describes them; yield the cells."""
+    """Measure the memory of some stacks, as a paper's file describes them; yield the cells.
+
+    ways: the fields of each ServingStack. printed, gone: as in run().
+    """
     yield from run(lab, [ServingStack(**each) for each in ways], printed, gone or {})
 
 
 def run(
     lab: Bench,
-    ways: Sequence[ServingStack],
+    stacks: Sequence[ServingStack],
     printed: Mapping[str, Mapping[str, Printed]],
     gone: Mapping[str, float],
 ) -> Iterator[Cell]:
-    """Measure every way that can run here; yield the cells.
+    """Measure every stack that can run here; yield the cells.
 
-    printed: the document's name and its kB, by column and way. gone: the kB of servers that no longer exist.
+    printed: the document's name and its kB, by column and stack. gone: the kB of servers that no longer exist.
     """
-    for stack in ways:
+    for stack in stacks:
         if stack.why_missing:
             lab.notes.append(stack.why_missing)
             continue

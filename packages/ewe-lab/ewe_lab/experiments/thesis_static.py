@@ -86,7 +86,10 @@ PARITY = (
 
 @dataclass(frozen=True)
 class StaticTest:
-    """One static test. printed: the best replies a second, by column and name of the server."""
+    """One static test. size: of the requested file, in bytes. link: a speed of links.SPEEDS, "" for full speed.
+
+    printed: the best replies a second, by column and name of the server. tls: over HTTPS.
+    """
 
     size: int
     printed: Mapping[str, Mapping[str, float]]
@@ -95,7 +98,7 @@ class StaticTest:
     servers: Sequence[ServerUnderTest] = SERVERS
 
     def load(self, lab: Bench, column: str, clients: int, tls: str = "") -> Load:
-        """Return the load of one point."""
+        """Return the load of one point. column: KEEP_ALIVE or NO_KEEP_ALIVE. tls: as in Load."""
         return Load(
             "saturation",
             users=clients,
@@ -122,9 +125,9 @@ def table(
     tls: bool = False,
     servers: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """Measure a static test, as a paper's file describes it; yield the cells."""
+    """Measure a static test, as a paper's file describes it; yield the cells. servers: by name, () for SERVERS."""
     tested_servers = [BY_NAME[name] for name in servers] or SERVERS
-    yield from run(lab, StaticTest(size, printed, link, tls, tested_servers))
+    yield from run(lab, StaticTest(size, printed, link=link, tls=tls, servers=tested_servers))
 
 
 def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
@@ -134,8 +137,8 @@ def run(lab: Bench, test: StaticTest) -> Iterator[Cell]:
     """
     root = lab.site([test.size])
     lab.notes += [ABSENT, READ_OFF, CACHES_OFF, *([PARITY] if test.tls else [])]
-    with ExitStack() as stack:
-        if test.link and (problem := stack.enter_context(lab.behind_link(test.link))):
+    with ExitStack() as exits:
+        if test.link and (problem := exits.enter_context(lab.behind_link(test.link))):
             for column, rates in test.printed.items():
                 for name, rate in rates.items():
                     yield Cell(
@@ -182,7 +185,7 @@ def figure_or_0(cell: Cell) -> float:
 
 
 def best_cell(cells: Sequence[Cell], paper: float | None) -> Cell:
-    """Return a cell with the best of a server's points and the printed figure."""
+    """Return a cell with the best of a server's points, beside the printed figure `paper`, None without one."""
     top = max(cells, key=figure_or_0)
     return replace(
         top,

@@ -1,7 +1,7 @@
 """The visitors of a blog: the capacity of a server in visitors a second, and a load in three phases.
 
-    stack = Stack(lab, server, (mariadb,), ("/", "/?p=1"))
-    load, sample = stack.load(stack.capacity())
+    visited = VisitedBlog(lab, server, (mariadb_pid,), ("/", "/?p=1"))
+    load, sample = visited.load(visited.capacity())
 
 `sample.phases` are the figures of the phases. `sample.extra` has the CPU time in ms that each of PARTS took for a
 page, and the CPU of all parts together in the second phase, in percent.
@@ -32,7 +32,7 @@ class ServerWithDatabase:
     """A RunningServer whose `other_pids` have the processes of its database, too."""
 
     server: RunningServer
-    database: tuple[int, ...]
+    database_pids: tuple[int, ...]
 
     @property
     def pid(self) -> int:
@@ -48,16 +48,16 @@ class ServerWithDatabase:
 
     @property
     def other_pids(self) -> tuple[int, ...]:
-        return (*self.server.other_pids, *self.database)
+        return (*self.server.other_pids, *self.database_pids)
 
 
 @dataclass(frozen=True)
-class Stack:
-    """A running server with its database. database: its processes. paths: the pages that a visitor requests."""
+class VisitedBlog:
+    """A running blog under load. database_pids: the processes of its database. paths: the pages of a visit."""
 
     lab: Bench
     server: RunningServer
-    database: tuple[int, ...]
+    database_pids: tuple[int, ...]
     paths: tuple[str, ...]
 
     @property
@@ -111,7 +111,7 @@ class Stack:
         load = self.load_in_phases(capacity)
         self.lab.probe(self.server, load)
         before = self.cpu_seconds_by_part()
-        sample = self.lab.load(ServerWithDatabase(self.server, self.database), load)
+        sample = self.lab.load(ServerWithDatabase(self.server, self.database_pids), load)
         for part, seconds in self.cpu_seconds_by_part().items():
             if sample.replies:
                 sample.extra[part] = (seconds - before[part]) / sample.replies * 1e3
@@ -128,7 +128,7 @@ class Stack:
         )
         beside_server = cpu_seconds(*self.server.other_pids) if self.server.other_pids else 0.0
         web = cpu_seconds(self.server.pid) - below_server
-        database = cpu_seconds(*self.database) if self.database else 0.0
+        database = cpu_seconds(*self.database_pids) if self.database_pids else 0.0
         seconds = (web, below_server + beside_server, database)
         return dict(zip(PARTS, seconds, strict=True))
 

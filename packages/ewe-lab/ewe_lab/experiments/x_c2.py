@@ -85,21 +85,21 @@ def measure(
     settings.write_text(SETTINGS.format(engine_limit=engine_limit))
     scratch = Path(tempfile.mkdtemp(prefix="server-", dir=lab.directory))
     try:
-        with ExitStack() as stack:
-            server = stack.enter_context(
+        with ExitStack() as exits:
+            server = exits.enter_context(
                 run_ewe(
                     "xswitch", "--requests", "0", "--xswitch-status", "--xswitch-config", str(settings),
                     root=lab.site([]), directory=scratch, core=server_core(), prefix=namespace_command,
                 )
             )  # fmt: skip
             wait_for_xswitch(server)
-            asks = [stack.enter_context(client_for_user(server.url, user)) for user in users]
+            clients = [exits.enter_context(client_for_user(server.url, user)) for user in users]
             with on_core(load_core()):
-                for ask in asks:  # the first engines start before the measurement
-                    ask()
+                for send_request in clients:  # the first engines start before the measurement
+                    send_request()
                 for _ in range(lab.repeats):
                     before = xswitch_status(server)
-                    times = time_requests(asks, count)
+                    times = time_requests(clients, count)
                     cell.samples.append(sample(times, before, xswitch_status(server)))
             cell.command = server.command
     except LabError as reason:
@@ -109,17 +109,17 @@ def measure(
 
 def client_for_user(url: str, user: TemporaryUser) -> Any:
     """Return a client for the program of a user, which must answer with the uid of that user."""
-    return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.number}\n".encode())
+    return pinger.http(url, f"/~{user.name}/cgi-bin/{PROGRAM}", f"user {user.uid}\n".encode())
 
 
-def time_requests(asks: Sequence[SendRequest], count: int) -> list[float]:
-    """Request the programs in a random order that is the same in every run; return the time of each request."""
+def time_requests(clients: Sequence[SendRequest], count: int) -> list[float]:
+    """Send `count` requests by random clients, the same ones in every run; return the seconds of each request."""
     order = random.Random(44)  # any seed, but always the same
     times = []
     for _ in range(count):
-        ask = order.choice(asks)
+        send_request = order.choice(clients)
         began = time.perf_counter()
-        ask()
+        send_request()
         times.append(time.perf_counter() - began)
     return times
 
@@ -135,10 +135,24 @@ def sample(times: Sequence[float], before: dict[str, Any], after: dict[str, Any]
         for name in ("started", "evicted")
     }
     cuts = statistics.quantiles(times, n=100, method="inclusive")  # cuts[k - 1] is the k-th percentile
-    service = Times(count, statistics.mean(times), cuts[49], cuts[89], cuts[94], cuts[98], max(times))
+    service = Times(
+        count=count,
+        mean=statistics.mean(times),
+        p50=cuts[49],
+        p90=cuts[89],
+        p95=cuts[94],
+        p99=cuts[98],
+        max=max(times),
+    )
     extra = {**share, "engines": float(len(after["engines"]))}
     return Sample(
-        "pinger", sum(times), requests=count, replies=count, connections=1, service=service, extra=extra
+        "pinger",
+        seconds=sum(times),
+        requests=count,
+        replies=count,
+        connections=1,
+        service=service,
+        extra=extra,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
@@ -26,6 +27,13 @@ from ewe_lab.stacks.ways import serve_stack, technology
 MAX_FLAT_RATIO = 1.5  # ratio of the greatest to the least throughput up to which it is flat
 MIN_R_SQUARED = 0.95  # the R² of a response time that grows linearly
 SERVERS = ("xswitch perl", "cgi perl")
+
+
+class RegressionLine(NamedTuple):
+    """A line through points. r_squared: R², the share of the variance that the line explains."""
+
+    slope: float
+    r_squared: float
 
 
 def run(lab: Bench) -> Iterator[Cell]:
@@ -81,18 +89,16 @@ def check(table: ExperimentTable) -> Finding:
     line = regression_line([x for x, _ in points], [time for _, time in points])
     if line is None:
         return Finding(IN_PART if flat else FAILS, f"{summary}; the response times make no line.")
-    slope, r_squared = line
-    linear = slope > 0 and r_squared >= MIN_R_SQUARED
-    summary += f"; the median response time grows by {slope * 1e3:.2g} ms a client, R² = {r_squared:.3f}"
+    linear = line.slope > 0 and line.r_squared >= MIN_R_SQUARED
+    summary += (
+        f"; the median response time grows by {line.slope * 1e3:.2g} ms a client, R² = {line.r_squared:.3f}"
+    )
     return Finding(verdict_of_parts([flat, linear]), f"{summary}.")
 
 
-def regression_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
-    """Return the slope of the regression line, and R², the share of the variance that the line explains.
-
-    None if there is no such line.
-    """
+def regression_line(x: Sequence[float], y: Sequence[float]) -> RegressionLine | None:
+    """Return the line with the least squares of the distances in y; None for too few points, or equal ones."""
     try:
-        return statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2
-    except statistics.StatisticsError:  # too few points, or all the same
+        return RegressionLine(statistics.linear_regression(x, y).slope, statistics.correlation(x, y) ** 2)
+    except statistics.StatisticsError:
         return None

@@ -51,6 +51,7 @@ from ewe_lab.stacks.ways import serve_stack, technology
 
 FRONT, MOD_X, SWITCH, ENGINE, SCRIPT = "front end", "mod_x", "X-Switch", "engine", "script"
 LAYERS = (FRONT, MOD_X, SWITCH, ENGINE, SCRIPT)
+ALL = ""  # all layers of a run together
 RUNS = ("1 everything", "2 null handler", "3 X-Switch", "4 engine", "5 loop")
 TABLE_1: Mapping[str, Sequence[float]] = printed("X-T1")  # of 100,000 requests: percent as printed, seconds
 NAMES = {
@@ -101,10 +102,13 @@ IN_A_LOOP = {"Perl": ("perl", PERL_LOOP), "Python": ("python3", PYTHON_LOOP)}
 
 @dataclass(frozen=True)
 class AllRequestsRun:
-    """A run of all requests. cpu: CPU seconds of the servers: by layer in run 1, else one sum, with the key ""."""
+    """A run of all requests.
+
+    cpu_s: CPU seconds of the servers, by layer in run 1, else of all layers together (ALL).
+    """
 
     ping_time: PingTime
-    cpu: Mapping[str, float]
+    cpu_s: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,8 @@ def run(lab: Bench) -> Iterator[Cell]:
         rounds: list[tuple[AllRequestsRun, ...]] = []
         failure = ""
         try:
-            with ExitStack() as stack:
-                servers = start_servers(lab, language, stack)
+            with ExitStack() as exits:
+                servers = start_servers(lab, language, exits)
                 for ask in (servers.full, servers.null, servers.fastcgi, servers.engine):
                     pinger.ping(ask, count // 10)  # warms up; not measured
                 rounds = [make_runs(lab, servers, language, count) for _ in range(ROUNDS)]
@@ -144,10 +148,10 @@ def run(lab: Bench) -> Iterator[Cell]:
     lab.notes += REMARKS
 
 
-def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers:
+def start_servers(lab: Bench, language: str, exits: ExitStack) -> RunningServers:
     """Start the servers of runs 1 to 4, connect to each, and return them. Raises LabError.
 
-    stack: closes the connections and stops the servers when it is closed.
+    exits: closes the connections and stops the servers when it is closed.
     """
     core = server_core()
     script = str(programs_directory(lab) / f"hello.{LANGUAGES[language]}")
@@ -155,29 +159,34 @@ def start_servers(lab: Bench, language: str, stack: ExitStack) -> RunningServers
     settings = lab.directory / "stays.toml"
     settings.write_text(NO_ENGINE_REPLACEMENT)
     # Run 1: the front end, X-Switch behind it, and an engine
-    server, path = stack.enter_context(
+    server, path = exits.enter_context(
         serve_stack(lab, technology(f"xswitch {language.lower()}"), "--xswitch-config", str(settings))
     )
-    full = stack.enter_context(pinger.http(server.url, path, body))
+    full = exits.enter_context(pinger.http(server.url, path, body))
     # The first request starts the engine, so that processes_by_layer() finds it
     full()
     # Run 2: a front end that answers each request itself
     tested_null = ServerUnderTest("null handler", model="ewe_lab.stacks.variants:Null")
-    null_server = stack.enter_context(lab.start(tested_null, lab.site([])))
-    null = stack.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
+    null_server = exits.enter_context(lab.start(tested_null, lab.site([])))
+    null = exits.enter_context(pinger.http(null_server.url, path, HELLO_BODY))
     # Run 3: an X-Switch of which the lab is the front end
-    cgi_variables = variables(script, path)
-    switch_pid, socket = stack.enter_context(run_xswitch(lab, "--config", str(settings)))
-    fastcgi = stack.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
+    cgi_variables = variables_of(script, path)
+    switch_pid, socket = exits.enter_context(run_xswitch(lab, "--config", str(settings)))
+    fastcgi = exits.enter_context(pinger.fastcgi(str(socket), cgi_variables, body))
     # Run 4: an engine of which the lab is the X-Switch
     command = BUILT_IN[language.lower()].command
-    engine, engine_pid = stack.enter_context(pinger.engine(command, script, cgi_variables, body, core))
+    engine, engine_pid = exits.enter_context(pinger.engine(command, script, cgi_variables, body, core))
     return RunningServers(
-        full, null, fastcgi, engine, processes_by_layer(server), (null_server.pid, switch_pid, engine_pid)
+        full=full,
+        null=null,
+        fastcgi=fastcgi,
+        engine=engine,
+        pids_by_layer=processes_by_layer(server),
+        roots=(null_server.pid, switch_pid, engine_pid),
     )
 
 
-def variables(script: str, path: str) -> dict[str, str]:
+def variables_of(script: str, path: str) -> dict[str, str]:
     """Return the CGI variables for runs 3 and 4 (see above): those that ewe sends to X-Switch in run 1.
 
     The script and the engine then have the same work in all three runs. The ports are examples.
@@ -243,7 +252,7 @@ def make_runs(lab: Bench, servers: RunningServers, language: str, count: int) ->
         for ask, root in zip((servers.null, servers.fastcgi, servers.engine), servers.roots, strict=True):
             spent = cpu_seconds(root)
             duration = pinger.ping(ask, count)
-            runs.append(AllRequestsRun(duration, {"": cpu_seconds(root) - spent}))
+            runs.append(AllRequestsRun(duration, {ALL: cpu_seconds(root) - spent}))
     return (*runs, run_in_loop(lab, language, count * LOOP_FACTOR))
 
 
@@ -265,14 +274,14 @@ def run_in_loop(lab: Bench, language: str, count: int) -> AllRequestsRun:
         except ValueError:
             raise LabError(f"the script in a loop: {last_line(output_text(output))}") from None
     # No pinger takes part, so its CPU time is 0
-    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {"": cpu})
+    return AllRequestsRun(PingTime(count, seconds, client_cpu_s=0.0), {ALL: cpu})
 
 
 # From runs to layers
 
 
 def fastest_runs(rounds: Sequence[tuple[AllRequestsRun, ...]]) -> tuple[AllRequestsRun, ...]:
-    """Return the fastest of each run: other programs can only make a run slower."""
+    """Return the fastest of each run: other programs can only make a run slower. rounds: of all runs."""
     return tuple(min(each, key=lambda run: run.ping_time.seconds) for each in zip(*rounds, strict=True))
 
 
@@ -287,13 +296,16 @@ def noise_of_layer(layer: str, rounds: Sequence[tuple[AllRequestsRun, ...]]) -> 
     """
     noise = 0.0
     for index in RUNS_OF_LAYER[layer]:
-        micros = sorted(runs[index].ping_time.seconds / runs[index].ping_time.count * 1e6 for runs in rounds)
+        micros = sorted(runs[index].ping_time.micros for runs in rounds)
         noise += micros[1] - micros[0] if len(micros) > 1 else 0.0
     return noise
 
 
 def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
-    """Leave the figure of a layer out if it is not larger than the noise of the runs that it is made from."""
+    """Leave the figure of a layer out if it is not larger than the noise of the runs that it is made from.
+
+    micros, noise: the layer's µs, and by how many µs they may be wrong.
+    """
     if micros <= noise:
         cell.samples.clear()
         cell.failure = f"not resolved: {micros:.0f} µs, while the fastest rounds differ by {noise:.0f} µs"
@@ -301,18 +313,19 @@ def drop_if_noise(cell: Cell, micros: float, noise: float) -> None:
 
 def micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs that each layer takes of a request: differences of the five runs, as the module says."""
-    full, null, direct, engine, script = (run.ping_time.seconds / run.ping_time.count * 1e6 for run in runs)
+    full, null, fastcgi, engine, script = (run.ping_time.micros for run in runs)
     return {
-        FRONT: null, MOD_X: full - null - direct, SWITCH: direct - engine, ENGINE: engine - script, SCRIPT: script,
+        FRONT: null, MOD_X: full - null - fastcgi, SWITCH: fastcgi - engine, ENGINE: engine - script,
+        SCRIPT: script,
     }  # fmt: skip
 
 
 def cpu_micros_by_layer(runs: Sequence[AllRequestsRun]) -> dict[str, float]:
     """Return the µs of CPU time that each layer takes of a request, by the clocks of its processes."""
     full, null, loop = runs[0], runs[1], runs[4]
-    spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu.items()}
+    spent = {layer: seconds / full.ping_time.count * 1e6 for layer, seconds in full.cpu_s.items()}
     # Run 2 is the front end without mod_x, run 5 the script without its engine
-    front, script = (run.cpu[""] / run.ping_time.count * 1e6 for run in (null, loop))
+    front, script = (run.cpu_s[ALL] / run.ping_time.count * 1e6 for run in (null, loop))
     return {
         FRONT: front, MOD_X: spent[FRONT] - front, SWITCH: spent[SWITCH], ENGINE: spent[ENGINE] - script,
         SCRIPT: script,
@@ -356,7 +369,7 @@ def layer_sample(layer: str, count: int, runs: Sequence[AllRequestsRun]) -> Samp
         replies=count,
         connections=1,
         extra=extra,
-        usage=Usage(cpu[layer] * count / 1e6),  # seconds of all requests
+        usage=Usage(cpu=cpu[layer] * count / 1e6),  # seconds of all requests
     )
 
 
@@ -364,13 +377,13 @@ def run_sample(run: AllRequestsRun) -> Sample:
     """Return the sample of a run, with the µs of a request, and those of them that the pinger itself used."""
     ping_time = run.ping_time
     extra = {
-        "micros": ping_time.seconds / ping_time.count * 1e6,
+        "micros": ping_time.micros,
         "pinger": ping_time.client_cpu_s / ping_time.count * 1e6,
     }
-    usage = Usage(cpu=sum(run.cpu.values()))
+    usage = Usage(cpu=sum(run.cpu_s.values()))
     return Sample(
         "pinger",
-        ping_time.seconds,
+        seconds=ping_time.seconds,
         requests=ping_time.count,
         replies=ping_time.count,
         connections=1,

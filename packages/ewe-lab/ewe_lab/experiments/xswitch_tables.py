@@ -14,16 +14,16 @@ answers (Recorder.running).
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ewe_lab.bench import figures
 from ewe_lab.bench.experiment import Bench, Load
-from ewe_lab.bench.processes import LabError
+from ewe_lab.bench.processes import LabError, last_line
 from ewe_lab.bench.results import Cell, Sample
 from ewe_lab.experiments.papers import printed
 from ewe_lab.stacks.applications import HELLO
+from ewe_lab.stacks.backends import URL_ERRORS, opener
 from ewe_lab.stacks.ways import serve_stack, technology
 
 FIRST, MEAN = "initial response time", "average response time"
@@ -64,13 +64,13 @@ CURVE_REQUESTS = 10_000  # of a curve in the document: ten users, a thousand eac
 
 def time_first_answer(url: str) -> float:
     """Return the seconds that the first request takes. Raises LabError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
+    url_opener = opener()
     began = time.perf_counter()
     try:
-        with opener.open(url, timeout=20) as answer:
+        with url_opener.open(url, timeout=20) as answer:
             body = answer.read()
-    except OSError as reason:
-        raise LabError(f"a first request failed: {reason}") from None
+    except URL_ERRORS as reason:
+        raise LabError(f"a first request failed: {last_line(str(reason))}") from None
     if body.decode("latin-1") != HELLO:
         raise LabError(f"a first request brought {body[:40]!r}")
     return time.perf_counter() - began
@@ -138,7 +138,7 @@ def curve_cells(name: str, cell: Cell) -> Iterator[Cell]:
     if sample is None:
         return
     for count, mean in running_means(sample.extra["first"], sample):
-        point = Sample(sample.tool, sample.seconds, extra={"running": mean})
+        point = Sample(sample.tool, seconds=sample.seconds, extra={"running": mean})
         curve_cell = Cell(name, CURVE, x=count, value="extra.running", unit="ms", samples=[point])
         curve_cell.command, curve_cell.load = cell.command, cell.load
         yield curve_cell

@@ -75,7 +75,7 @@ def parse_ab(text: str) -> dict[str, float]:
 
 
 def read_times(path: Path, figures: dict[str, float]) -> Times | None:
-    """Return the percentiles that ab wrote to a file. The times include connecting. None if there are none.
+    """Return the times of ab's file, in seconds with connecting; None if there are none. figures: of parse_ab().
 
     ab rounds the place of a percentile in its sorted times up, and below some 100 replies it reads behind the last
     one: the last lines of its file are then rubbish. Those lines, and any that is below the line before it, are
@@ -94,13 +94,16 @@ def read_times(path: Path, figures: dict[str, float]) -> Times | None:
             greatest_so_far = seconds[percent]
         longest = seconds.get(100, greatest_so_far)
         p50, p90, p95, p99 = (seconds[percent] for percent in (50, 90, 95, 99))
-        return Times(count, figures["mean"] / 1e3, p50, p90, p95, p99, longest)
+        return Times(count=count, mean=figures["mean"] / 1e3, p50=p50, p90=p90, p95=p95, p99=p99, max=longest)
     except (OSError, ValueError, KeyError, IndexError):
         return None
 
 
 def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, prefix: Sequence[str]) -> Sample:
-    """Run ab twice, to warm up and to count; return the sample of the second run. Raises LabError."""
+    """Run ab twice, to warm up and to count; return the sample of the second run. Raises LabError.
+
+    core, observer, prefix: as in run.run().
+    """
     if load.warm_up:
         run_ab_with_retries(load, url, load.warm_up, core, NoObserver(), prefix)
     done = run_ab_with_retries(load, url, load.seconds, core, observer, prefix)
@@ -114,7 +117,7 @@ def run_ab(load: Load, url: str, core: int | None, observer: WindowObserver, pre
     replies = max(complete - bad_status - failed, 0)
     return Sample(
         "ab",
-        figures["seconds"],
+        seconds=figures["seconds"],
         requests=complete,
         replies=replies,
         connections=0 if load.keep_alive else complete,

@@ -74,7 +74,8 @@ def run_locust(
 ) -> Sample:
     """Run a load from a child process on a core; return its sample. Raises LabError.
 
-    prefix: of the command, for a slow link.
+    core: None for any. observer: learns when the measured time begins and ends. prefix: the first words of the
+    child's command, such as those that run it behind a slow link.
     """
     if not has_locust():
         raise LabError(LOCUST_MISSING)
@@ -110,7 +111,7 @@ def receive_sample(answer: IO[bytes], seconds: float, observer: WindowObserver, 
     """Read the lines that a child prints, `begin`, `end` and a sample in JSON; return the sample. Raises LabError.
 
     answer: the child's standard output. seconds: the longest time until the sample. observer: learns of
-    begin and end.
+    begin and end. errors: the child's standard error, a file.
     """
     for line in lines_within(answer, seconds):
         if line == b"begin":

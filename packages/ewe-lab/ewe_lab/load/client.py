@@ -21,7 +21,7 @@ from ewe.http.status import HTTPError
 from ewe_lab.bench.experiment import Load
 
 RECEIVE_BYTES = 256 * 1024  # bytes of one receive
-KINDS = {  # of errors, as results.ERRORS explains them
+ERROR_KINDS = {  # by errno: the kind of the error, as results.ERRORS explains it
     errno.ECONNREFUSED: "ref",
     errno.ECONNRESET: "res",
     errno.EPIPE: "res",
@@ -55,7 +55,7 @@ def error_kind(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and error.errno is None:  # our own timer; the kernel's is ETIMEDOUT
         return "ct"
     if isinstance(error, OSError):
-        return KINDS.get(error.errno or 0, "other")
+        return ERROR_KINDS.get(error.errno or 0, "other")
     return "other"
 
 
@@ -63,15 +63,16 @@ def error_kind(error: BaseException) -> str:
 class LoadTarget:
     """The requests of a load, and the address of the server.
 
-    family, address: of the socket. requests: as bytes, to be sent in turn. length: of the expected body, None: any.
-    reopens: reopen a connection that the server closed. context: for TLS, else None.
+    family, address: of the socket. host: the name of the server, for TLS. requests: as bytes, to be sent in turn.
+    timeout_s: of one request. length: of the expected body in bytes, None: any. reopens: reopen a connection that
+    the server closed. context: for TLS, else None.
     """
 
     family: int
     address: Any
     host: str
     requests: tuple[bytes, ...]
-    timeout: float
+    timeout_s: float
     keep_alive: bool
     length: int | None
     reopens: bool
@@ -103,16 +104,16 @@ def load_target(load: Load, url: str) -> LoadTarget:
     paths = load.paths or (load.path,)
     context = tls_context(load.tls or "default") if parts.scheme == "https" else None
     return LoadTarget(
-        family,
-        address,
-        parts.hostname,
-        tuple(f"{load.method} {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
-        load.timeout,
-        load.keep_alive,
-        load.length,
-        load.reopens,
-        context,
-        load.method,
+        family=family,
+        address=address,
+        host=parts.hostname,
+        requests=tuple(f"{load.method} {path} HTTP/1.1\r\n{fields}\r\n".encode() for path in paths),
+        timeout_s=load.timeout,
+        keep_alive=load.keep_alive,
+        length=load.length,
+        reopens=load.reopens,
+        context=context,
+        method=load.method,
     )
 
 
@@ -164,7 +165,7 @@ class LoadConnection:
 
     def send_and_receive(self, number: int) -> None:
         """Send the request with that number, in turn, and read the whole answer. Raises the same as ask()."""
-        self.deadline = time.perf_counter() + self.target.timeout  # for connecting, sending and receiving
+        self.deadline = time.perf_counter() + self.target.timeout_s  # for connecting, sending and receiving
         try:
             sock = self.sock
             if sock is None:
@@ -184,7 +185,7 @@ class LoadConnection:
         """Open a connection within the request's time limit, and return it. Raises OSError."""
         sock = socket.socket(self.target.family, socket.SOCK_STREAM)
         try:
-            sock.settimeout(self.target.timeout)
+            sock.settimeout(self.target.timeout_s)
             sock.connect(self.target.address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1

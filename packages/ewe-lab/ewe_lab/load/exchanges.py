@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from ewe.gateway.records import Began, Ended, Requester, Responder
@@ -144,8 +145,18 @@ def serve_engine(socks: Sockets) -> bool:
     return True
 
 
-def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange, Serve]:
-    """Return both ends of an exchange of so many bytes. mark: an engine's, after its output on the other socket."""
+class ExchangeEnds(NamedTuple):
+    """Both ends of a run: the function that asks, and the function that serves one request."""
+
+    ask: Exchange
+    serve: Serve
+
+
+def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> ExchangeEnds:
+    """Return both ends of an exchange of as many bytes as `request` and `answer` have.
+
+    mark: the end mark of an engine, which it sends on the control socket after its output on the data socket.
+    """
 
     def ask(socks: Sockets) -> None:
         socks[0].sendall(request)
@@ -162,17 +173,21 @@ def raw_ends(request: bytes, answer: bytes, mark: bytes = b"") -> tuple[Exchange
             socks[0].sendall(mark)
         return True
 
-    return ask, serve
+    return ExchangeEnds(ask, serve)
 
 
-def ends_of(column: str, name: str) -> tuple[Exchange, Serve]:
-    """Return both ends of a run."""
+def ends_of(column: str, name: str) -> ExchangeEnds:
+    """Return both ends of a run. column: one of COLUMNS. name: one of RUNS."""
     if name == BYTE:
-        return ask_byte, serve_byte
+        return ExchangeEnds(ask_byte, serve_byte)
     if column == ENGINE:
         lines = request_lines(SCRIPT, (), VARIABLES)
-        return raw_ends(lines, ANSWER, END_OF_ANSWER) if name == RAW else (ask_engine, serve_engine)
-    return raw_ends(*fastcgi_sizes()) if name == RAW else (ask_fastcgi, serve_fastcgi)
+        if name == RAW:
+            return raw_ends(lines, ANSWER, END_OF_ANSWER)
+        return ExchangeEnds(ask_engine, serve_engine)
+    if name == RAW:
+        return raw_ends(*fastcgi_sizes())
+    return ExchangeEnds(ask_fastcgi, serve_fastcgi)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -199,7 +214,10 @@ def child(work: Callable[[], None], *ours: socket.socket) -> Iterator[None]:
 
 
 def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -> float:
-    """Return the µs of an exchange over connections that stay open."""
+    """Return the mean µs of `count` exchanges over connections that stay open. Raises OSError.
+
+    ask, serve: the two ends of an exchange; a child runs `serve`. pairs: the number of socket pairs, 1 or 2.
+    """
     ours, theirs = zip(*(socket.socketpair() for _ in range(pairs)), strict=True)
 
     def work() -> None:
@@ -218,7 +236,10 @@ def time_kept_connections(ask: Exchange, serve: Serve, pairs: int, count: int) -
 
 
 def time_new_connections(ask: Exchange, serve: Serve, count: int) -> float:
-    """Return the µs of an exchange, each over a new connection."""
+    """Return the mean µs of `count` exchanges, each over a new connection of a Unix socket. Raises OSError.
+
+    ask, serve: the two ends of an exchange; a child runs `serve`.
+    """
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
         path = f"{directory}/socket"
         listener.bind(path)
@@ -244,7 +265,7 @@ def time_new_connections(ask: Exchange, serve: Serve, count: int) -> float:
 
 
 def measure_column(column: str, count: int, rounds: int) -> dict[str, list[float]]:
-    """Return the µs of an exchange of each run, in each round."""
+    """Return the µs of an exchange in each round, by run. count: the exchanges of a run."""
     found: dict[str, list[float]] = {name: [] for name in RUNS}
     for _ in range(rounds):
         for name in RUNS:

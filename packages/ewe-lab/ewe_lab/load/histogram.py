@@ -33,7 +33,7 @@ class Histogram:
         self.unanswered = 0  # how many times are of requests without an answer
         self.shortest_unanswered_s = math.inf  # the shortest of those times
 
-    def add(self, seconds: float, answered: bool = True) -> None:
+    def add(self, seconds: float, *, answered: bool = True) -> None:
         """Count a time. answered: False for the time that a request without an answer waited."""
         units = max(int(seconds / UNIT_S), 0)
         shift = max(units.bit_length() - KEPT_BITS, 0)  # how many low bits of a long time are dropped
@@ -72,7 +72,18 @@ class Histogram:
         # A percentile that is not below it is a lower bound
         at_least = self.shortest_unanswered_s if self.unanswered else None
         buckets = self.chart_buckets()
-        return Times(answers, mean, p50, p90, p95, p99, self.max, buckets, at_least, self.unanswered)
+        return Times(
+            count=answers,
+            mean=mean,
+            p50=p50,
+            p90=p90,
+            p95=p95,
+            p99=p99,
+            max=self.max,
+            buckets=buckets,
+            at_least=at_least,
+            unanswered=self.unanswered,
+        )
 
     def chart_buckets(self) -> list[tuple[float, int]]:
         """Return (upper end, how many) of buckets for a chart, equally wide on a log axis."""

@@ -31,13 +31,15 @@ MAX_RUN_S = 900.0  # seconds that one measurement may take
 
 
 def ping(
-    lab: Bench, server: RunningServer, path: str, clients: int, requests: int, digest: str = ""
+    lab: Bench, server: RunningServer, path: str, *, clients: int, requests: int, digest: str = ""
 ) -> Sample:
     """Return the sample of clients that send so many requests each, with a new connection for every request.
 
-    Its extra figures: `response` and `connect` are means in ms, `duration` is in seconds. The times
-    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms. digest: of a right body, ""
-    for any.
+    path: of the URL. requests: of each client. digest: the first digits of the SHA-256 of a right body, "" for any.
+    Raises LabError if no request is answered as it should be, or after MAX_RUN_S.
+
+    The extra figures of the sample: `response` and `connect` are means in ms, `duration` is in seconds. The times
+    that the program reports (`con`, `ret`, `con_wall`, `ret_wall`) are medians in ms.
     """
     command = [
         *lab.command_prefix,
@@ -86,7 +88,7 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
     replies = len(found.response)
     return Sample(
         "pinger",
-        found.seconds,
+        seconds=found.seconds,
         requests=clients * requests,
         replies=replies,
         # Each request has a new connection. Those without an answer are not counted
@@ -94,6 +96,6 @@ def sample_of(found: PingResult, clients: int, requests: int, cpu_s: float) -> S
         received=found.received,
         errors=found.errors,
         client=found.client_cpu_s / found.seconds,
-        usage=Usage(cpu_s),
+        usage=Usage(cpu=cpu_s),
         extra=extra,
     )

@@ -52,7 +52,7 @@ def parse_httperf(text: str) -> Sample:
         replies -= bad_status
         errors |= {"status": bad_status} if bad_status else {}
     sample = Sample(
-        "httperf", seconds, requests=requests, replies=replies, connections=connections, errors=errors
+        "httperf", seconds=seconds, requests=requests, replies=replies, connections=connections, errors=errors
     )
     if found := NET.search(text):
         sample.received = float(found[1]) * 1024 * seconds

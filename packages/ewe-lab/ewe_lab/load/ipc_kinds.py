@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe_lab.bench.processes import own_cpu_seconds, read_process
 
@@ -33,6 +34,7 @@ ANSWER_BYTES = 5605  # the page of the RDBMS paper
 MAX_QUEUED_MESSAGES = 8  # messages of a POSIX queue, below Linux's default limit of 10
 MAX_MESSAGE_BYTES = 8192  # bytes of a message, Linux's default limit for both kinds of queues
 EXCHANGES_PER_STREAM = 8  # exchanges of which a stream has the messages
+IPC_PRIVATE, IPC_RMID = 0, 0  # of sys/ipc.h: a new queue without a key; remove a queue
 EXCHANGE, ANSWER, STREAM = "exchange", "answer", "stream"
 REQUEST_FORMAT = struct.Struct(f"<II{REQUEST_BYTES - 8}x")  # bytes of a message, messages
 Send = Callable[[bytes], object]
@@ -44,6 +46,20 @@ class ChannelEnd:
 
     send: Send
     receive: Callable[[int], bytes]
+
+
+class ChannelEnds(NamedTuple):
+    """Both ends of a channel: the client's, which sends requests, and the server's, which answers them."""
+
+    client: ChannelEnd
+    server: ChannelEnd
+
+
+class CallTotals(NamedTuple):
+    """The seconds of all calls of a measurement, and the CPU seconds of client and server together."""
+
+    seconds: float
+    cpu_s: float
 
 
 def stream_end(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> ChannelEnd:
@@ -73,33 +89,37 @@ def writer(descriptor: int) -> Callable[[bytes], None]:
 
 
 @contextmanager
-def pipes() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Yield the ends, of client and server, of two pipes, one for each direction."""
+def pipes() -> Iterator[ChannelEnds]:
+    """Yield the ends of two pipes, one for each direction."""
     (there, to_server), (back, to_client) = os.pipe(), os.pipe()
-    yield (
-        stream_end(lambda size: os.read(back, size), writer(to_server)),
-        stream_end(lambda size: os.read(there, size), writer(to_client)),
-    )
+    try:
+        yield ChannelEnds(
+            client=stream_end(lambda size: os.read(back, size), writer(to_server)),
+            server=stream_end(lambda size: os.read(there, size), writer(to_client)),
+        )
+    finally:
+        for descriptor in (there, to_server, back, to_client):
+            os.close(descriptor)
 
 
 @contextmanager
-def unix_sockets() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Yield the ends, of client and server, of a pair of connected Unix sockets."""
+def unix_sockets() -> Iterator[ChannelEnds]:
+    """Yield the ends of a pair of connected Unix sockets."""
     client, server = socket.socketpair()
     with client, server:
-        yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
+        yield ChannelEnds(stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall))
 
 
 @contextmanager
-def tcp() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Yield the ends, of client and server, of a TCP connection over loopback, without Nagle's delay."""
+def tcp() -> Iterator[ChannelEnds]:
+    """Yield the ends of a TCP connection over loopback, without Nagle's delay."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()
     with client, server:
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall)
+        yield ChannelEnds(stream_end(client.recv, client.sendall), stream_end(server.recv, server.sendall))
 
 
 def checked_result(result: int) -> int:
@@ -114,79 +134,84 @@ class QueueAttributes(ctypes.Structure):
     """struct mq_attr of mq_open(3)."""
 
     _fields_ = [
-        ("flags", ctypes.c_long),
-        ("most", ctypes.c_long),
-        ("size", ctypes.c_long),
-        ("queued", ctypes.c_long),
-        ("unused", ctypes.c_long * 4),
+        ("mq_flags", ctypes.c_long),
+        ("mq_maxmsg", ctypes.c_long),  # messages in the queue, at most
+        ("mq_msgsize", ctypes.c_long),  # bytes of a message, at most
+        ("mq_curmsgs", ctypes.c_long),
+        ("reserved", ctypes.c_long * 4),
     ]
 
 
 @contextmanager
-def posix_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Yield the ends, of client and server, of two message queues of POSIX. Raises OSError.
+def posix_queues() -> Iterator[ChannelEnds]:
+    """Yield the ends of two message queues of POSIX. Raises OSError.
 
-    Their names are removed at once: the kernel removes the queues when both processes have ended.
+    Each name is removed at once: the kernel removes the queue when both processes have ended. A name would stay
+    until the machine is started again, also the first one if the second queue is refused (RLIMIT_MSGQUEUE).
     """
     library = ctypes.CDLL("librt.so.1", use_errno=True)
     attributes = ctypes.byref(QueueAttributes(0, MAX_QUEUED_MESSAGES, MAX_MESSAGE_BYTES))
-    names = [f"/ewe-lab-{os.getpid()}-{number}".encode() for number in range(2)]
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    there, back = (checked_result(library.mq_open(name, flags, 0o600, attributes)) for name in names)
-    for name in names:
-        library.mq_unlink(name)
+    queues: list[int] = []
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         """Return the end that sends to one queue and receives from the other."""
         buffer = ctypes.create_string_buffer(MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
+            """Return the next message of the queue. size: not used, since a queue knows where a message ends."""
             length = checked_result(library.mq_receive(receiving, buffer, MAX_MESSAGE_BYTES, None))
             return buffer.raw[:length]
 
         return ChannelEnd(lambda data: checked_result(library.mq_send(sending, data, len(data), 0)), receive)
 
     try:
-        yield channel_end(there, back), channel_end(back, there)
+        for number in range(2):
+            name = f"/ewe-lab-{os.getpid()}-{number}".encode()
+            queues.append(checked_result(library.mq_open(name, flags, 0o600, attributes)))
+            library.mq_unlink(name)
+        there, back = queues
+        yield ChannelEnds(channel_end(there, back), channel_end(back, there))
     finally:
-        for each in (there, back):
-            library.mq_close(each)
+        for queue in queues:
+            library.mq_close(queue)
 
 
 @contextmanager
-def system_v_queues() -> Iterator[tuple[ChannelEnd, ChannelEnd]]:
-    """Yield the ends, of client and server, of two message queues of System V. Raises OSError.
+def system_v_queues() -> Iterator[ChannelEnds]:
+    """Yield the ends of two message queues of System V. Raises OSError.
 
     The kernel keeps such queues until they are removed, which happens at the end of the block.
     """
     library = ctypes.CDLL(None, use_errno=True)
-    private, remove = 0, 0  # IPC_PRIVATE, IPC_RMID
     queues: list[int] = []
-    kind = struct.pack("l", 1)  # the type of all messages, which stands before their bytes
+    message_type = struct.pack("l", 1)  # mtype of struct msgbuf: it stands before the bytes of each message
 
     def channel_end(sending: int, receiving: int) -> ChannelEnd:
         """Return the end that sends to one queue and receives from the other."""
-        buffer = ctypes.create_string_buffer(len(kind) + MAX_MESSAGE_BYTES)  # struct msgbuf of msgop(2)
+        # struct msgbuf of msgop(2)
+        buffer = ctypes.create_string_buffer(len(message_type) + MAX_MESSAGE_BYTES)
 
         def receive(size: int) -> bytes:
+            """Return the next message of the queue. size: not used, since a queue knows where a message ends."""
             length = checked_result(
                 library.msgrcv(receiving, buffer, ctypes.c_size_t(MAX_MESSAGE_BYTES), ctypes.c_long(0), 0)
             )
-            return buffer.raw[len(kind) : len(kind) + length]
+            return buffer.raw[len(message_type) : len(message_type) + length]
 
         def send(data: bytes) -> None:
-            checked_result(library.msgsnd(sending, kind + data, ctypes.c_size_t(len(data)), 0))
+            checked_result(library.msgsnd(sending, message_type + data, ctypes.c_size_t(len(data)), 0))
 
         return ChannelEnd(send, receive)
 
     try:
         for _ in range(2):
-            queues.append(checked_result(library.msgget(private, 0o600)))
+            queues.append(checked_result(library.msgget(IPC_PRIVATE, 0o600)))
         there, back = queues
-        yield channel_end(there, back), channel_end(back, there)
+        yield ChannelEnds(channel_end(there, back), channel_end(back, there))
     finally:
-        for each in queues:
-            library.msgctl(each, remove, None)
+        for queue in queues:
+            library.msgctl(queue, IPC_RMID, None)
 
 
 KINDS = {
@@ -207,8 +232,11 @@ def serve(end: ChannelEnd) -> None:
             end.send(message)
 
 
-def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
-    """Return, for each kind of call, the µs of each round, and the CPU time of both processes as `... cpu`."""
+def measure_kind(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
+    """Measure a kind of IPC between this process and a child; return as measure_calls(). Raises OSError.
+
+    kind: a key of KINDS. count: the exchanges and the answers of a round.
+    """
     with KINDS[kind]() as (client, server):
         child = os.fork()
         if not child:
@@ -225,7 +253,10 @@ def measure_kinds(kind: str, count: int, rounds: int) -> dict[str, list[float]]:
 
 
 def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> dict[str, list[float]]:
-    """Return the µs of each kind of call, and its CPU time as `... cpu`, for each round. child: the server."""
+    """Return the µs of a message in each round: by EXCHANGE, ANSWER and STREAM, and of CPU time as `... cpu`.
+
+    client: the end of this process. child: the process at the other end.
+    """
     found: dict[str, list[float]] = {}
     for round_number in range(rounds + 1):
         for name, size, answers, calls in (
@@ -233,17 +264,17 @@ def measure_calls(client: ChannelEnd, child: int, count: int, rounds: int) -> di
             (ANSWER, ANSWER_BYTES, 1, count),
             (STREAM, ANSWER_BYTES, count * EXCHANGES_PER_STREAM, 1),
         ):
-            wall, cpu = time_calls(client, child, size=size, answers=answers, calls=calls)
+            total = time_calls(client, child, size=size, answers=answers, calls=calls)
             if round_number > 0:  # the first round warms up
-                found.setdefault(name, []).append(wall / (answers * calls) * 1e6)
-                found.setdefault(f"{name} cpu", []).append(cpu / (answers * calls) * 1e6)
+                found.setdefault(name, []).append(total.seconds / (answers * calls) * 1e6)
+                found.setdefault(f"{name} cpu", []).append(total.cpu_s / (answers * calls) * 1e6)
     return found
 
 
-def time_calls(client: ChannelEnd, child: int, *, size: int, answers: int, calls: int) -> tuple[float, float]:
-    """Make some calls; return their seconds, and the CPU seconds of client and server.
+def time_calls(client: ChannelEnd, child: int, *, size: int, answers: int, calls: int) -> CallTotals:
+    """Make some calls; return their times.
 
-    size: of an answer, in bytes. answers: the messages that each call brings back.
+    child: the server's process. size: of an answer, in bytes. answers: the messages that each call brings back.
     """
     request = REQUEST_FORMAT.pack(size, answers)
     began, cpu_before = time.perf_counter(), cpu_of_both(child)
@@ -251,7 +282,7 @@ def time_calls(client: ChannelEnd, child: int, *, size: int, answers: int, calls
         client.send(request)
         for _ in range(answers):
             client.receive(size)
-    return time.perf_counter() - began, cpu_of_both(child) - cpu_before
+    return CallTotals(time.perf_counter() - began, cpu_of_both(child) - cpu_before)
 
 
 def cpu_of_both(child: int) -> float:
@@ -270,7 +301,7 @@ def main() -> None:
     found: dict[str, object] = {}
     for kind in KINDS:
         try:
-            found[kind] = measure_kinds(kind, count, rounds)
+            found[kind] = measure_kind(kind, count, rounds)
         except OSError as reason:
             found[kind] = f"{kind}: {reason.strerror}"
     print(json.dumps(found))

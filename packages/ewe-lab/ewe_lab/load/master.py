@@ -70,7 +70,10 @@ class LoadWorkers:
         return True
 
     def wait_or_fail(self, seconds: float, condition: Callable[[], bool], failure: str) -> None:
-        """Wait until a condition holds. Raises LoadFailed after `seconds`, and if the lab has ended."""
+        """Wait until a condition holds. Raises LoadFailed after `seconds`, with the text `failure`.
+
+        Raises LoadFailed also if the lab has ended.
+        """
         if not self.wait_until(condition, seconds):
             raise LoadFailed(f"{failure} within {seconds:.0f} s")
 

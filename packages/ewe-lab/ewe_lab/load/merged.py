@@ -52,19 +52,24 @@ def pack_histogram(times: Histogram) -> dict[str, Any]:
     }
 
 
-def add_to_histogram(to: Histogram, found: dict[str, Any]) -> None:
-    """Add a packed histogram to the histogram `to`. Raises ValueError for a bucket that no time has."""
-    for bucket, count in found["counts"]:
+def add_to_histogram(histogram: Histogram, packed: dict[str, Any]) -> None:
+    """Add the times of a histogram, as pack_histogram() returned it.
+
+    Raises ValueError for a bucket that no time has.
+    """
+    for bucket, count in packed["counts"]:
         # A greater number would need more memory than there is: it says by how many bits a time is shifted
         if not 0 <= int(bucket) < BUCKET_LIMIT:
             raise ValueError(f"bucket {bucket}")
-        to.counts[int(bucket)] += int(count)
-        to.count += int(count)
-    to.total += float(found["total"])
-    to.max = max(to.max, float(found["max"]))
-    to.unanswered += int(found["unanswered"])
-    if found["shortest_unanswered_s"] is not None:
-        to.shortest_unanswered_s = min(to.shortest_unanswered_s, float(found["shortest_unanswered_s"]))
+        histogram.counts[int(bucket)] += int(count)
+        histogram.count += int(count)
+    histogram.total += float(packed["total"])
+    histogram.max = max(histogram.max, float(packed["max"]))
+    histogram.unanswered += int(packed["unanswered"])
+    if packed["shortest_unanswered_s"] is not None:
+        histogram.shortest_unanswered_s = min(
+            histogram.shortest_unanswered_s, float(packed["shortest_unanswered_s"])
+        )
 
 
 def merge_counts(parts: list[dict[str, Any]], scheduled: bool) -> Recorder:

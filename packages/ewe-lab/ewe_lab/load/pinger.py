@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ewe.gateway.records import END_REQUEST, HEADER, VERSION, Requester
@@ -44,6 +45,11 @@ class PingTime:
     count: int
     seconds: float
     client_cpu_s: float
+
+    @property
+    def micros(self) -> float:
+        """The µs of a request."""
+        return self.seconds / self.count * 1e6
 
 
 def ping(ask: SendRequest, count: int) -> PingTime:
@@ -101,7 +107,10 @@ def is_complete(answer: bytes) -> bool:
 
 @contextmanager
 def http(url: str, path: str, body: bytes) -> Iterator[SendRequest]:
-    """Connect to a web server; yield a function that sends a request over this connection. Raises LabError."""
+    """Connect to a web server; yield a function that sends a request over this connection. Raises LabError.
+
+    path: of the URL, with its query. body: a part of each right answer, with which an answer usually ends.
+    """
     parts = urlsplit(url)
     request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: ewe-lab\r\n\r\n".encode()
 
@@ -125,7 +134,10 @@ def ends_with_end_record(answer: bytes) -> bool:
 
 @contextmanager
 def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[SendRequest]:
-    """Connect to a FastCGI responder on a Unix socket; yield a function that sends a request. Raises LabError."""
+    """Connect to a FastCGI responder on a Unix socket; yield a function that sends a request. Raises LabError.
+
+    path: of the socket. params: of the request. body: a part of each right answer.
+    """
     pairs = [(name.encode(), value.encode()) for name, value in params.items()]
     requester = Requester()
     request = requester.begin(pairs, keep=True) + requester.input(b"")
@@ -137,13 +149,22 @@ def fastcgi(path: str, params: Mapping[str, str], body: bytes) -> Iterator[SendR
         yield request_function(set_kernel_timeout(sock), request, body, is_ended=ends_with_end_record)
 
 
+class PingedEngine(NamedTuple):
+    """A running engine. send_request: sends it a request, and returns its output."""
+
+    send_request: SendRequest
+    pid: int
+
+
 @contextmanager
 def engine(
     command: Sequence[str], script: str, params: Mapping[str, str], body: bytes, core: int | None
-) -> Iterator[tuple[SendRequest, int]]:
-    """Start an engine on a core; yield a function that sends it a request, and its pid.
+) -> Iterator[PingedEngine]:
+    """Start an engine on a core; yield it, with a function that sends it a request.
 
-    The output must fit into a socket buffer: the function reads it once, when the engine has ended the answer.
+    command: starts the engine. script: the path of the script that each request names. params: its variables. body:
+    a part of each right answer. core: None for any. The output must fit into a socket buffer: the function reads it
+    once, when the engine has ended the answer.
     """
     pairs = {name.encode(): value.encode() for name, value in {**params, "CONTENT_LENGTH": "0"}.items()}
     lines = request_lines(os.fsencode(script), (), pairs)
@@ -165,4 +186,4 @@ def engine(
                 raise LabError(f"the engine answered {(message or mark + answer)[:80]!r}")
             return answer
 
-        yield ask, driver.pid
+        yield PingedEngine(ask, driver.pid)

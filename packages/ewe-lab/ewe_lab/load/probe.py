@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ewe.config.command_parser import CommandParser
 from ewe_lab.bench.experiment import Load
@@ -17,10 +18,18 @@ from ewe_lab.load.client import BadAnswer, LoadConnection, StatusError, load_tar
 PROBE_TIMEOUT_S = 5.0
 
 
-def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str, str]:
-    """Return the fault of an answer, "" without one; and a remark on a good answer, "" without one.
+class ProbeResult(NamedTuple):
+    """The outcome of one request. fault: of the answer. remark: on a good answer. "" without one."""
 
-    asked: the method, the headers and the status of a load.
+    fault: str = ""
+    remark: str = ""
+
+
+def probe(url: str, length: int | None, asked: Load | None = None) -> ProbeResult:
+    """Send one request; return the fault of its answer, or a remark on it.
+
+    length: of a right body in bytes, None for any. asked: a load with the method, the headers and the expected
+    status of the request.
     """
     asked = asked or Load()
     scheme, _, rest = url.partition("://")
@@ -31,26 +40,24 @@ def probe(url: str, length: int | None, asked: Load | None = None) -> tuple[str,
             replace(asked, path=f"/{path}", timeout=PROBE_TIMEOUT_S, length=length), f"{scheme}://{host}/"
         )
     except (OSError, ValueError) as reason:
-        return f"a first request failed: {getattr(reason, 'strerror', None) or reason}", ""
+        return ProbeResult(f"a first request failed: {getattr(reason, 'strerror', None) or reason}")
     connection = LoadConnection(target)
     try:
         connection.ask()
     except StatusError as status:  # an error may be what the load expects
-        wrong = "" if connection.status == asked.status else f"a first request was answered with {status}"
-        return wrong, ""
+        is_expected = connection.status == asked.status
+        return ProbeResult("" if is_expected else f"a first request was answered with {status}")
     except (OSError, BadAnswer) as reason:
         text = f"no answer within {PROBE_TIMEOUT_S:g} s" if isinstance(reason, TimeoutError) else str(reason)
-        return f"a first request failed: {text}", ""
+        return ProbeResult(f"a first request failed: {text}")
     finally:
         connection.close()
     if asked.status and connection.status != asked.status:
-        return f"a first request was answered with {connection.status}, not {asked.status}", ""
+        return ProbeResult(f"a first request was answered with {connection.status}, not {asked.status}")
     if 300 <= connection.status < 400 and not asked.status:
-        return (
-            "",
-            f"/{path} is answered with the redirect {connection.status}, which the load does not follow.",
-        )
-    return "", ""
+        redirect = f"the redirect {connection.status}, which the load does not follow"
+        return ProbeResult(remark=f"/{path} is answered with {redirect}.")
+    return ProbeResult()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     headers = tuple((name, value) for name, value in options.header)
     asked = Load(method=options.method, headers=headers, status=options.status)
-    wrong, remark = probe(options.url, options.length, asked)
-    print(wrong or remark)
-    return 1 if wrong else 0
+    found = probe(options.url, options.length, asked)
+    print(found.fault or found.remark)
+    return 1 if found.fault else 0
 
 
 if __name__ == "__main__":

@@ -117,10 +117,10 @@ class Recorder:
         """Return how many requests that were sent before the end have no answer yet."""
         return sum(sent < self.end for sent in self.send_times.values())
 
-    def count_due(self, due: float, starts_session: bool = False) -> None:
+    def count_due(self, due: float, *, starts_session: bool = False) -> None:
         """Note that a request is due. starts_session: it is the first of a session."""
         for phase in self.phases:
-            phase.count_due(due, starts_session)
+            phase.count_due(due, starts_session=starts_session)
         if self.counts_at(due):
             self.sessions += starts_session
             second = self.second_of(due)
@@ -133,7 +133,7 @@ class Recorder:
         self.due_times[client] = due
 
     def count_sent(self, client: int, at: float, due: float | None = None) -> None:
-        """Note that a client sends a request. due: None without a schedule."""
+        """Note that a client sends a request at the time `at`. due: None without a schedule."""
         for phase in self.phases:
             phase.count_sent(client, at, due)
         self.send_times[client] = at
@@ -190,23 +190,23 @@ class Recorder:
         if request_counts:
             self.record_times(at, due, sent)
 
-    def record_times(self, at: float, due: float, sent: float | None, answered: bool = True) -> None:
-        """Count the times of a request that ended at `at`. answered: False if its client waited without success.
+    def record_times(self, at: float, due: float, sent: float | None, *, answered: bool = True) -> None:
+        """Count the times of a request, and note the mean so far at 1, 2, 5, 10 ... answers.
 
-        sent: None for a request that was due and never sent: it has no service time. The mean so far is noted at 1,
-        2, 5, 10 ... answers.
+        at: of its end. due, sent: as in count_end(), but sent is None for a request that was due and never sent: it
+        has no service time. answered: False if its client waited without success.
         """
         if sent is not None:
-            self.service.add(at - sent, answered)
+            self.service.add(at - sent, answered=answered)
         if (answers := self.service.count - self.service.unanswered) == self.next_mark and answered:
             self.running.append((answers, self.service.total / answers))
             self.next_mark = next_mark(answers)
         if self.scheduled:
-            self.response.add(at - due, answered)
-        self.times_by_second[self.second_of(at).at].add(at - due, answered)
+            self.response.add(at - due, answered=answered)
+        self.times_by_second[self.second_of(at).at].add(at - due, answered=answered)
 
     def count_error(self, error: str, at: float) -> None:
-        """Count an error."""
+        """Count an error of a request that ended at `at`. error: a kind of results.ERRORS."""
         self.errors[error] += 1
         second = self.second_of(at)
         second.errors[error] = second.errors.get(error, 0) + 1
@@ -252,7 +252,7 @@ class Recorder:
             second.p99 = p99 if histogram.count >= times_needed("p99", 1) else None
         found = Sample(
             tool,
-            length,
+            seconds=length,
             requests=self.requests,
             replies=self.replies,
             connections=self.connections,

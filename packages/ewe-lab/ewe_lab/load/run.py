@@ -53,11 +53,11 @@ def run(
     observer: WindowObserver | None = None,
     prefix: Sequence[str] = (),
 ) -> Sample:
-    """Run a load on a core; return its sample. Raises LabError.
+    """Run a load; return its sample. Raises LabError.
 
-    observer: learns when the measured time begins and ends.
-
-    prefix: the first words of the tool's command, such as those that run it behind a slow link.
+    url: of the server, with a slash at its end. core: on which the tool runs, None for any. observer: learns when
+    the measured time begins and ends. prefix: the first words of the tool's command, such as those that run it
+    behind a slow link.
     """
     chosen = choose_tool(load)
     runners: dict[str, Runner] = {
@@ -113,7 +113,7 @@ def measure_with_wrk(
         errors = {name: count for name, count in errors.items() if count}
         return Sample(
             "wrk",
-            report.seconds,
+            seconds=report.seconds,
             requests=report.requests,
             # wrk counts an answer that came too late (ct) or is an error (status) among its requests
             replies=max(report.requests - errors.get("status", 0) - errors.get("ct", 0), 0),

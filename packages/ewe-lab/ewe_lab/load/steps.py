@@ -49,7 +49,8 @@ def allocate(megabytes: int) -> mmap.mmap:
 def start_by_fork(command: list[str], shared: mmap.mmap) -> Micros:
     """Start the program with fork and exec, and read its answer; return the times of the steps.
 
-    shared: memory in which the child tells its parent when it calls exec.
+    command: the path of the program and its arguments. shared: memory in which the child tells its parent when it
+    calls exec.
     """
     reading, writing = os.pipe()
     began = monotonic_ns()
@@ -131,7 +132,7 @@ def time_round_trips(count: int) -> Micros:
 
 
 def measure_steps(megabytes: int, count: int, command: list[str]) -> Micros:
-    """Return the times of all steps, of `count` starts each."""
+    """Return the times of all steps, of `count` starts each. megabytes: to which this process grows first."""
     memory, shared = allocate(megabytes), mmap.mmap(-1, PAGE_BYTES)
     found = time_round_trips(count)
     ways: tuple[Callable[[list[str], mmap.mmap], Micros], ...] = (start_by_fork, start_by_spawn)

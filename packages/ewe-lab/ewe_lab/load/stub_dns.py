@@ -50,7 +50,10 @@ def reply_to(question: bytes) -> bytes:
 
 @contextmanager
 def stub_resolver(host: str, delay_s: float) -> Iterator[list[bytes]]:
-    """Answer during the block; yield the questions that came. Raises LabError."""
+    """Answer at port 53 of `host`, a loopback address, during the block; yield the list of the questions that came.
+
+    delay_s: from the arrival of a question to its answer. Raises LabError if the port cannot be opened.
+    """
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         sock.bind((host, PORT))

@@ -69,8 +69,8 @@ def send_request(
 ) -> bool:
     """Send a request and record it; return whether it was answered.
 
-    client: the number under which the recorder knows the sender. due: None without a schedule. number: chooses one
-    of the load's requests, which take turns.
+    client: the number under which the recorder knows the sender. due: a time of time.perf_counter(), None without a
+    schedule. number: chooses one of the load's requests, which take turns.
     """
     connections_before, received_before = connection.connections, connection.received
     sent = time.perf_counter()
@@ -82,11 +82,11 @@ def send_request(
         error = error_kind(reason)
     plan.recorder.count_end(
         client,
-        sent if due is None else due,
-        sent,
-        error,
-        connection.connections - connections_before,
-        connection.received - received_before,
+        due=sent if due is None else due,
+        sent=sent,
+        error=error,
+        new_connections=connection.connections - connections_before,
+        received=connection.received - received_before,
     )
     return not error
 
@@ -98,7 +98,10 @@ class ClosedUser(User):
     plan: UsersPlan
 
     def on_start(self) -> None:
-        """Start one after the other: users that start together would send together all the time."""
+        """Wait for a part of the think time: users that start together would send together all the time.
+
+        User k of n (from 0) waits for k / n of the think time.
+        """
         self.number = next(self.plan.numbers)
         self.connection = LoadConnection(self.plan.target)
         self.request_number = self.number  # each user begins with another request of the load

@@ -43,38 +43,38 @@ CONNECTED = "connected"
 USER = "LoadUser"
 
 
-def part_of_load(load: Load, number: int, of: int) -> Load:
-    """Return the part of a load that worker `number` (from 0) of `of` workers carries out.
+def part_of_load(load: Load, worker_index: int, worker_count: int) -> Load:
+    """Return the part of a load that one of several workers carries out. worker_index: from 0.
 
     locust divides closed users; a schedule and its connections are divided here.
     """
     if load.shape != "arrivals":
         return load
     # Where the division leaves a rest, the first workers have one connection more
-    connections = (load.users + of - 1 - number) // of if load.users else 0
-    return replace(load, rate=load.rate / of, users=connections)
+    connections = (load.users + worker_count - 1 - worker_index) // worker_count if load.users else 0
+    return replace(load, rate=load.rate / worker_count, users=connections)
 
 
 class LateArrivals(users.ArrivalUser):
-    """An open loop that begins a part of an interval late. late: seconds."""
+    """An open loop that begins a part of an interval late."""
 
     abstract = True
-    late = 0.0
+    late_s = 0.0
 
     def on_start(self) -> None:
         """Wait for the turn of this worker."""
-        gevent.sleep(self.late)
+        gevent.sleep(self.late_s)
 
 
-def plan_of(whole: Load, url: str, number: int, of: int) -> users.UsersPlan:
-    """Return the plan of the users of worker `number` (from 0) of `of` workers. whole: the load of all of them.
+def plan_of(whole: Load, url: str, worker_index: int, worker_count: int) -> users.UsersPlan:
+    """Return the plan of the users of one of several workers. whole: the load of all of them. worker_index: from 0.
 
     Raises OSError if the server's name is unknown, ValueError if the URL is not that of a server.
     """
-    load = part_of_load(whole, number, of)
+    load = part_of_load(whole, worker_index, worker_count)
     recorder = Recorder(scheduled=load.shape == "arrivals")
     plan = users.UsersPlan(load, load_target(load, url), recorder, max_sessions())
-    plan.numbers = itertools.count(number, of)
+    plan.numbers = itertools.count(worker_index, worker_count)
     return plan
 
 
@@ -115,7 +115,7 @@ def main() -> int:
     scheduled = plan.recorder.scheduled
     attributes: dict[str, object] = {"plan": plan}
     if scheduled:
-        attributes["late"] = worker_index / whole.rate  # workers take turns
+        attributes["late_s"] = worker_index / whole.rate  # workers take turns
     user: Any = type(USER, (LateArrivals if scheduled else users.ClosedUser,), attributes)
     environment = Environment(
         user_classes=[user], events=new_events(), host=order["url"], catch_exceptions=False

@@ -84,11 +84,11 @@ def parse_wrk(text: str) -> WrkReport:
     if found := BAD_STATUS.search(text):
         errors["non-2xx"] = int(found[1])
     return WrkReport(
-        int(totals[1]),
-        float(totals[2]) * SECONDS_PER_UNIT[totals[3]],
-        float(totals[4]) * BYTES_PER_UNIT[totals[5]],
-        float(rate[1]),
-        {name: count for name, count in errors.items() if count},
+        requests=int(totals[1]),
+        seconds=float(totals[2]) * SECONDS_PER_UNIT[totals[3]],
+        received=float(totals[4]) * BYTES_PER_UNIT[totals[5]],
+        rate=float(rate[1]),
+        errors={name: count for name, count in errors.items() if count},
         latency={
             f"wrk_p{share}": float(time) * SECONDS_PER_UNIT.get(unit, math.nan)
             for share, time, unit in PERCENTILE.findall(text)

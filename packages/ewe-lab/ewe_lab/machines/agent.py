@@ -167,7 +167,13 @@ def figures_of(pid: int) -> ProcessFigures | None:
         own = time.clock_gettime(~pid << 3 | 2)
     except OSError:
         own = user + system
-    return ProcessFigures(fields[3], int(fields[4]), own, children_user + children_system, int(fields[20]))
+    return ProcessFigures(
+        state=fields[3],
+        parent=int(fields[4]),
+        own=own,
+        waited=children_user + children_system,
+        threads=int(fields[20]),
+    )
 
 
 def all_processes() -> dict[int, ProcessFigures]:

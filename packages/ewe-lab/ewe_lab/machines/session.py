@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ewe_lab.bench.processes import OUTPUT_BYTES, LabError, find_tool, last_line, output_text
 
@@ -82,16 +82,23 @@ def printable(text: str) -> str:
     return cleaned if len(cleaned) <= SHOWN_CHARACTERS else cleaned[:SHOWN_CHARACTERS] + "…"
 
 
-def ssh_command(to: SshHost, ssh: Sequence[str], forward: int, command: str) -> list[str]:
+def ssh_command(host: SshHost, ssh: Sequence[str], forward: int, command: str) -> list[str]:
     """Return the command line of ssh. forward: a port of this machine that the other one reaches, 0 for none."""
     options = [word for option in SSH_OPTIONS for word in ("-o", option)]
-    if to.port:
-        options += ["-p", str(to.port)]
-    if to.user:
-        options += ["-l", to.user]
+    if host.port:
+        options += ["-p", str(host.port)]
+    if host.user:
+        options += ["-l", host.user]
     if forward:
         options += ["-R", f"127.0.0.1:0:127.0.0.1:{forward}"]
-    return [*ssh, "-T", *options, "--", to.name, command]
+    return [*ssh, "-T", *options, "--", host.name, command]
+
+
+class ClockOffset(NamedTuple):
+    """The seconds by which another clock is ahead of ours, and by how many seconds that may be wrong."""
+
+    ahead_s: float
+    error_s: float
 
 
 def bounded_file(size: int) -> IO[bytes]:
@@ -107,12 +114,17 @@ def bounded_file(size: int) -> IO[bytes]:
 
 
 class Session:
-    """An agent, and the lines to and from it. forward: our port that the agent's machine shall reach."""
+    """A conversation with an agent, from its start to its end.
+
+    host: the machine of the agent. ssh: the first words of the command. python: the program that runs the agent
+    there. forward: a port of this machine that the agent's machine shall reach, 0 for none. Raises LabError if ssh
+    does not start. The other methods raise it for an agent that is silent, has ended, or sends no message.
+    """
 
     def __init__(
-        self, to: SshHost, *, ssh: Sequence[str] = ("ssh",), python: str = "python3", forward: int = 0
+        self, host: SshHost, *, ssh: Sequence[str] = ("ssh",), python: str = "python3", forward: int = 0
     ) -> None:
-        self.to = to
+        self.host = host
         self.forward = forward
         self.data = b""  # received, and not yet part of a message
         self.noise = 0  # bytes before the first message
@@ -120,10 +132,10 @@ class Session:
         program = Path(__file__).with_name("agent.py").read_bytes()
         # Python reads the program from its standard input: no file is left on the other machine
         loader = f"import sys;exec(sys.stdin.buffer.read({len(program)}).decode())"
-        if to.name:
+        if host.name:
             if not find_tool(ssh[0]):
                 raise LabError(f"{ssh[0]} missing: apt install openssh-client")
-            command = ssh_command(to, ssh, forward, f"exec {shlex.quote(python)} -uc '{loader}'")
+            command = ssh_command(host, ssh, forward, f"exec {shlex.quote(python)} -uc '{loader}'")
         else:
             command = [sys.executable, "-uc", loader]
         # ssh also writes here what the other machine writes to standard error. output_text() reads no more bytes
@@ -134,6 +146,7 @@ class Session:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as reason:
+            self.errors.close()
             raise LabError(f"{ssh[0]} does not start: {reason.strerror}") from None
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -170,7 +183,7 @@ class Session:
         deadline = time.monotonic() + CONNECT_S
         self.send(self.program, deadline)
         if self.forward:  # on this machine, without ssh, the port itself can be reached
-            order["load"]["port"] = self.wait_for_forwarded_port(deadline) if self.to.name else self.forward
+            order["load"]["port"] = self.wait_for_forwarded_port(deadline) if self.host.name else self.forward
         self.send(json.dumps(order).encode() + b"\n" + archive, deadline)
         return self.receive(deadline)
 
@@ -184,7 +197,7 @@ class Session:
             if self.process.poll() is not None:
                 raise self.ended_error()
             if time.monotonic() > deadline:
-                raise LabError(f"{self.to}: ssh did not connect within {CONNECT_S:.0f} s")
+                raise LabError(f"{self.host}: ssh did not connect within {CONNECT_S:.0f} s")
             time.sleep(0.02)
         return int(found[1])
 
@@ -193,7 +206,7 @@ class Session:
         unsent = memoryview(data)
         while unsent:
             if not select.select([], [self.input], [], max(deadline - time.monotonic(), 0))[1]:
-                raise LabError(f"{self.to} takes no more data")
+                raise LabError(f"{self.host} takes no more data")
             try:
                 unsent = unsent[os.write(self.input, unsent) :]
             except BlockingIOError:  # less room than select() promised
@@ -226,7 +239,7 @@ class Session:
     def read_more(self, deadline: float) -> None:
         """Wait for more bytes of the agent, and add them to `data`. Raises LabError."""
         if not select.select([self.output], [], [], max(deadline - time.monotonic(), 0))[0]:
-            raise LabError(f"{self.to} did not answer in time")
+            raise LabError(f"{self.host} did not answer in time")
         piece = os.read(self.output, 65536)
         if not piece:
             raise self.ended_error()
@@ -247,19 +260,19 @@ class Session:
             raise self.garbage_error(line)
         self.has_message = True
         if "failed" in found:
-            raise LabError(f"{self.to}: {printable(str(found['failed']))}")
+            raise LabError(f"{self.host}: {printable(str(found['failed']))}")
         return found
 
     def garbage_error(self, line: bytes) -> LabError:
         """Return the error for bytes that are no message."""
         return LabError(
-            f"{self.to} sent {printable(line[:60].decode(errors='replace'))!r}, and no message of the lab's agent:"
-            " its account's shell must be quiet without a terminal"
+            f"{self.host} sent {printable(line[:60].decode(errors='replace'))!r}, and no message of the lab's"
+            " agent: its account's shell must be quiet without a terminal"
         )
 
     def ended_error(self) -> LabError:
         """Return the error for a conversation that has ended: ssh's own words, and advice."""
-        program = "ssh" if self.to.name else "the agent"
+        program = "ssh" if self.host.name else "the agent"
         try:
             # Once the process has ended, its errors are complete
             end = f"{program} ended with status {self.process.wait(END_S)}"
@@ -268,10 +281,10 @@ class Session:
         lines = [line for line in self.error_text().splitlines() if not FORWARDED.search(line)]
         message = last_line("\n".join(lines)) if lines else end
         advice = next((f" ({advice})" for words, advice in ADVICE if words in message), "")
-        return LabError(f"{self.to}: {printable(message)}{advice}")
+        return LabError(f"{self.host}: {printable(message)}{advice}")
 
-    def clock_offset(self) -> tuple[float, float]:
-        """Return the seconds by which the other clock is ahead of ours, and by how many that may be wrong.
+    def clock_offset(self) -> ClockOffset:
+        """Compare the other clock with ours; return the offset.
 
         The answer was written somewhere between our sending and its arrival: half the shortest of CLOCK_TRIES
         round trips is the error, as in NTP (RFC 5905 section 8). Raises LabError.
@@ -282,8 +295,8 @@ class Session:
             answer = self.ask("c").get("clock")
             received = time.time()
             if not isinstance(answer, int | float) or not 0 <= answer < MAX_CLOCK_S:
-                raise LabError(f"{self.to} has no clock to read")
+                raise LabError(f"{self.host} has no clock to read")
             # Our time at the moment of the answer was about the middle of the trip
             trips.append((received - sent, answer - (sent + received) / 2))
         shortest_trip, offset = min(trips)
-        return offset, shortest_trip / 2
+        return ClockOffset(offset, shortest_trip / 2)

@@ -32,16 +32,16 @@ def parse_reading(found: dict[str, object]) -> Reading:
         not is_figure(cpu)
         or not (memory is None or is_figure(memory))
         or not all(each is None or is_figure(each) for each in times_s)
-        or not isinstance(descriptors, int | None)
-        or not all(isinstance(count, int) and 0 <= count <= MAX_FLOAT for count in counts)
+        or not (descriptors is None or is_count(descriptors))
+        or not all(map(is_count, counts))
     ):
         raise LabError("the figures that its agent sent cannot be read")
     # They are numbers, as was checked; str() is for mypy, which does not know that
     processes, threads, voluntary, involuntary = (int(str(count)) for count in counts)
     run_s, wait_s = (None if each is None else float(str(each)) for each in times_s)
     return Reading(
-        time.monotonic(), float(cpu), processes, threads, descriptors, memory, voluntary, involuntary,
-        run_s=run_s, wait_s=wait_s,
+        time.monotonic(), float(cpu), processes=processes, threads=threads, descriptors=descriptors, memory=memory,
+        voluntary=voluntary, involuntary=involuntary, run_s=run_s, wait_s=wait_s,
     )  # fmt: skip
 
 
@@ -50,15 +50,20 @@ def is_figure(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value <= MAX_FLOAT
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value of a message is a whole number from 0 on that a float can hold."""
+    return isinstance(value, int) and is_figure(value)
+
+
 class TargetWatch(Watch):
     """Watches the server at a port of a machine. core: of the load here.
 
     unknown_because: the reason if the figures are unknown, else "".
     """
 
-    def __init__(self, where: SshHost, port: int, core: int | None, ssh: Sequence[str]) -> None:
+    def __init__(self, host: SshHost, port: int, core: int | None, ssh: Sequence[str]) -> None:
         super().__init__(pid=0, server_core=None, load_core=core)  # the server's processes are not here
-        self.where, self.port, self.ssh = where, port, ssh
+        self.host, self.port, self.ssh = host, port, ssh
         self.session: Session | None = None
         self.unknown_because = ""
         self.is_closing = threading.Event()
@@ -69,7 +74,7 @@ class TargetWatch(Watch):
         if self.unknown_because:
             return self
         try:
-            self.session = Session(self.where, ssh=self.ssh)
+            self.session = Session(self.host, ssh=self.ssh)
             ready = self.session.begin({"role": "reader", "port": self.port})
             self.server_names = printable(str(ready.get("ready", "")))
             threading.Thread(target=self.keep_alive, daemon=True).start()
@@ -108,7 +113,7 @@ class TargetWatch(Watch):
         """Return the note for the table: the processes that are read, or why the figures are unknown."""
         if self.unknown_because:
             return f"CPU and memory of the server at port {self.port} are unknown: {self.unknown_because}."
-        machine = f" on {self.where}" if self.where.name else ""
+        machine = f" on {self.host}" if self.host.name else ""
         return f"CPU and memory are those of {self.server_names} at port {self.port}{machine}."
 
     def take_reading(self) -> None:
@@ -123,7 +128,13 @@ class TargetWatch(Watch):
                     return
                 except LabError as reason:
                     self.make_unknown(str(reason))
-            self.readings.append(Reading(time.monotonic(), 0.0, 0, 0, None, None, 0, 0))  # the time alone
+            # The time alone: all other figures are unknown
+            self.readings.append(
+                Reading(
+                    time.monotonic(), cpu=0.0, processes=0, threads=0, descriptors=None, memory=None, voluntary=0,
+                    involuntary=0,
+                )
+            )  # fmt: skip
 
     def usage(self) -> Usage | None:  # type: ignore[override]
         """Return the resources used from begin() to end(); None if they are unknown."""
@@ -143,12 +154,12 @@ class TargetWatch(Watch):
 class TargetServer:
     """A server that runs already (an experiment.RunningServer). url: ends with a slash.
 
-    where: the machine on which its resources are read; None: nowhere. unread: why they are not read.
+    host: the machine on which its resources are read; None: nowhere. why_unread: the reason if they are not read.
     """
 
     url: str
-    where: SshHost | None
-    unread: str = ""
+    host: SshHost | None
+    why_unread: str = ""
     ssh: Sequence[str] = ("ssh",)
     pid: int = 0
     command: str = ""
@@ -158,7 +169,7 @@ class TargetServer:
         """Return a watch of its resources."""
         from ewe_lab.load.client import port_of  # late: it imports the parsers of HTTP
 
-        found = TargetWatch(self.where or SshHost(""), port_of(self.url), core, self.ssh)
-        if self.where is None:
-            found.make_unknown(self.unread)
+        found = TargetWatch(self.host or SshHost(""), port=port_of(self.url), core=core, ssh=self.ssh)
+        if self.host is None:
+            found.make_unknown(self.why_unread)
         return found

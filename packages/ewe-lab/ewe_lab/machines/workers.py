@@ -43,7 +43,7 @@ from ewe_lab.load.child import (
     lines_within,
     receive_sample,
 )
-from ewe_lab.machines.session import SIGN_OF_LIFE_S, Session, SshHost, printable
+from ewe_lab.machines.session import SIGN_OF_LIFE_S, ClockOffset, Session, SshHost, printable
 
 CLOCK_BOUND_S = 0.1  # seconds by which another clock may differ before the table has a note
 MASTER_S = 30.0  # seconds until the master listens
@@ -73,14 +73,14 @@ def archive() -> bytes:
 class LoadHosts:
     """The machines from which load comes; a machine that is named twice has two workers.
 
-    notes: sentences for the table. offsets: by machine, the seconds of its clock ahead of ours, and their error.
+    notes: sentences for the table. offsets: of the clock of each machine, by its name.
     """
 
     hosts: Sequence[SshHost]
     ssh: Sequence[str] = ("ssh",)
     python: str = "python3"
     notes: list[str] = field(default_factory=list)
-    offsets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    offsets: dict[str, ClockOffset] = field(default_factory=dict)
 
     def run(
         self,
@@ -94,20 +94,20 @@ class LoadHosts:
 
         The master starts first, since the workers need its port. Raises LabError.
         """
-        with ExitStack() as stack:
-            order = stack.enter_context(tempfile.TemporaryFile())
-            errors = stack.enter_context(tempfile.TemporaryFile())
+        with ExitStack() as exits:
+            order = exits.enter_context(tempfile.TemporaryFile())
+            errors = exits.enter_context(tempfile.TemporaryFile())
             order.write(json.dumps({"url": url, "load": asdict(load), "workers": len(self.hosts)}).encode())
             order.seek(0)
             command = [sys.executable, "-m", "ewe_lab.load.master"]
-            master = stack.enter_context(
+            master = exits.enter_context(
                 running(command, errors, core, env=environment(), stdin=order, stdout=subprocess.PIPE)
             )
             assert master.stdout is not None
-            answer = stack.enter_context(master.stdout)
+            answer = exits.enter_context(master.stdout)
             port = port_of_master(answer)
-            sessions = self.connect(stack, load, url, port)
-            keeper = stack.enter_context(SessionKeeper(sessions, master))
+            sessions = self.connect(exits, load, url, port)
+            keeper = exits.enter_context(SessionKeeper(sessions, master))
             try:
                 return receive_sample(
                     answer, child_timeout_s(load) + EXTRA_S, observer or NoObserver(), errors
@@ -115,14 +115,14 @@ class LoadHosts:
             except LabError as reason:
                 raise LabError(keeper.failure or f"{reason}{keeper.unconnected_clause()}") from None
 
-    def connect(self, stack: ExitStack, load: Load, url: str, port: int) -> list[Session]:
+    def connect(self, exits: ExitStack, load: Load, url: str, port: int) -> list[Session]:
         """Start a worker on each machine; return the sessions. Raises LabError.
 
-        All connections are opened before the first is waited for. stack: closes the sessions. port: of the master.
+        All connections are opened before the first is waited for. exits: closes the sessions. port: of the master.
         """
         sessions = [
-            stack.enter_context(Session(to, ssh=self.ssh, python=self.python, forward=port))
-            for to in self.hosts
+            exits.enter_context(Session(host, ssh=self.ssh, python=self.python, forward=port))
+            for host in self.hosts
         ]
         for number, session in enumerate(sessions):
             part: dict[str, Any] = {"url": url, "load": asdict(load), "number": number, "of": len(sessions)}
@@ -138,15 +138,16 @@ class LoadHosts:
 
         A machine that cannot be reached is found before any load. Raises LabError.
         """
-        for to in dict.fromkeys(self.hosts):
-            with Session(to, ssh=self.ssh, python=self.python) as session:
+        for host in dict.fromkeys(self.hosts):
+            with Session(host, ssh=self.ssh, python=self.python) as session:
                 session.begin({"role": "clock"})
-                offset, error = self.offsets[str(to)] = session.clock_offset()
-            if abs(offset) - error > CLOCK_BOUND_S:
-                side = "ahead of" if offset > 0 else "behind"
+                ahead_s, error_s = self.offsets[str(host)] = session.clock_offset()
+            if abs(ahead_s) - error_s > CLOCK_BOUND_S:
+                side = "ahead of" if ahead_s > 0 else "behind"
                 self.notes.append(
-                    f"The clock of {to} is {abs(offset):.1f} s {side} ours (± {error * 1000:.1f} ms): the times in"
-                    " its logs do not fit ours. The figures do not suffer: each worker times its own requests."
+                    f"The clock of {host} is {abs(ahead_s):.1f} s {side} ours (± {error_s * 1000:.1f} ms):"
+                    " the times in its logs do not fit ours. The figures do not suffer: each worker times its own"
+                    " requests."
                 )
 
 
@@ -203,9 +204,9 @@ class SessionKeeper(threading.Thread):
                 self.connected.add(session)
             if "ended" in found and not self.stopped.is_set():
                 reason = printable(str(found.get("error") or f"status {found['ended']}"))
-                raise LabError(f"the load worker on {session.to} ended: {reason}")
+                raise LabError(f"the load worker on {session.host} ended: {reason}")
 
     def unconnected_clause(self) -> str:
         """Return a clause with the machines whose worker has not connected, "" if there are none."""
-        names = [str(session.to) for session in self.sessions if session not in self.connected]
+        names = [str(session.host) for session in self.sessions if session not in self.connected]
         return f" (not connected: {', '.join(names)})" if names else ""

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ewe.svg import NORMAL, SMALL, WIDTH, Picture, Scale, scale_for, shortened, width
 from ewe_lab.bench import figures
@@ -28,39 +29,50 @@ from ewe_lab.bench.experiment import Chart, Experiment
 from ewe_lab.bench.results import ERRORS, Cell, ExperimentTable
 from ewe_lab.bench.verdicts import JudgedCell, judge
 from ewe_lab.report import lines
+from ewe_lab.report.lines import DrawnChart
 
 ROW_PX, BAR_PX, GROUP_GAP_PX = 14, 10, 9  # distance between bars, height of a bar, distance between groups
 LABELLED_ROW_PX = 19  # distance between bars with figures inside
 LOGARITHMIC_FROM = 30  # figures that differ by more than this factor need a logarithmic axis
 PATTERN_COUNT = 4  # different fills of columns
 # A count and a kind of error in a paper_note: those of ERRORS that the tables print, and `cr` (UNEXPLAINED_ERROR)
-PRINTED = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
-PRINTED_OF = re.compile(r"of (\d[\d,]*)")
+ERROR_COUNT = re.compile(r"(\d[\d,]*) ?(ct|st|ref|res|cr)\b")
+REQUEST_COUNT = re.compile(r"of (\d[\d,]*)")
+
+
+class BarPart(NamedTuple):
+    """A part of a stacked bar. share: its length, in the unit of the axis. kind: its CSS class."""
+
+    share: float
+    kind: str
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. kind: its CSS class; text: at its end; parts: (share, class) of each part of a stacked bar; labels:
-    the text inside each part, drawn if there is room."""
+    """One bar. value: its figure. kind: its CSS class, "" for a stacked bar, whose parts have one each.
+
+    text: at the end of the bar. labels: the text inside each part, drawn if there is room.
+    """
 
     value: float
     kind: str
     text: str
-    parts: tuple[tuple[float, str], ...] = ()
+    parts: tuple[BarPart, ...] = ()
     labels: tuple[str, ...] = ()
 
 
-@dataclass
-class DrawnChart:
-    """A chart: the picture, and its figures as a table."""
+class LegendEntry(NamedTuple):
+    """An entry of a legend. kind: the CSS class of the bars or parts that the text explains."""
 
-    svg: str = ""
-    head: list[str] = field(default_factory=list)
-    rows: list[list[str]] = field(default_factory=list)
+    kind: str
+    text: str
 
 
 def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, name: str) -> DrawnChart:
-    """Draw a chart; return it. name: unique in the page. `svg` is empty if there is nothing to show."""
+    """Draw a chart; return it, empty if there is no figure.
+
+    experiment: of the table, None without one: it names the reference servers. name: unique in the page.
+    """
     cells = [cell for cell in table.cells if not chart.columns or cell.column in chart.columns]
     if chart.kind == "bars":
         return draw_bars_chart(chart, table, experiment, name)
@@ -69,9 +81,9 @@ def draw(chart: Chart, table: ExperimentTable, experiment: Experiment | None, na
     if chart.kind == "errors":
         return draw_errors_chart(chart, cells, name)
     if chart.kind == "timeline":
-        return DrawnChart(*lines.draw_timeline(chart, cells, name))
+        return lines.draw_timeline(chart, cells, name)
     order = without_repeats([cell.server for cell in table.cells])
-    return DrawnChart(*lines.draw_lines_chart(chart, cells, name, order))
+    return lines.draw_lines_chart(chart, cells, name, order)
 
 
 def without_repeats(values: Sequence[str]) -> list[str]:
@@ -101,10 +113,10 @@ def draw_bars_chart(
         references = {experiment.references(column)[0] for column in columns} if experiment else set()
         title += f", over {' or '.join(sorted(references))}"
     picture = Picture(name, chart.title, bars_description(chart.title, title, bars_by_server))
-    legend = bars_legend(columns, ratios)
+    legend = bars_legend(columns, ratios=ratios)
     draw_bars(picture, bars_by_server, legend, title, 1.0 if ratios else None, value)
     head = ["server", "setting", *(["printed ratio", "our ratio"] if ratios else [title])]
-    return DrawnChart(picture.svg(), head, [bars_row(chart, each, ratios) for each in shown])
+    return DrawnChart(picture.svg(), head, [bars_row(chart, each, ratios=ratios) for each in shown])
 
 
 def bars_of_ratios(shown: Sequence[JudgedCell], columns: Sequence[str]) -> dict[str, list[Bar]]:
@@ -113,13 +125,13 @@ def bars_of_ratios(shown: Sequence[JudgedCell], columns: Sequence[str]) -> dict[
     for each in shown:
         group = bars_by_server.setdefault(each.cell.server, [])
         if each.paper is not None:
-            printed = Bar(each.paper, "paper", figures.ratio_text(each.paper))
+            printed = Bar(each.paper, kind="paper", text=figures.ratio_text(each.paper))
             # Several columns may have the same printed figure: it is drawn once, on top
             if printed not in group:
                 group.insert(0, printed)
         if each.ours is not None:
             kind = pattern(columns.index(each.cell.column))
-            group.append(Bar(each.ours, kind, figures.ratio_text(each.ours)))
+            group.append(Bar(each.ours, kind=kind, text=figures.ratio_text(each.ours)))
     return {server: group for server, group in bars_by_server.items() if group}
 
 
@@ -132,24 +144,24 @@ def bars_of_figures(
         group = bars_by_server.setdefault(cell.server, [])
         if (value := figures.figure_of_cell(cell, chart.value)) is not None:
             text = figures.figure_text(cell, chart.value)
-            group.append(Bar(value, pattern(columns.index(cell.column)), text))
+            group.append(Bar(value, kind=pattern(columns.index(cell.column)), text=text))
     return {server: group for server, group in bars_by_server.items() if group}
 
 
-def bars_row(chart: Chart, judged: JudgedCell, ratios: bool) -> list[str]:
-    """Return the row of a cell in the table under the chart."""
+def bars_row(chart: Chart, judged: JudgedCell, *, ratios: bool) -> list[str]:
+    """Return the row of a cell in the table under the chart. ratios: the bars are ratios, else figures."""
     cell = judged.cell
     if ratios:
         return [cell.server, cell.column, figures.ratio_text(judged.paper), figures.ratio_text(judged.ours)]
     return [cell.server, cell.column, figures.figure_text(cell, chart.value)]
 
 
-def bars_legend(columns: Sequence[str], ratios: bool) -> list[tuple[str, str]]:
-    """Return the CSS class and the text of each entry. A single column of figures needs no entry."""
+def bars_legend(columns: Sequence[str], *, ratios: bool) -> list[LegendEntry]:
+    """Return the legend of a bar chart; [] for a single column of figures. ratios: the bars are ratios."""
     if not ratios and len(columns) == 1:
         return []
-    entries = [(pattern(index), column or "measured here") for index, column in enumerate(columns)]
-    return [("paper", "printed"), *entries] if ratios else entries
+    entries = [LegendEntry(pattern(index), column or "measured here") for index, column in enumerate(columns)]
+    return [LegendEntry("paper", "printed"), *entries] if ratios else entries
 
 
 def pattern(index: int) -> str:
@@ -158,7 +170,7 @@ def pattern(index: int) -> str:
 
 
 def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list[Bar]]) -> str:
-    """Return a bar chart in words, for screen readers."""
+    """Return a bar chart in words, for screen readers: its title, the title of its axis, and each bar."""
     summary = "; ".join(
         f"{server} {', '.join(bar.text for bar in group)}" for server, group in bars_by_server.items()
     )
@@ -168,7 +180,7 @@ def bars_description(title: str, axis_title: str, bars_by_server: dict[str, list
 def draw_bars(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
-    legend: Sequence[tuple[str, str]],
+    legend: Sequence[LegendEntry],
     axis_title: str,
     middle: float | None,
     value: str,
@@ -195,7 +207,7 @@ def draw_bars(
             left - 8, y + group_height / 2 + 4, shortened(server, left - 10), anchor="end", kind="name"
         )
         for bar in group:
-            draw_bar(picture, bar, axis, origin, y, middle is not None)
+            draw_bar(picture, bar, axis, origin, y, both_sides=middle is not None)
             y += ROW_PX
         y += GROUP_GAP_PX
     picture.line(origin, top, origin, bottom, "axis")
@@ -215,14 +227,16 @@ def axis_of_bars(values: Sequence[float], middle: float | None, start: float, en
 
 
 def floor_log(value: float) -> int:
-    """Return the exponent of a power of ten that is not above a figure: the greatest one, from 1 on."""
+    """Return the exponent of a power of ten that is at most `value`, a figure above 0."""
     return len(str(int(1 / value))) * -1 if value < 1 else len(str(int(value))) - 1
 
 
-def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, both_sides: bool) -> None:
-    """Draw one bar from the origin to its figure, with its text beyond the end.
+def draw_bar(picture: Picture, bar: Bar, axis: Scale, origin: float, y: float, *, both_sides: bool) -> None:
+    """Draw one bar, of which y is the upper edge, with its text beyond the end.
 
-    both_sides: a figure below the origin grows to the left, and 0 to the left end. bar.parts: of a stacked bar.
+    A bar with parts has them one after the other. Any other bar reaches from `origin` to the x of its figure.
+    both_sides: a bar with a figure below that of the origin grows to the left of it, and a bar with the figure 0 to
+    the left end of the logarithmic axis. Else all bars grow to the right, and the figure 0 has no length.
     """
     end = axis(bar.value) if bar.value > 0 else axis.start
     if bar.parts:
@@ -249,7 +263,10 @@ def draw_parts(picture: Picture, bar: Bar, axis: Scale, y: float) -> None:
 
 
 def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value: str) -> None:
-    """Draw grid lines, and under the bars the figures that do not overlap. value: "" for ratios."""
+    """Draw grid lines from `top` to `bottom`, and below them the figures of the ticks that do not overlap.
+
+    value: the name of the figure, "" for ratios.
+    """
     end_of_last_text = -100.0  # left of the picture
     for tick in axis.ticks(48):
         x, text = (
@@ -265,8 +282,8 @@ def ticks_below(picture: Picture, axis: Scale, top: float, bottom: float, value:
             end_of_last_text = x + text_width / 2
 
 
-def draw_legend(picture: Picture, legend: Sequence[tuple[str, str]]) -> float:
-    """Draw a key above the plot, in as many lines as it takes; return where the plot may begin."""
+def draw_legend(picture: Picture, legend: Sequence[LegendEntry]) -> float:
+    """Draw a legend above the plot, in as many lines as it takes; return the y at which the plot may begin."""
     x, y = 4.0, 4.0
     for kind, text in legend:
         text = shortened(text, WIDTH - 40)
@@ -309,7 +326,7 @@ def draw_stacked_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnC
     axis_title = chart.y or figures.figure_title(chart.value or cells[0].value, cells[0].unit)
     summary = "; ".join(": ".join((" ".join(row[:2]), row[2])) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title}: {summary}.")
-    legend = [(kind, part) for part, kind in kinds.items()]
+    legend = [LegendEntry(kind, part) for part, kind in kinds.items()]
     draw_stack(picture, bars_by_server, legend, axis_title, chart.value or cells[0].value)
     return DrawnChart(picture.svg(), ["setting" if chart.across else "server", "part", axis_title], rows)
 
@@ -358,16 +375,22 @@ def stack_of(chart: Chart, found: Sequence[tuple[Cell, float]], kinds: Sequence[
 
     found: cells and their figures. kinds: the CSS class of each part. source: "printed", "here" or "".
     """
-    parts = tuple((max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
+    parts = tuple(BarPart(max(value, 0.0), kind) for (_, value), kind in zip(found, kinds, strict=True))
     total = stack_figure_text(chart, found[0][0], sum(value for _, value in found))
     labels = tuple(figures.whole_text(value) for _, value in found)
-    return Bar(sum(share for share, _ in parts), "", f"{total} {source}".strip(), parts, labels)
+    return Bar(
+        sum(part.share for part in parts),
+        kind="",
+        text=f"{total} {source}".strip(),
+        parts=parts,
+        labels=labels,
+    )
 
 
 def draw_stack(
     picture: Picture,
     bars_by_server: dict[str, list[Bar]],
-    legend: Sequence[tuple[str, str]],
+    legend: Sequence[LegendEntry],
     axis_title: str,
     value: str,
 ) -> None:
@@ -384,7 +407,7 @@ def draw_stack(
         text_y = y + len(group) * row / 2 + 4
         picture.write(left - 8, text_y, shortened(server, left - 10), anchor="end", kind="name")
         for bar in group:
-            draw_bar(picture, bar, axis, left, y, False)
+            draw_bar(picture, bar, axis, left, y, both_sides=False)
             y += row
         y += GROUP_GAP_PX
     picture.line(left, top, left, bottom, "axis")
@@ -403,28 +426,36 @@ def draw_errors_chart(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnCh
     errors = list(distinct_errors(cells))
     if not errors:
         return DrawnChart()
-    with_errors = {server for server, _, _ in errors}
+    with_errors = {each.server for each in errors}
     bars_by_server: dict[str, list[Bar]] = {cell.server: [] for cell in cells if cell.server in with_errors}
-    for server, source, found in errors:
-        bars_by_server[server].append(error_bar(found, source))
+    for each in errors:
+        bars_by_server[each.server].append(error_bar(each.percent, each.source))
     rows = [
-        [server, source, kind, figures.percent_text(share / 100)]
-        for server, source, found in errors
-        for kind, share in found.items()
+        [each.server, each.source, kind, figures.percent_text(percent / 100)]
+        for each in errors
+        for kind, percent in each.percent.items()
     ]
     by_session = any(sample.sessions for cell in cells for sample in cell.samples)
     axis_title = chart.y or f"lost, in percent of {'sessions' if by_session else 'requests'}"
     summary = "; ".join(" ".join(row) for row in rows)
     picture = Picture(name, chart.title, f"{chart.title}. {axis_title.capitalize()}: {summary}.")
-    kinds = {kind for _, _, found in errors for kind in found}
+    kinds = {kind for each in errors for kind in each.percent}
     order = [kind for kind in (*ERRORS, UNEXPLAINED_ERROR) if kind in kinds]
-    legend = [(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
+    legend = [LegendEntry(f"e-{kind}", f"{kind}: {MEANING[kind]}") for kind in order]
     draw_stack(picture, bars_by_server, legend, axis_title, "extra.percent")
     return DrawnChart(picture.svg(), ["server", "whose", "kind", "share"], rows)
 
 
-def distinct_errors(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """Yield the server, the source and the errors (percent by kind) of each bar of a chart.
+class ServerErrors(NamedTuple):
+    """The errors that one bar shows. source: "printed", or a label of ours. percent: of all requests, by kind."""
+
+    server: str
+    source: str
+    percent: dict[str, float]
+
+
+def distinct_errors(cells: Sequence[Cell]) -> Iterator[ServerErrors]:
+    """Yield the errors of each bar of a chart.
 
     Each setting of a server repeats the document's errors, so they are yielded once.
     """
@@ -433,9 +464,9 @@ def distinct_errors(cells: Sequence[Cell]) -> Iterator[tuple[str, str, dict[str,
         printed = printed_errors(cell)
         if printed and cell.server not in with_printed:
             with_printed.add(cell.server)
-            yield cell.server, "printed", printed
+            yield ServerErrors(cell.server, "printed", printed)
         if ours := {kind: share * 100 for kind, share in our_errors(cell).items()}:
-            yield cell.server, cell.column or ("here" if printed else ""), ours
+            yield ServerErrors(cell.server, cell.column or ("here" if printed else ""), ours)
 
 
 UNEXPLAINED_ERROR = "cr"  # a kind of the printed tables, which the document does not explain
@@ -452,25 +483,28 @@ MEANING = {
 }
 
 
-def error_bar(found: dict[str, float], source: str) -> Bar:
-    """Return the bar of errors.
-
-    found: percent by kind of error. source: "printed" for the document's bar, which is paler; else a label of ours.
-    """
-    total = sum(found.values())
+def error_bar(percent_by_kind: dict[str, float], source: str) -> Bar:
+    """Return the bar of errors. source: "printed" for the document's bar, which is paler; else a label of ours."""
+    total = sum(percent_by_kind.values())
     faint = " faint" if source == "printed" else ""
-    parts = tuple((share, f"e-{kind}{faint}") for kind, share in found.items())
-    return Bar(total, source if faint else "", f"{figures.percent_text(total / 100)} {source}".strip(), parts)
+    parts = tuple(BarPart(percent, f"e-{kind}{faint}") for kind, percent in percent_by_kind.items())
+    return Bar(
+        total,
+        kind=source if faint else "",
+        text=f"{figures.percent_text(total / 100)} {source}".strip(),
+        parts=parts,
+    )
 
 
 def printed_errors(cell: Cell) -> dict[str, float]:
     """Return the document's errors from a note such as `881 st, 5 res of 1000`: percent by kind; {} without any."""
-    total = PRINTED_OF.search(cell.paper_note)
-    if not total:
+    found = REQUEST_COUNT.search(cell.paper_note)
+    if not found:
         return {}
+    requests = int(found[1].replace(",", ""))
     return {
-        kind: int(count.replace(",", "")) / int(total[1].replace(",", "")) * 100
-        for count, kind in PRINTED.findall(cell.paper_note)
+        kind: int(count.replace(",", "")) / requests * 100
+        for count, kind in ERROR_COUNT.findall(cell.paper_note)
     }
 
 

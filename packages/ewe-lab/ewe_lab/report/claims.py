@@ -39,7 +39,7 @@ from ewe_lab.report import summary
 from ewe_lab.report.kept_reports import lacks_phases
 
 FORMAT = 1  # of the file beside the page
-# The facts by which two machines differ, and those of the programs that were measured
+# Facts that are the same only on the same machine; the versions of its programs may change
 MACHINE_FACTS = ("processor", "cores", "memory", "system")
 LEFT_OUT_FACTS = ("load before", "code")  # facts of a run, not of a machine
 NOT_RUN = "not run yet"
@@ -157,15 +157,15 @@ class KeptFindings:
             since = verdicts.change_since_document(table, experiment)
         letter = self.letter_of_machine(results.machine)
         return KeptFinding(
-            found.word,
-            found.sentence,
-            since,
-            results.started,
-            letter,
-            table.quick,
-            table.foreign,
-            results.machine.get("code", ""),
-            left_out_names(table),
+            word=found.word,
+            sentence=found.sentence,
+            since=since,
+            started=results.started,
+            machine=letter,
+            quick=table.quick,
+            foreign=table.foreign,
+            code=results.machine.get("code", ""),
+            left_out=left_out_names(table),
         )
 
 

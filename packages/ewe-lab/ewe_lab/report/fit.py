@@ -49,7 +49,7 @@ def fit_quadratic(points: Sequence[Point]) -> Quadratic | None:
     mean = sum(y for _, y in points) / len(points)
     variance = sum((y - mean) ** 2 for _, y in points)  # times the number of points, as is the rest
     unexplained = sum((y - curve(x)) ** 2 for x, y in points)
-    return Quadratic(a, b, c, 1 - unexplained / variance if variance else 1.0)
+    return Quadratic(a, b, c, share=1 - unexplained / variance if variance else 1.0)
 
 
 def curve_points(points: Sequence[Point]) -> list[Point]:

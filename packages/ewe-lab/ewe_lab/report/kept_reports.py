@@ -45,7 +45,12 @@ def write(results: Results, table: ExperimentTable, directory: Path, code: str) 
     """
     machine = {**results.machine, "code": code}
     kept_table = replace(table, cells=without_repeated_samples(table.cells))
-    alone = Results(results.started, table.command or results.command, machine, [kept_table])
+    alone = Results(
+        started=results.started,
+        command=table.command or results.command,
+        machine=machine,
+        tables=[kept_table],
+    )
     directory.mkdir(parents=True, exist_ok=True)
     path = report_file(directory, table.id)
     write_and_rename(path, report_text(small(alone)))

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ewe.svg import SERIES, SMALL, WIDTH, Picture, Scale, scale_for, shortened, spread, width
 from ewe_lab.bench import figures
@@ -25,7 +26,15 @@ PANEL_HEIGHT_PX = 84  # height of a panel of a timeline
 PANEL_LEFT_PX, PANEL_RIGHT_PX = 60, WIDTH - 70  # the x of a panel's edges
 # Of a line's name, at the right of the plot: the greatest width, and the height
 NAME_WIDTH_PX, NAME_HEIGHT_PX = 116, 12.5
-Shown = tuple[str, list[str], list[list[str]]]  # a picture, the head and the rows of its figures
+
+
+@dataclass
+class DrawnChart:
+    """A chart: the picture, and its figures as a table. All are empty if there is no figure."""
+
+    svg: str = ""
+    head: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,21 +76,21 @@ def chart_lines(chart: Chart, cells: Sequence[Cell], order: Sequence[str] = ()) 
         ChartLine(
             name,
             tuple(sorted(points)),
-            order.index(name) if name in order else index,
-            frozenset(bounds.get(name, ())),
+            series=order.index(name) if name in order else index,
+            bounds=frozenset(bounds.get(name, ())),
         )
         for index, (name, points) in enumerate(found.items())
     ]
 
 
-def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> Shown:
-    """Draw a line for each server against x; return the picture and its figures, all empty without a figure.
+def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequence[str] = ()) -> DrawnChart:
+    """Draw a line for each server against x; return the chart.
 
     order: of servers, so that each keeps its colour in all charts.
     """
     found = chart_lines(chart, cells, order)
     if not found:
-        return "", [], []
+        return DrawnChart()
     value = chart.value or cells[0].value
     unit = cells[0].unit if value == cells[0].value else chart.y
     y_title = chart.y or figures.figure_title(value, unit)
@@ -97,7 +106,7 @@ def draw_lines_chart(chart: Chart, cells: Sequence[Cell], name: str, order: Sequ
     )
     picture = Picture(name, chart.title, f"{chart.title}. {summary}")
     draw_lines(picture, chart, found, value, y_title)
-    return picture.svg(), ["server", chart.x or "x", y_title], rows
+    return DrawnChart(picture.svg(), ["server", chart.x or "x", y_title], rows)
 
 
 def draw_lines(picture: Picture, chart: Chart, lines: Sequence[ChartLine], value: str, y_title: str) -> None:
@@ -116,7 +125,7 @@ def draw_lines(picture: Picture, chart: Chart, lines: Sequence[ChartLine], value
     texts = [tick_text(value, tick) for tick in ticks]
     left = max(width(text, SMALL) for text in texts) + 10
     xs = sorted({x for line in lines for x, _ in line.points})
-    x_axis = x_scale(xs, left + 4, right, chart.log_x)
+    x_axis = x_scale(xs, left + 4, right, log=chart.log_x)
     picture.write(2, 12, shortened(y_title, WIDTH - 6), kind="dim")
     for tick, text in zip(ticks, texts, strict=True):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
@@ -146,8 +155,11 @@ def draw_curve(
     return points[-1][0]
 
 
-def x_scale(xs: Sequence[float], start: float, end: float, log: bool) -> Scale:
-    """Return a scale for the x axis: from its first to its last figure, or from zero."""
+def x_scale(xs: Sequence[float], start: float, end: float, *, log: bool) -> Scale:
+    """Return a scale for the x axis: logarithmic from the first to the last of `xs`, or linear from zero.
+
+    start, end: of the axis, in pixels.
+    """
     if log and len(xs) > 1:
         return Scale(xs[0], xs[-1], start, end, log=True)
     return scale_for(xs, start, end)
@@ -183,16 +195,21 @@ def tick_text(value: str, tick: float) -> str:
 # Second by second
 
 
+class PanelLine(NamedTuple):
+    """A line of a panel. figure_of: returns its figure of a second. series: the number of its colour and mark."""
+
+    name: str
+    figure_of: Callable[[Second], float | None]
+    series: int
+
+
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a timeline: its title, and lines of (name, figure of a second, number of the colour).
-
-    value: the name of a figure like these, for the ticks.
-    """
+    """One panel of a timeline. value: the name of a figure like these, for the ticks."""
 
     title: str
     value: str
-    lines: tuple[tuple[str, Callable[[Second], float | None], int], ...]
+    lines: tuple[PanelLine, ...]
 
 
 PANELS = (
@@ -200,24 +217,26 @@ PANELS = (
         "replies, and errors, in each second",
         "rate",
         (
-            ("replies", lambda second: second.replies, 0),
-            ("errors", lambda second: sum(second.errors.values()), 1),
-            ("due", lambda second: second.due, 2),
+            PanelLine("replies", lambda second: second.replies, 0),
+            PanelLine("errors", lambda second: sum(second.errors.values()), 1),
+            PanelLine("due", lambda second: second.due, 2),
         ),
     ),
     Panel(
         "time for an answer",
         "service.p50",
-        (("p50", lambda second: second.p50, 0), ("p99", lambda second: second.p99, 1)),
+        (PanelLine("p50", lambda second: second.p50, 0), PanelLine("p99", lambda second: second.p99, 1)),
     ),
-    Panel("CPU of the server, share of a core", "extra.cpu", (("CPU", lambda second: second.cpu, 4),)),
-    Panel("memory of the server", "usage.memory", (("memory", lambda second: second.memory, 3),)),
+    Panel(
+        "CPU of the server, share of a core", "extra.cpu", (PanelLine("CPU", lambda second: second.cpu, 4),)
+    ),
+    Panel("memory of the server", "usage.memory", (PanelLine("memory", lambda second: second.memory, 3),)),
     Panel(
         "threads and processes",
         "extra.count",
         (
-            ("threads", lambda second: second.threads, 5),
-            ("processes", lambda second: second.processes, 6),
+            PanelLine("threads", lambda second: second.threads, 5),
+            PanelLine("processes", lambda second: second.processes, 6),
         ),
     ),
 )
@@ -232,12 +251,12 @@ def timeline_cell(chart: Chart, cells: Sequence[Cell]) -> Cell | None:
     return max(timed, key=lambda cell: sum(figures.all_errors(cell).values()))
 
 
-def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
-    """Draw each second of a cell's middle sample, a panel for each kind of figure; return picture and figures."""
+def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> DrawnChart:
+    """Draw each second of a cell's middle sample, a panel for each kind of figure; return the chart."""
     cell = timeline_cell(chart, cells)
     sample = figures.middle_sample(cell) if cell else None
     if cell is None or sample is None:
-        return "", [], []
+        return DrawnChart()
     # The last second of the run may be too short to stand beside whole ones
     measured = [second for second in sample.timeline if second.at + MIN_SHOWN_REST_S < sample.seconds]
     seconds = phases.merge_long_timeline(measured)
@@ -254,7 +273,7 @@ def draw_timeline(chart: Chart, cells: Sequence[Cell], name: str) -> Shown:
     draw_x_axis(picture, marks, marks.ticks(50), y - 14, "seconds since the warm-up")
     picture.height = y + 30
     head = ["second", "replies/s", "errors", "p50", "p99", "CPU", "memory", "threads", "processes"]
-    return picture.svg(), head, [second_row(second) for second in seconds]
+    return DrawnChart(picture.svg(), head, [second_row(second) for second in seconds])
 
 
 def draw_phases(picture: Picture, starts: Sequence[float], seconds: Sequence[Second], y: float) -> float:
@@ -291,13 +310,16 @@ def second_row(second: Second) -> list[str]:
 def draw_panel(
     picture: Picture, panel: Panel, seconds: Sequence[Second], y: float, starts: Sequence[float] = ()
 ) -> float:
-    """Draw a panel, if several seconds have its figures; return where the next one begins. starts: of phases."""
+    """Draw a panel, if several seconds have its figures; return the y at which the next panel begins.
+
+    y: of its upper edge. starts: of the phases, in seconds.
+    """
     found = list(lines_of_panel(panel, seconds))
-    if all(len(points) < 2 for _, points, _ in found):  # one mark alone is no course
+    if all(len(line.points) < 2 for line in found):  # one mark alone is no course
         return y
     left, right, top, bottom = PANEL_LEFT_PX, PANEL_RIGHT_PX, y + 22, y + PANEL_HEIGHT_PX
     x_axis = scale_for([second.at for second in seconds] or [1], left, right)
-    y_axis = scale_for([value for _, points, _ in found for _, value in points], bottom, top)
+    y_axis = scale_for([value for line in found for _, value in line.points], bottom, top)
     picture.write(2, y + 13, panel.title, kind="dim")
     for tick in y_axis.ticks(24):
         picture.line(left, y_axis(tick), right, y_axis(tick), "grid")
@@ -309,23 +331,20 @@ def draw_panel(
         picture.write(left - 5, y_axis(tick) + 3.5, text, size=SMALL, anchor="end", kind="dim")
     for start in starts[1:]:
         picture.path([(x_axis(start), top - 4), (x_axis(start), bottom)], "axis d1")
-    ends = [y_axis(points[-1][1]) for _, points, _ in found]
-    for (name, points, series), at in zip(found, spread(ends, 12, top, bottom), strict=True):
-        placed = [(x_axis(x), y_axis(value)) for x, value in points]
-        picture.path(placed, f"s{series} line d{series % 4}")
-        for x, value in placed:
-            picture.marker(x, value, series)
-        picture.write(right + 8, at + 3.5, name, size=SMALL, kind="name")
+    ends = [y_axis(line.points[-1][1]) for line in found]
+    for line, name_y in zip(found, spread(ends, 12, top, bottom), strict=True):
+        draw_curve(picture, line, line.points, x_axis, y_axis)
+        picture.write(right + 8, name_y + 3.5, line.name, size=SMALL, kind="name")
     picture.line(left, bottom, right, bottom, "axis")
     return bottom + 14
 
 
-def lines_of_panel(
-    panel: Panel, seconds: Sequence[Second]
-) -> Iterator[tuple[str, list[tuple[int, float]], int]]:
-    """Yield the name, the points (second, figure) and the series of each line of a panel that has figures."""
-    for name, figure_of, series in panel.lines:
-        points = [(second.at, value) for second in seconds if (value := figure_of(second)) is not None]
+def lines_of_panel(panel: Panel, seconds: Sequence[Second]) -> Iterator[ChartLine]:
+    """Yield each line of a panel that has figures. The x of its points is the second."""
+    for line in panel.lines:
+        points = tuple(
+            (second.at, value) for second in seconds if (value := line.figure_of(second)) is not None
+        )
         # A line of zeros only, such as of errors, is left out; the first line stays
-        if points and (any(value for _, value in points) or series == 0):
-            yield name, points, series
+        if points and (any(value for _, value in points) or line.series == 0):
+            yield ChartLine(line.name, points, series=line.series)

@@ -81,18 +81,20 @@ def merge_seconds(group: Sequence[Second]) -> Second:
     cpu = known_values([second.cpu for second in group])
     due = known_values([second.due for second in group])
     return Second(
-        group[0].at,
-        round(statistics.mean(second.replies for second in group)),
-        {kind: math.ceil(sum(each.errors.get(kind, 0) for each in group) / len(group)) for kind in kinds},
-        statistics.median(p50) if p50 else None,
-        max(known_values([second.p99 for second in group]), default=None),
-        round(sum(due) / len(group)) if due else None,
-        statistics.mean(cpu) if cpu else None,
-        max(known_values([second.memory for second in group]), default=None),
-        greatest([second.threads for second in group]),
-        greatest([second.processes for second in group]),
-        greatest([second.descriptors for second in group]),
-        greatest([second.switches for second in group]),
+        at=group[0].at,
+        replies=round(statistics.mean(second.replies for second in group)),
+        errors={
+            kind: math.ceil(sum(each.errors.get(kind, 0) for each in group) / len(group)) for kind in kinds
+        },
+        p50=statistics.median(p50) if p50 else None,
+        p99=max(known_values([second.p99 for second in group]), default=None),
+        due=round(sum(due) / len(group)) if due else None,
+        cpu=statistics.mean(cpu) if cpu else None,
+        memory=max(known_values([second.memory for second in group]), default=None),
+        threads=greatest([second.threads for second in group]),
+        processes=greatest([second.processes for second in group]),
+        descriptors=greatest([second.descriptors for second in group]),
+        switches=greatest([second.switches for second in group]),
     )
 
 

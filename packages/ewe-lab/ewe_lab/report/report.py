@@ -39,7 +39,8 @@ from ewe_lab.bench.results import (
 from ewe_lab.bench.verdicts import Finding, JudgedCell
 from ewe_lab.experiments.catalog import CATALOG, CHECKS, PUBLISHED
 from ewe_lab.report import phases, summary, terminal
-from ewe_lab.report.charts import DrawnChart, draw
+from ewe_lab.report.charts import draw
+from ewe_lab.report.lines import DrawnChart
 
 COMPARE = (  # the charts of a table that no experiment describes
     Chart("bars", "Replies in a second", "rate"),
@@ -165,13 +166,14 @@ def section(table: ExperimentTable, number: int) -> Section:
         if (picture := draw(chart, table, experiment, f"chart-{number}-{index}")).svg
     ]
     found = Section(
-        table,
-        experiment,
-        judged,
-        summary.finding_of(table, experiment),
-        verdicts.change_since_document(table, experiment),
-        drawn,
-        PUBLISHED.get(table.id, ()),  # the printed figures of an experiment that the lab cannot run yet
+        table=table,
+        experiment=experiment,
+        judged=judged,
+        finding=summary.finding_of(table, experiment),
+        since=verdicts.change_since_document(table, experiment),
+        drawn=drawn,
+        # The printed figures of an experiment that the lab cannot run yet
+        published=PUBLISHED.get(table.id, ()),
     )
     # Without a claim to judge, by ratios or by a check of the experiment, sentences say which server wins
     if experiment is None or (not found.compares and table.id not in CHECKS):
@@ -215,7 +217,9 @@ def matrices(found: Section) -> list[Matrix]:
             for line in dict.fromkeys(each.cell.line for each in inside)
         ]
         reasons = [f"{each.cell.server}: {each.reason}" for each in inside if each.reason]
-        found_matrices.append(Matrix(setting, servers, rows, list(dict.fromkeys(reasons))))
+        found_matrices.append(
+            Matrix(setting=setting, servers=servers, rows=rows, reasons=list(dict.fromkeys(reasons)))
+        )
     return found_matrices
 
 

@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ewe_lab.bench import figures, verdicts
 from ewe_lab.bench.disturbance import left_out_sentence, lost_rows, lost_rows_clause, without_disturbed
@@ -43,7 +44,7 @@ def finding_of(table: ExperimentTable, experiment: Experiment | None) -> Finding
     if check is not None and quiet is not table and lost_rows(table):
         return no_verdict(lost_rows_clause(table))
     found = check(quiet) if check is not None else verdicts.finding(table, experiment)
-    return finding_with_doubts(found, table, experiment, check is not None)
+    return finding_with_doubts(found, table, experiment, checked=check is not None)
 
 
 def no_verdict(clause: str) -> Finding:
@@ -52,7 +53,7 @@ def no_verdict(clause: str) -> Finding:
 
 
 def finding_with_doubts(
-    found: Finding, table: ExperimentTable, experiment: Experiment | None, checked: bool
+    found: Finding, table: ExperimentTable, experiment: Experiment | None, *, checked: bool
 ) -> Finding:
     """Return a finding with the reasons to doubt it, or no verdict in its place. All verdicts pass this function.
 
@@ -61,7 +62,7 @@ def finding_with_doubts(
     """
     other_programs, timed = verdicts.other_programs_clause(table), verdicts.is_timed(experiment)
     if other_programs and timed:
-        return finding_beside_others(found, table, other_programs, checked)
+        return finding_beside_others(found, table, other_programs, checked=checked)
     if timed and found.word == verdicts.NOT_TESTABLE and lost_rows(table):
         return no_verdict(lost_rows_clause(table))
     if found.word not in verdicts.JUDGED:
@@ -82,7 +83,7 @@ def finding_with_doubts(
 
 
 def finding_beside_others(
-    found: Finding, table: ExperimentTable, other_programs: str, checked: bool
+    found: Finding, table: ExperimentTable, other_programs: str, *, checked: bool
 ) -> Finding:
     """Return that there is no verdict beside other programs; the finding itself if it judges no figure.
 
@@ -177,12 +178,19 @@ def outcomes(cells: Sequence[Cell]) -> list[str]:
     return found + [outcome_of(winner) for winner in verdicts.winners(cells)]
 
 
-FIGURES = {  # name of a figure: its words in a sentence, and whether more or less of it is better
-    "rate": ("replies a second", "more"),
-    "micros": ("server CPU for a reply", "less"),
-    "usage.memory": ("memory", "less"),
-    "service.p99": ("p99 of the service time", "less"),
-    "response.p99": ("p99 of the response time", "less"),
+class FigureWords(NamedTuple):
+    """The words of a figure in a sentence. better: `more` or `less`."""
+
+    title: str
+    better: str
+
+
+FIGURES = {  # by the name of the figure
+    "rate": FigureWords("replies a second", "more"),
+    "micros": FigureWords("server CPU for a reply", "less"),
+    "usage.memory": FigureWords("memory", "less"),
+    "service.p99": FigureWords("p99 of the service time", "less"),
+    "response.p99": FigureWords("p99 of the response time", "less"),
 }
 
 
@@ -191,24 +199,24 @@ def outcome_of(winner: Winner) -> str:
 
     A difference of a factor of 2 or more is given as a factor, a smaller one in percent.
     """
-    what, sense = FIGURES[winner.name]
+    title, better_word = FIGURES[winner.name]
     if not winner.server:
         names = join_names([each.server for each in winner.level])
         values = sorted(each.value for each in winner.level)
         low, high = (figure_with_unit(winner.name, value) for value in (values[0], values[-1]))
         if low == high:
-            return f"{what}: {names} are level ({low})"
-        return f"{what}: no winner among {names}; the difference ({low} to {high}) may be chance"
+            return f"{title}: {names} are level ({low})"
+        return f"{title}: no winner among {names}; the difference ({low} to {high}) may be chance"
     best, other = winner.best, winner.next
     assert other is not None
-    summary = f"{what}: {best.server} is first with {figure_with_unit(winner.name, best.value)}"
+    summary = f"{title}: {best.server} is first with {figure_with_unit(winner.name, best.value)}"
     times = max(best.value, other.value) / min(best.value, other.value)
     if times >= 2:
-        if sense == "more":
+        if better_word == "more":
             return f"{summary}, {figures.ratio_text(times)} times the figure of {other.server}, the next"
         return f"{summary}; {other.server}, the next, has {figures.ratio_text(times)} times that"
     percent = figures.percent_text(abs(best.value - other.value) / other.value)
-    return f"{summary}, {percent} {sense} than {other.server}, the next"
+    return f"{summary}, {percent} {better_word} than {other.server}, the next"
 
 
 def cpu_time_sentence(cells: Sequence[Cell]) -> str:
@@ -252,26 +260,30 @@ def differing_costs(dear_cell: Cell, cheap_cell: Cell) -> tuple[list[str], list[
     """Return the other costs that differ by half or more, in words: those that are greater, those that are less."""
     more: list[str] = []
     less: list[str] = []
-    for what, unit, dear, cheap in zip(
-        *OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
+    for cost, dear, cheap in zip(
+        OTHER_COSTS, other_costs_of(dear_cell), other_costs_of(cheap_cell), strict=True
     ):
         if dear is None or cheap is None or dear == cheap:
             continue
         if max(dear, cheap) >= MIN_COST_RATIO * min(dear, cheap):
-            text = f"{what} ({other_cost_text(dear, unit)} against {other_cost_text(cheap, unit)})"
+            text = f"{cost.title} ({other_cost_text(dear, cost)} against {other_cost_text(cheap, cost)})"
             (more if dear > cheap else less).append(text)
     return more, less
 
 
-OTHER_COSTS = (  # the figures beside the CPU time, and how each is written
-    (
-        "context switches for a reply",
-        "time of waiting for a core for a reply",
-        "threads at the peak",
-        "processes at the peak",
-        "memory at the peak",
-    ),
-    ("", "time", "", "", "size"),
+class OtherCost(NamedTuple):
+    """A figure beside the CPU time. title: in a sentence. kind: `time`, `size`, or "" for a count."""
+
+    title: str
+    kind: str = ""
+
+
+OTHER_COSTS = (
+    OtherCost("context switches for a reply"),
+    OtherCost("time of waiting for a core for a reply", "time"),
+    OtherCost("threads at the peak"),
+    OtherCost("processes at the peak"),
+    OtherCost("memory at the peak", "size"),
 )
 
 
@@ -280,7 +292,7 @@ def other_costs_of(cell: Cell) -> list[float | None]:
     sample = figures.middle_sample(cell)
     usage = sample.usage if sample else None
     if sample is None or usage is None:
-        return [None] * len(OTHER_COSTS[0])
+        return [None] * len(OTHER_COSTS)
     switches = wait_s = None
     if usage.voluntary is not None and usage.involuntary is not None and sample.replies:
         switches = (usage.voluntary + usage.involuntary) / sample.replies
@@ -289,11 +301,13 @@ def other_costs_of(cell: Cell) -> list[float | None]:
     return [switches, wait_s, usage.threads, usage.processes, usage.memory]
 
 
-def other_cost_text(value: float, unit: str) -> str:
+def other_cost_text(value: float, cost: OtherCost) -> str:
     """Return a figure of OTHER_COSTS as text."""
-    if unit == "time":
+    if cost.kind == "time":
         return figures.time_text(value)
-    return figures.size_text(value) if unit == "size" else f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+    if cost.kind == "size":
+        return figures.size_text(value)
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def figure_with_unit(name: str, value: float) -> str:
@@ -346,11 +360,15 @@ class ModelFigures:
     def summary(self, model: str) -> ModelSummary:
         """Return what the figures say of the model, which has this name."""
         return ModelSummary(
-            model, len(self.lost), geometric_mean(self.cpu), geometric_mean(self.rate), max(self.lost),
-            statistics.median(self.memory) if self.memory else None,
-            MODEL_SENTENCES.get(model, ""),
-            self.crowded,
-        )  # fmt: skip
+            model=model,
+            settings=len(self.lost),
+            cpu=geometric_mean(self.cpu),
+            rate=geometric_mean(self.rate),
+            lost=max(self.lost),
+            memory=statistics.median(self.memory) if self.memory else None,
+            how=MODEL_SENTENCES.get(model, ""),
+            crowded=self.crowded,
+        )
 
 
 def standings(results: Results) -> list[ModelSummary]:
@@ -420,9 +438,9 @@ def geometric_mean(values: Sequence[FigureRange] | None) -> FigureRange | None:
         return None
     return FigureRange(
         values[0].server,
-        statistics.geometric_mean([each.value for each in values]),
-        statistics.geometric_mean([each.low or each.value for each in values]),  # it takes no 0
-        statistics.geometric_mean([each.high for each in values]),
+        value=statistics.geometric_mean([each.value for each in values]),
+        low=statistics.geometric_mean([each.low or each.value for each in values]),  # it takes no 0
+        high=statistics.geometric_mean([each.high for each in values]),
     )
 
 
@@ -496,59 +514,48 @@ def reasons_to_doubt(results: Results) -> list[str]:
     setting, so it is left out.
     """
     cells = [cell for table in results.tables for cell in table.cells if cell.samples and not cell.line]
-    rules = [*doubts_about_rows(cells), *doubts_about_runs(results.tables), doubt_about_machine(cells)]
-    return [sentence for applies, sentence in rules if applies]
+    found = [*doubts_about_rows(cells), *doubts_about_runs(results.tables)]
+    return [*found, doubt_about_machine(cells)] if cells else found
 
 
-def doubts_about_rows(cells: Sequence[Cell]) -> Iterator[tuple[object, str]]:
-    """Yield each reason to doubt measured cells: whether it applies, and its sentence."""
-    busy = sum(cell.was_client_limited for cell in cells)
-    yield (
-        busy,
-        f"In {busy} of {len(cells)} rows the load generator used more than 70 % of its core: those "
-        "figures may be the generator's, not the server's. These rows are marked “client-limited”.",
-    )
-    crowded = sum(foreign_share(cell) > DOUBTFUL_FOREIGN_SHARE for cell in cells)
-    yield (
-        crowded,
-        f"In {crowded} of {len(cells)} rows other programs had more than a tenth of the server's core: "
-        "rates and times are worse than on a quiet machine, and the first place may be chance.",
-    )
-    yield (
-        any(sample.service and not sample.response for cell in cells for sample in cell.samples),
-        "Where there is no response time, users waited for each answer before they asked again. A server that "
-        "stalls then gets fewer requests, and its times look better than the times that its users noticed.",
-    )
-    loose = sum(has_wide_spread(cell) for cell in cells)
-    yield loose, f"In {loose} rows the repeats differ by more than 20 %: the spread is printed with them."
-    yield (
-        cells and all(len(cell.samples) == 1 for cell in cells),
-        "Nothing was repeated, so no spread is known: a difference below 20 % may be chance.",
-    )
-
-
-def doubts_about_runs(tables: Sequence[ExperimentTable]) -> Iterator[tuple[object, str]]:
-    """Yield each reason to doubt the runs: whether it applies, and its sentence."""
-    yield (
-        any(table.quick for table in tables),
-        "Quick runs are shorter than the document's, and measured once. A run with --full takes longer.",
-    )
-    yield (
-        any(table.interrupted for table in tables),
-        "A run was interrupted. The page shows its results until then.",
-    )
-    failed = sum(bool(cell.failure) for table in tables for cell in table.cells)
-    yield failed, f"{failed} rows have no figure, or not one of every repeat; each row says why."
-
-
-def doubt_about_machine(cells: Sequence[Cell]) -> tuple[object, str]:
-    """Return the reason to doubt the place of the servers: whether it applies, and its sentence."""
-    if any(sample.elsewhere for cell in cells for sample in cell.samples):
-        return (
-            True,
-            "A target ran already: its settings, the programs beside it and the network to it are not the lab's.",
+def doubts_about_rows(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt measured cells."""
+    if busy := sum(cell.was_client_limited for cell in cells):
+        yield (
+            f"In {busy} of {len(cells)} rows the load generator used more than 70 % of its core: those "
+            "figures may be the generator's, not the server's. These rows are marked “client-limited”."
         )
-    return cells, "Everything ran on one machine over its loopback: no cable, no distance, caches shared."
+    if crowded := sum(foreign_share(cell) > DOUBTFUL_FOREIGN_SHARE for cell in cells):
+        yield (
+            f"In {crowded} of {len(cells)} rows other programs had more than a tenth of the server's core: "
+            "rates and times are worse than on a quiet machine, and the first place may be chance."
+        )
+    if any(sample.service and not sample.response for cell in cells for sample in cell.samples):
+        yield (
+            "Where there is no response time, users waited for each answer before they asked again. A server that "
+            "stalls then gets fewer requests, and its times look better than the times that its users noticed."
+        )
+    if loose := sum(has_wide_spread(cell) for cell in cells):
+        yield f"In {loose} rows the repeats differ by more than 20 %: the spread is printed with them."
+    if cells and all(len(cell.samples) == 1 for cell in cells):
+        yield "Nothing was repeated, so no spread is known: a difference below 20 % may be chance."
+
+
+def doubts_about_runs(tables: Sequence[ExperimentTable]) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the runs."""
+    if any(table.quick for table in tables):
+        yield "Quick runs are shorter than the document's, and measured once. A run with --full takes longer."
+    if any(table.interrupted for table in tables):
+        yield "A run was interrupted. The page shows its results until then."
+    if failed := sum(bool(cell.failure) for table in tables for cell in table.cells):
+        yield f"{failed} rows have no figure, or not one of every repeat; each row says why."
+
+
+def doubt_about_machine(cells: Sequence[Cell]) -> str:
+    """Return the reason to doubt the place of the servers. cells: at least one measured cell."""
+    if any(sample.elsewhere for cell in cells for sample in cell.samples):
+        return "A target ran already: its settings, the programs beside it and the network to it are not the lab's."
+    return "Everything ran on one machine over its loopback: no cable, no distance, caches shared."
 
 
 def foreign_share(cell: Cell) -> float:

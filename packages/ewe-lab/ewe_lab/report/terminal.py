@@ -184,14 +184,14 @@ def row_texts(cell: Cell) -> dict[str, str]:
         **{
             title: figures.sample_figure_text(sample, name) for title, name in zip(TITLES, TIMES, strict=True)
         },
-        **usage_texts(sample, loaded),
+        **usage_texts(sample, loaded=loaded),
         "lost": figures.percent_text(sample.lost) if loaded else "",
         "errors": figures.errors_text(sample.errors) if loaded and sample.errors else "",
     }
     return found | ({"errors": f"{found['errors']} ({cell.failure})"} if cell.failure else {})
 
 
-def usage_texts(sample: Sample, loaded: bool) -> dict[str, str]:
+def usage_texts(sample: Sample, *, loaded: bool) -> dict[str, str]:
     """Return the texts of a server's resources, by the titles of the columns. loaded: it got requests."""
     usage = sample.usage
     unreadable = UNKNOWN if loaded and sample.elsewhere and usage is None else ""

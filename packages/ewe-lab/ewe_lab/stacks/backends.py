@@ -5,6 +5,7 @@ The function for a kind of process returns its command. The process listens at a
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ewe_lab.bench.experiment import Bench, RunningServer
 from ewe_lab.bench.processes import LabError, find_tool, last_line, output_text, running, server_core
@@ -39,6 +40,8 @@ WORKERS = 4  # processes of each kind, by default
 BACKLOG = 1024  # connections that wait for a process
 START_TIMEOUT_S = 10.0  # seconds
 LISTENING_FLAG = "00010000"  # __SO_ACCEPTCON, in the flags of /proc/net/unix
+# Errors of opener(): no connection, or no answer in time; an answer that is not HTTP, or is cut
+URL_ERRORS = (OSError, http.client.HTTPException)
 PRELOAD_TIMEOUT_S = 1.0  # seconds that the preloaded parents of X-Switch may take to load their modules
 
 
@@ -66,7 +69,10 @@ def fpm_command(directory: Path, listen: str, children: int = WORKERS) -> Sequen
 
 
 def uwsgi_command(socket: Path, program: Path, children: int = WORKERS) -> Sequence[str]:
-    """Return the command of uWSGI, which speaks its own protocol."""
+    """Return the command of uWSGI, which speaks its own protocol at `socket`.
+
+    program: a file with `application`.
+    """
     return [
         "uwsgi_python3", "--uwsgi-socket", str(socket), "--wsgi-file", str(program), "--listen", backlog(),
         "--processes", str(children), "--master", "--disable-logging", "--need-app", "--die-on-term",
@@ -129,7 +135,7 @@ def wait_for_xswitch(server: RunningServer) -> None:
             with asking.open(f"{server.url}xswitch-status", timeout=5):
                 time.sleep(PRELOAD_TIMEOUT_S)  # the status does not say when the parents are ready
                 return
-        except OSError:
+        except URL_ERRORS:
             time.sleep(0.05)
     raise LabError("X-Switch does not start")
 
@@ -140,13 +146,20 @@ def xswitch_status(server: RunningServer) -> dict[str, Any]:
         with opener().open(f"{server.url}xswitch-status?json", timeout=5) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
-    except (OSError, ValueError) as reason:
-        raise LabError(f"X-Switch does not say how it is: {reason}") from None
+    except (*URL_ERRORS, ValueError) as reason:
+        raise LabError(f"X-Switch does not say how it is: {last_line(str(reason))}") from None
+
+
+class StartedXSwitch(NamedTuple):
+    """A running X-Switch without a web server. socket: the Unix socket at which it speaks FastCGI."""
+
+    pid: int
+    socket: Path
 
 
 @contextmanager
-def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[tuple[int, Path]]:
-    """Run an X-Switch without a web server; yield its pid and its socket. Raises LabError.
+def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator[StartedXSwitch]:
+    """Run an X-Switch without a web server; yield it when it listens. Raises LabError.
 
     root: the directory of its scripts, those of the lab if it is None.
     """
@@ -159,11 +172,14 @@ def run_xswitch(lab: Bench, *options: str, root: Path | None = None) -> Iterator
     ):
         wait_for_socket(started, socket, output, "X-Switch")
         time.sleep(PRELOAD_TIMEOUT_S)
-        yield started.pid, socket
+        yield StartedXSwitch(started.pid, socket)
 
 
 def wait_for_socket(started: Popen[bytes], socket: Path, output: IO[bytes], name: str) -> None:
-    """Wait until a process listens at a Unix socket. Raises LabError."""
+    """Wait until a process listens at a Unix socket. Raises LabError.
+
+    started: the process. output: that of the process, for the error. name: of the program, for the error.
+    """
     end = time.monotonic() + START_TIMEOUT_S
     while not listens_at(socket):
         if started.poll() is not None or time.monotonic() > end:

@@ -36,7 +36,7 @@ def build_source(lab: Bench, name: str) -> Path:
 
 
 def build(source: Path, program: Path, *options: str) -> None:
-    """Build a C file that all accounts may run."""
+    """Build a program that all accounts may run from a C file. options: more options of the compiler."""
     if lacking := why_missing():
         raise LabError(lacking)
     command = [compiler(), "-O2", "-o", str(program), *options, str(source)]
@@ -50,5 +50,5 @@ def build(source: Path, program: Path, *options: str) -> None:
 
 
 def build_library(source: Path, program: Path) -> None:
-    """Build a C file as a LibCGI library."""
+    """Build a LibCGI library from a C file."""
     build(source, program, "-shared", "-fPIC", "-I", str(LIBCGI_HEADER))

@@ -15,13 +15,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, ServedPath, ServerUnderTest
 from ewe_lab.stacks import report_servers, reports, servlets
 from ewe_lab.stacks.databases import POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
 from ewe_lab.stacks.gateways import LIBCGI
 from ewe_lab.stacks.reports import DYNAMIC, SCENARIOS, STATIC, Scenario
 
-Serving = Callable[[Bench, LabDatabase, RunningDaemon], AbstractContextManager[tuple[RunningServer, str]]]
+Serving = Callable[[Bench, LabDatabase, RunningDaemon], AbstractContextManager[ServedPath]]
 EMBEDDED = "1 CGI, embedded SQL"
 ODBC = "2 CGI, ODBC"
 TYPE_2 = "4 servlet, JDBC type 2"
@@ -57,20 +57,20 @@ class DatabaseWay:
 @contextmanager
 def serve_scenario(
     scenario: Scenario, lab: Bench, database: LabDatabase, daemon: RunningDaemon
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Serve a scenario of ewe_lab.stacks.reports with ewe; yield the server and the path of the report."""
     tested = ServerUnderTest(scenario.name, model=SCENARIO_MODEL)
     with (
         reports.start_scenario(lab, scenario, database, daemon, tested) as (adapted, path),
         lab.start(adapted, lab.site([])) as server,
     ):
-        yield server, path
+        yield ServedPath(server, path)
 
 
 @contextmanager
 def serve_servlet(
     driver: servlets.JDBCDriver, lab: Bench, database: LabDatabase, daemon: RunningDaemon
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Serve a servlet; yield the server and the path of the report. `daemon` is not used."""
     with servlets.serve_report(lab, driver, database.jdbc, database.pids) as found:
         yield found
@@ -81,9 +81,9 @@ def way_of_scenario(scenario: Scenario) -> DatabaseWay:
     return DatabaseWay(
         scenario.name,
         # The reason alone: DatabaseWay.why_missing() puts the same words before it
-        lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
-        partial(serve_scenario, scenario),
-        scenario.sql,
+        lacks=lambda database: scenario.why_missing(database).partition(" is left out: ")[2],
+        serve=partial(serve_scenario, scenario),
+        sql=scenario.sql,
     )
 
 
@@ -93,19 +93,21 @@ def way_of_servlet(name: str, driver: servlets.JDBCDriver, database: str) -> Dat
     def lacks(asked: LabDatabase) -> str:
         return servlets.why_missing() if asked.name == database else f"its driver is that of {database}"
 
-    return DatabaseWay(name, lacks, partial(serve_servlet, driver), (STATIC,))
+    return DatabaseWay(name, lacks=lacks, serve=partial(serve_servlet, driver), sql=(STATIC,))
 
 
 def way_of_server(
     name: str,
     why_missing: Callable[[LabDatabase], str],
-    serve: Callable[[Bench, LabDatabase], AbstractContextManager[tuple[RunningServer, str]]],
+    serve: Callable[[Bench, LabDatabase], AbstractContextManager[ServedPath]],
 ) -> DatabaseWay:
     """Return the way of a server other than ewe, with static SQL only. It uses no database daemon.
 
     why_missing: returns the reason if it cannot run on a database, else "". serve: starts it.
     """
-    return DatabaseWay(name, why_missing, lambda lab, database, daemon: serve(lab, database), (STATIC,))
+    return DatabaseWay(
+        name, lacks=why_missing, serve=lambda lab, database, daemon: serve(lab, database), sql=(STATIC,)
+    )
 
 
 def all_ways() -> dict[str, DatabaseWay]:

@@ -39,6 +39,7 @@ from ewe_lab.stacks.servers import free_port, wait_for_port
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 DATABASES = (SQLITE, POSTGRESQL)
 DRIVERS = {SQLITE: "sqlite", POSTGRESQL: "postgresql"}
+POSTGRES_DIRECTORY = "/usr/lib/postgresql"  # Debian: a directory for each version
 DATABASE_NAME = "log"  # of the database, in requests to the daemon
 ACCOUNT = "postgres"  # initdb refuses root
 INITDB_TIMEOUT_S = 60.0  # seconds that initdb may take
@@ -89,7 +90,7 @@ def why_missing(name: str) -> str:
     """Return the command that installs what a database needs here and does not find; "" if it has everything."""
     if name == SQLITE:
         return ""
-    if not programs():
+    if not server_programs():
         return "apt install postgresql"
     if find_spec("psycopg") is None:
         return "pip install 'ewe-server[database]'"
@@ -97,23 +98,34 @@ def why_missing(name: str) -> str:
     return "" if os.geteuid() or find_tool("setpriv") else "apt install util-linux"
 
 
-def programs() -> str:
-    """Return the directory of PostgreSQL's programs, "" if there is none."""
-    return max(glob("/usr/lib/postgresql/*/bin"), default="")
+def server_programs() -> str:
+    """Return the directory of the latest PostgreSQL server's programs, "" if no server is installed.
+
+    The packages of its clients and headers have such a directory, too, without a server.
+    """
+    servers = (Path(file) for file in glob(f"{POSTGRES_DIRECTORY}/*/bin/initdb"))
+    # .../15/bin/initdb: 9.6 is before 15, although its text is not
+    return max((str(each.parent) for each in servers), key=version_of_directory, default="")
+
+
+def version_of_directory(directory: str) -> tuple[int, ...]:
+    """Return the version in the path of PostgreSQL's programs: (9, 6) for .../9.6/bin."""
+    return tuple(int(part) for part in Path(directory).parent.name.split(".") if part.isdecimal())
 
 
 @contextmanager
-def open_database(lab: Bench, name: str, pinned: bool = True) -> Iterator[LabDatabase]:
+def open_database(lab: Bench, name: str, *, pinned: bool = True) -> Iterator[LabDatabase]:
     """Make a database with the sample rows; yield it. Its server, if it has one, runs until the block is left.
 
-    pinned: the database server runs on the core of the servers under test, else on all cores.
+    name: SQLITE or POSTGRESQL. pinned: the database server runs on the core of the servers under test, else on all
+    cores.
     """
     if lacking := why_missing(name):
         raise LabError(f"{name} is left out: {lacking}")
     if name == SQLITE:
         yield with_report(LabDatabase(SQLITE, str(sqlite(lab))))
         return
-    with postgresql(lab, pinned) as database:
+    with postgresql(lab, pinned=pinned) as database:
         yield with_report(database)
 
 
@@ -130,7 +142,7 @@ def sqlite(lab: Bench) -> Path:
 
 
 @contextmanager
-def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
+def postgresql(lab: Bench, *, pinned: bool = True) -> Iterator[LabDatabase]:
     """Run a PostgreSQL server with the sample rows, in a new data directory; yield the database.
 
     pinned: as in open_database().
@@ -139,7 +151,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
     prefix = as_account(directory)
     initdb_command = [
         *prefix,
-        f"{programs()}/initdb",
+        f"{server_programs()}/initdb",
         "-D",
         f"{directory}/data",
         "-A",
@@ -158,7 +170,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         raise LabError(f"initdb failed: {last_line(done.stderr)}")
     port = free_port()
     command = [
-        f"{programs()}/postgres",
+        f"{server_programs()}/postgres",
         "-D",
         f"{directory}/data",
         "-k",
@@ -169,7 +181,7 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
     ]
     with (
         tempfile.TemporaryFile() as output,
-        running([*prefix, *command], output, core_of(pinned), cwd=Path("/")) as started,
+        running([*prefix, *command], output, core_of(pinned=pinned), cwd=Path("/")) as started,
     ):
         wait_for_socket(started, directory / f".s.PGSQL.{port}", output, POSTGRESQL)
         wait_for_port(started, port, output, POSTGRESQL)
@@ -178,24 +190,28 @@ def postgresql(lab: Bench, pinned: bool = True) -> Iterator[LabDatabase]:
         yield LabDatabase(POSTGRESQL, source, port=port, pids=(started.pid,))
 
 
-def core_of(pinned: bool) -> int | None:
-    """Return the servers' core, None for all cores."""
+def core_of(*, pinned: bool) -> int | None:
+    """Return the servers' core if a process is pinned to it, None for all cores."""
     return server_core() if pinned else None
 
 
 def as_account(directory: Path) -> Sequence[str]:
     """Make PostgreSQL's account the owner of a directory; return the prefix of a command that runs as this account.
 
-    If we are not root, our account keeps the directory, and the prefix is empty.
+    If we are not root, our account keeps the directory, and the prefix is empty. Raises LabError if there is
+    no such account.
     """
     directory.chmod(0o755)
     if os.geteuid():
         return ()
     import pwd
 
-    who = pwd.getpwnam(ACCOUNT)
-    os.chown(directory, who.pw_uid, who.pw_gid)
-    return ("setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups", "--")
+    try:
+        account = pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        raise LabError(f"{POSTGRESQL} does not run as root, and there is no account {ACCOUNT}") from None
+    os.chown(directory, account.pw_uid, account.pw_gid)
+    return ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--")
 
 
 def load_sample(source: str) -> None:
@@ -269,7 +285,7 @@ def daemon(
     command = [sys.executable, "-m", "ewe.database.cli", "--config", str(directory / "dbd.toml")]
     with (
         tempfile.TemporaryFile() as output,
-        running(command, output, core_of(pinned), cwd=directory, env=environment()) as started,
+        running(command, output, core_of(pinned=pinned), cwd=directory, env=environment()) as started,
     ):
         wait_for_socket(started, socket, output, "ewe-dbd")
         yield RunningDaemon(f"unix:{socket}", started.pid)

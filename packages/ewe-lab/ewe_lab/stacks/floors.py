@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from typing import Any
 
-    Answers = tuple[
-        bytes, bytes
-    ]  # to a request whose connection is kept, and to one whose connection is closed
+    # To a request whose connection is kept, and to one whose connection is closed
+    Answers = tuple[bytes, bytes]
     Serve = Callable[[socket.socket, Answers], bool]
 
 RECEIVE_BYTES = 65536
-CLOSE = b"\r\nConnection: close\r\n"
-OLD = b" HTTP/1.0\r\n"
+CONNECTION_CLOSE = b"\r\nConnection: close\r\n"
+HTTP_1_0 = b" HTTP/1.0\r\n"
 WANT_READ = 2  # ssl.SSL_ERROR_WANT_READ
 BACKLOG = 4096
 
@@ -42,7 +41,7 @@ BACKLOG = 4096
 def answer_once(connection: socket.socket, answers: Answers) -> bool:
     """Answer one request; return whether the connection is kept."""
     head = connection.recv(RECEIVE_BYTES)
-    closes = not head or CLOSE in head or OLD in head
+    closes = not head or CONNECTION_CLOSE in head or HTTP_1_0 in head
     if head:
         connection.sendall(answers[closes])
     return not closes

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe.config.settings import Config
 from ewe_lab.bench.experiment import Bench, ServerUnderTest
@@ -61,6 +62,13 @@ class CgiProgram:
     def url(self, path: str) -> str:
         """Return a path with the query."""
         return f"{path}?{self.query}" if self.query else path
+
+
+class ServerWithProgram(NamedTuple):
+    """A server under test with the options for a program, and the path of the program's URL."""
+
+    tested: ServerUnderTest
+    path: str
 
 
 def form_of(gateway: str, program: CgiProgram) -> Path | None:
@@ -112,8 +120,8 @@ def why_no_libcgi() -> str:
 
 @contextmanager
 def start_gateway(
-    lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, keeps: bool = False
-) -> Iterator[tuple[ServerUnderTest, str]]:
+    lab: Bench, gateway: str, program: CgiProgram, tested: ServerUnderTest, *, keeps: bool = False
+) -> Iterator[ServerWithProgram]:
     """Start the processes that a gateway needs beside the server; yield the server under test and the URL's path.
 
     keeps: whether connections to a FastCGI program stay open. A kept connection occupies a process of the program,
@@ -124,17 +132,19 @@ def start_gateway(
     form = form_of(gateway, program)
     assert form is not None
     if gateway == FASTCGI:
-        with fastcgi(lab, form, tested, keeps) as found:
-            yield found, program.url("/fastcgi")
+        with fastcgi(lab, form, tested, keeps=keeps) as found:
+            yield ServerWithProgram(found, program.url("/fastcgi"))
     elif gateway == XSWITCH:
         with xswitch(lab, program.directory, tested) as found:
-            yield found, program.url(URL + program.file)
+            yield ServerWithProgram(found, program.url(URL + program.file))
     elif gateway == LIBCGI:
-        yield in_process(form, tested), program.url(f"/libcgi-bin/{form.name}")
+        yield ServerWithProgram(in_process(form, tested), program.url(f"/libcgi-bin/{form.name}"))
     elif gateway in IN_INTERPRETER:
-        yield with_application(gateway, form, tested), program.url(f"/{gateway}")
+        adapted = with_application(gateway, form, tested)
+        yield ServerWithProgram(adapted, program.url(f"/{gateway}"))
     else:
-        yield with_options(tested, "--cgi-path", str(program.directory)), program.url(URL + program.file)
+        adapted = with_options(tested, "--cgi-path", str(program.directory))
+        yield ServerWithProgram(adapted, program.url(URL + program.file))
 
 
 def with_options(tested: ServerUnderTest, *options: str) -> ServerUnderTest:
@@ -164,7 +174,7 @@ def with_application(gateway: str, form: Path, tested: ServerUnderTest) -> Serve
 
 
 @contextmanager
-def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Iterator[ServerUnderTest]:
+def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, *, keeps: bool) -> Iterator[ServerUnderTest]:
     """Run a FastCGI program, or a CGI script as one, in a few processes that share a socket.
 
     Yields the server under test that uses them. keeps: as in start_gateway().
@@ -197,7 +207,7 @@ def fastcgi(lab: Bench, form: Path, tested: ServerUnderTest, keeps: bool) -> Ite
 @contextmanager
 def xswitch(lab: Bench, programs: Path, tested: ServerUnderTest) -> Iterator[ServerUnderTest]:
     """Run an X-Switch for the programs of a directory; yield the server under test that uses it."""
-    with backends.run_xswitch(lab, root=programs) as (pid, path):
-        path.chmod(0o666)  # the server may run under another account
-        options = ("--cgi-path", str(programs), "--xswitch", f"unix:{path}")
+    with backends.run_xswitch(lab, root=programs) as (pid, socket):
+        socket.chmod(0o666)  # the server may run under another account
+        options = ("--cgi-path", str(programs), "--xswitch", f"unix:{socket}")
         yield replace(with_options(tested, *options), other_pids=(*tested.other_pids, pid))

@@ -6,8 +6,6 @@ import os
 import platform
 import re
 from collections.abc import Iterable
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 from ewe import __version__
@@ -29,7 +27,7 @@ def machine_facts(noted_servers: Iterable[str] = ()) -> dict[str, str]:
         "ewe": __version__,
     }
     for name in ("uvloop", "locust"):
-        facts[name] = metadata.version(name) if find_spec(name) else "not installed"
+        facts[name] = other_servers.version_of_module(name) or "not installed"
     for name in TOOLS:
         facts[name] = other_servers.version_of(name) or "not installed"
     for name in noted_servers:

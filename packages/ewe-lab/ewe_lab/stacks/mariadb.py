@@ -108,7 +108,9 @@ def mariadb(lab: Bench, name: str) -> Iterator[MariaDBServer]:
             if started.poll() is not None or time.monotonic() > end:
                 raise LabError(f"MariaDB does not start: {last_line(output_text(output))}")
             time.sleep(0.05)
-        yield MariaDBServer(started.pid, socket, name, database.user, database.password)
+        yield MariaDBServer(
+            pid=started.pid, socket=socket, name=name, user=database.user, password=database.password
+        )
 
 
 def create_system_tables(install: str, *options: str) -> None:

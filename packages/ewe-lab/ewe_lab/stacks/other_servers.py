@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import subprocess
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -28,7 +29,7 @@ class OtherServer:
 
     about: a description for a report. program, module: the required program or Python module. package: its package.
     prepare: writes the configuration, returns the command. max_connections: those that the server can keep open and
-    serve at once.
+    serve at once. warm_up_s: seconds under load until its virtual machine has compiled the code.
     """
 
     name: str
@@ -40,8 +41,8 @@ class OtherServer:
     file: str = ""  # another required file, such as a module of Apache
     tls_file: str = ""  # a file that exists if the server has HTTPS here; "": no HTTPS
     max_connections: int = 1_000_000
-    number: Callable[[], str] | None = None  # returns the version, if `program -v` prints another program's
-    warms_in: float = 0.0  # seconds under load until its virtual machine has compiled the code
+    read_version: Callable[[], str] | None = None  # if `program -v` prints the version of another program
+    warm_up_s: float = 0.0
     caches: str = ""  # the data of a file that the server keeps between requests
 
     @property
@@ -68,8 +69,24 @@ class OtherServer:
         if self.name == "http.server":
             return platform.python_version()
         if self.module:
-            return metadata.version(self.module) if find_spec(self.module) else ""
-        return self.number() if self.number and not self.why_missing else version_of(self.program)
+            return version_of_module(self.module)
+        if self.read_version is None:
+            return version_of(self.program)
+        try:
+            return self.read_version()
+        except (LabError, OSError, KeyError, ValueError, subprocess.SubprocessError, zipfile.BadZipFile):
+            return ""  # not installed, or not as the lab expects it
+
+
+def version_of_module(name: str) -> str:
+    """Return the version of an installed Python module, "" if it is unknown.
+
+    A bare directory of that name, which Python would import, has none.
+    """
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 VERSION_OPTIONS = {"ab": "-V", "caddy": "version", "httperf": "--version"}  # -v for all others
@@ -82,7 +99,7 @@ def version_of(name: str) -> str:
         return ""
     try:
         command = [found, VERSION_OPTIONS.get(name, "-v")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
     number = re.search(r"\d+\.\d[\w.+-]*", done.stdout + done.stderr)
@@ -131,7 +148,7 @@ def yaws(setup: Setup) -> list[str]:
 
 
 def yaws_version() -> str:
-    """Return the version of Yaws, from its application file."""
+    """Return the version of Yaws, from its application file. Raises OSError, ValueError if there is none."""
     found = re.search(r'vsn, *"([\d.]+)"', (YAWS_CODE / "yaws.app").read_text())
     return found[1] if found else ""
 
@@ -171,7 +188,7 @@ def mongrel2(setup: Setup) -> list[str]:
 
 
 def mongrel2_version() -> str:
-    """Return the version of Mongrel2, which m2sh knows."""
+    """Return the version of Mongrel2, which m2sh knows. Raises LabError, OSError, SubprocessError."""
     done = subprocess.run([path_of_tool("m2sh"), "version"], capture_output=True, text=True, timeout=10)
     found = re.search(r"\d+\.\d[\d.]*", done.stdout + done.stderr)
     return found[0] if found else ""
@@ -181,19 +198,19 @@ def mongrel2_version() -> str:
 # All of them
 
 
-def other_apache(mpm: str, about: str, maximum: int) -> OtherServer:
-    """Return Apache httpd under a model (MPM). maximum: of connections at once."""
+def other_apache(mpm: str, about: str, max_connections: int) -> OtherServer:
+    """Return Apache httpd under one of its models: mpm is `event`, `worker` or `prefork`."""
     module = f"{APACHE_MODULES}/mod_mpm_{mpm}.so"
     ssl = f"{APACHE_MODULES}/mod_ssl.so"
     return OtherServer(
         f"apache-{mpm}",
-        about,
-        "apache2",
-        webservers.apache(mpm),
-        "apache2",
+        about=about,
+        package="apache2",
+        prepare=webservers.apache(mpm),
+        program="apache2",
         file=module,
         tls_file=ssl,
-        max_connections=maximum,
+        max_connections=max_connections,
     )
 
 
@@ -209,10 +226,10 @@ OTHER_SERVERS = {
     for other_server in (
         OtherServer(
             "nginx",
-            "nginx, one worker",
-            "nginx-light",
-            webservers.nginx,
-            "nginx",
+            about="nginx, one worker",
+            package="nginx-light",
+            prepare=webservers.nginx,
+            program="nginx",
             tls_file="/",  # no further file: `/` exists
             caches="open files, a second",
         ),
@@ -221,59 +238,94 @@ OTHER_SERVERS = {
         other_apache("prefork", "Apache httpd, prefork MPM, 256 processes", 256),
         OtherServer(
             "lighttpd",
-            "lighttpd",
-            "lighttpd lighttpd-mod-openssl",
-            webservers.lighttpd,
-            "lighttpd",
+            about="lighttpd",
+            package="lighttpd lighttpd-mod-openssl",
+            prepare=webservers.lighttpd,
+            program="lighttpd",
             tls_file=f"{LIGHTTPD_MODULES}/mod_openssl.so",
         ),
         OtherServer(
-            "h2o", "h2o, one thread", "h2o", webservers.h2o, "h2o", tls_file="/", caches="open files"
+            "h2o",
+            about="h2o, one thread",
+            package="h2o",
+            prepare=webservers.h2o,
+            program="h2o",
+            tls_file="/",
+            caches="open files",
         ),
-        OtherServer("caddy", "Caddy file server", "caddy", webservers.caddy, "caddy"),
+        OtherServer(
+            "caddy", about="Caddy file server", package="caddy", prepare=webservers.caddy, program="caddy"
+        ),
         OtherServer(
             "tomcat",
-            f"Tomcat, {tomcat.TOMCAT_THREADS} threads",
-            "tomcat10 default-jre-headless",
-            tomcat.command_for_files,
-            "java",
+            about=f"Tomcat, {tomcat.TOMCAT_THREADS} threads",
+            package="tomcat10 default-jre-headless",
+            prepare=tomcat.command_for_files,
+            program="java",
             file=str(tomcat.TOMCAT / "bin" / "bootstrap.jar"),
-            number=tomcat.version,
-            warms_in=3.0,
+            read_version=tomcat.version,
+            warm_up_s=3.0,
             caches="small files, five seconds",
         ),
         OtherServer(
             "yaws",
-            "Yaws, a process of Erlang for each connection",
-            "yaws",
-            yaws,
-            "erl",
+            about="Yaws, a process of Erlang for each connection",
+            package="yaws",
+            prepare=yaws,
+            program="erl",
             file=str(YAWS_CODE),
-            number=yaws_version,
+            read_version=yaws_version,
         ),
         OtherServer(
             "mongrel2",
-            "Mongrel2, one process of coroutines",
-            "mongrel2-core",
-            mongrel2,
-            "mongrel2",
-            number=mongrel2_version,
+            about="Mongrel2, one process of coroutines",
+            package="mongrel2-core",
+            prepare=mongrel2,
+            program="mongrel2",
+            read_version=mongrel2_version,
         ),
-        OtherServer("http.server", "python -m http.server, a thread a connection", "", pythons.http_server),
         OtherServer(
-            "gunicorn", "gunicorn, one worker of 4 threads", "gunicorn", pythons.gunicorn, module="gunicorn"
+            "http.server",
+            about="python -m http.server, a thread a connection",
+            package="",
+            prepare=pythons.http_server,
         ),
-        OtherServer("uvicorn", "uvicorn, one event loop", "uvicorn", pythons.uvicorn, module="uvicorn"),
-        OtherServer("waitress", "waitress, 4 threads", "waitress", pythons.waitress, module="waitress"),
-        OtherServer("granian", "granian, one worker", "granian", pythons.granian, module="granian"),
+        OtherServer(
+            "gunicorn",
+            about="gunicorn, one worker of 4 threads",
+            package="gunicorn",
+            prepare=pythons.gunicorn,
+            module="gunicorn",
+        ),
+        OtherServer(
+            "uvicorn",
+            about="uvicorn, one event loop",
+            package="uvicorn",
+            prepare=pythons.uvicorn,
+            module="uvicorn",
+        ),
+        OtherServer(
+            "waitress",
+            about="waitress, 4 threads",
+            package="waitress",
+            prepare=pythons.waitress,
+            module="waitress",
+        ),
+        OtherServer(
+            "granian",
+            about="granian, one worker",
+            package="granian",
+            prepare=pythons.granian,
+            module="granian",
+        ),
         *(
             OtherServer(
                 f"floor-{kind}",
-                about,
-                "",
-                pythons.floor(kind),
+                about=about,
+                package="",
+                prepare=pythons.floor(kind),
                 tls_file=tls_file,
-                number=platform.python_version,
+                read_version=platform.python_version,
             )
             for kind, about, tls_file in (
                 ("loop", "the least event loop in Python", "/"),
@@ -293,7 +345,7 @@ EWE_CACHES = "small files, a second"  # the default of ewe's settings
 def with_warm_up(load: Load, kind: str) -> Load:
     """Return a load with a warm-up that is long enough for a kind of server."""
     return (
-        replace(load, warm_up=max(load.warm_up, OTHER_SERVERS[kind].warms_in))
+        replace(load, warm_up=max(load.warm_up, OTHER_SERVERS[kind].warm_up_s))
         if kind in OTHER_SERVERS
         else load
     )

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ewe.database.access_log import REPORT
-from ewe_lab.bench.experiment import Bench, RunningServer
+from ewe_lab.bench.experiment import Bench, ServedPath
 from ewe_lab.bench.processes import find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, reports, webservers
@@ -61,15 +61,15 @@ def own_directory(lab: Bench) -> Path:
 
 
 @contextmanager
-def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
+def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[ServedPath]:
     """Run nginx, and php-fpm on the same core; yield the server and the path of the URL with the report."""
     directory = own_directory(lab)
     script, socket, core = directory / "report.php", directory / "socket", server_core()
     reports.write_page(script, database)
     script.chmod(0o644)
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
-        fpm = stack.enter_context(
+    with ExitStack() as exits:
+        output = exits.enter_context(tempfile.TemporaryFile())
+        fpm = exits.enter_context(
             running(backends.fpm_command(directory, str(socket)), output, core, cwd=directory)
         )
         backends.wait_for_socket(fpm, socket, output, "php-fpm")
@@ -77,18 +77,21 @@ def php_fpm(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, 
         behind = BackendProgram(script, f"unix:{socket}", gateway="fastcgi", keeps=True)
         setup = Setup(directory, free_port(), root=directory, behind=behind)
         command = [*lab.command_prefix, *webservers.nginx(setup)]
-        web = stack.enter_context(running(command, output, core, cwd=directory, env=environment()))
+        web = exits.enter_context(running(command, output, core, cwd=directory, env=environment()))
         wait_for_port(web, setup.port, output, "nginx")
-        yield (
+        yield ServedPath(
             StartedServer(
-                web.pid, f"http://127.0.0.1:{setup.port}/", "nginx, php-fpm", (fpm.pid, *database.pids)
+                web.pid,
+                f"http://127.0.0.1:{setup.port}/",
+                command="nginx, php-fpm",
+                other_pids=(fpm.pid, *database.pids),
             ),
             "/report.php",
         )
 
 
 @contextmanager
-def datasette(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer, str]]:
+def datasette(lab: Bench, database: LabDatabase) -> Iterator[ServedPath]:
     """Run Datasette on the servers' core; yield the server and the path of the report."""
     directory = own_directory(lab)
     templates = directory / "templates"
@@ -110,7 +113,7 @@ def datasette(lab: Bench, database: LabDatabase) -> Iterator[tuple[RunningServer
         running(command, output, server_core(), cwd=directory, env=environment()) as started,
     ):
         wait_for_port(started, port, output, "Datasette")
-        yield (
+        yield ServedPath(
             StartedServer(started.pid, f"http://127.0.0.1:{port}/", "datasette serve"),
             f"/{DATABASE_NAME}/report",
         )

@@ -54,6 +54,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import ewe
@@ -62,7 +63,7 @@ from ewe_lab.bench.experiment import Bench, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.stacks import backends, compiled, gateways
 from ewe_lab.stacks.databases import DATABASE_NAME, POSTGRESQL, SQLITE, LabDatabase, RunningDaemon
-from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH
+from ewe_lab.stacks.gateways import CGI, FASTCGI, LIBCGI, XSWITCH, ServerWithProgram
 
 STATIC, DYNAMIC = "static", "dynamic"
 DIRECT, ODBC, DAEMON = "direct", "odbc", "daemon"  # how a program reaches the database
@@ -73,24 +74,42 @@ READ_ONLY_OPTION = "-c default_transaction_read_only=on"
 # SQLite's ODBC driver has no option for it: each new connection begins with this statement
 READ_ONLY_STATEMENT = "PRAGMA query_only = 1"
 CONNECT_TIMEOUT_S = 5  # seconds that a program waits for a connection
-PROGRAMS = {
-    CGI: ("report_cgi.c", "report.cgi"),
-    LIBCGI: ("report_lib.c", "report.so"),
-    FASTCGI: ("report_fcgi.c", "report.fcgi"),
+
+
+class ReportProgram(NamedTuple):
+    """The file in C of a gateway, and the name of the program that is built of it."""
+
+    source: str
+    name: str
+
+
+class DebianFile(NamedTuple):
+    """A file that Debian has, and the package to install. name: of an include file its path, else without it."""
+
+    name: str
+    package: str
+
+
+PROGRAMS = {  # by gateway
+    CGI: ReportProgram("report_cgi.c", "report.cgi"),
+    LIBCGI: ReportProgram("report_lib.c", "report.so"),
+    FASTCGI: ReportProgram("report_fcgi.c", "report.fcgi"),
 }
-PHP_MODULES = {SQLITE: ("pdo_sqlite", "php-sqlite3"), POSTGRESQL: ("pdo_pgsql", "php-pgsql")}
+PHP_MODULES = {
+    SQLITE: DebianFile("pdo_sqlite", "php-sqlite3"), POSTGRESQL: DebianFile("pdo_pgsql", "php-pgsql"),
+}  # fmt: skip
 HEADERS = Path(ewe.__file__).with_name("database")  # the directory of ewe_db.h
-NEEDED_PACKAGES = {  # a file of C's includes, and the Debian package that has it
-    "sqlite": ("/usr/include/sqlite3.h", "libsqlite3-dev"),
-    "libpq": ("/usr/include/postgresql/libpq-fe.h", "libpq-dev"),
-    "ecpg": ("/usr/include/postgresql/ecpglib.h", "libecpg-dev"),
-    "odbc": ("/usr/include/sql.h", "unixodbc-dev"),
+NEEDED_PACKAGES = {  # an include file of C by PART of report_PART.c
+    "sqlite": DebianFile("/usr/include/sqlite3.h", "libsqlite3-dev"),
+    "libpq": DebianFile("/usr/include/postgresql/libpq-fe.h", "libpq-dev"),
+    "ecpg": DebianFile("/usr/include/postgresql/ecpglib.h", "libecpg-dev"),
+    "odbc": DebianFile("/usr/include/sql.h", "unixodbc-dev"),
 }
 LIBRARIES = {"sqlite": "-lsqlite3", "libpq": "-lpq", "ecpg": "-lecpg", "odbc": "-lodbc"}
 POSTGRES_HEADERS = "/usr/include/postgresql"
-DRIVERS = {  # of ODBC: the file, the Debian package
-    SQLITE: ("libsqlite3odbc.so", "libsqliteodbc"),
-    POSTGRESQL: ("psqlodbcw.so", "odbc-postgresql"),
+ODBC_DRIVERS = {
+    SQLITE: DebianFile("libsqlite3odbc.so", "libsqliteodbc"),
+    POSTGRESQL: DebianFile("psqlodbcw.so", "odbc-postgresql"),
 }
 ODBC_INI = """\
 [ODBC]
@@ -120,7 +139,7 @@ class Scenario:
     through: str = DIRECT
     keeps: str = NONE
     sql: tuple[str, ...] = (STATIC, DYNAMIC)
-    reading: bool = False  # whether this is our interpretation of the paper, since its figure is lost
+    is_interpretation: bool = False  # our interpretation of the paper, since its figure is lost
 
     def part(self, database: LabDatabase) -> str:
         """Return PART of the file report_PART.c, which connects to the database."""
@@ -144,12 +163,12 @@ class Scenario:
 
 SCENARIOS = (
     Scenario("1", "1 CGI, embedded SQL", CGI),
-    Scenario("2", "2 CGI, ODBC", CGI, ODBC),
-    Scenario("3", "3 in process, a connection each", LIBCGI, reading=True),
-    Scenario("5", "5 in process, pool", LIBCGI, keeps=POOL, reading=True),
-    Scenario("6", "6 in process, one connection", LIBCGI, keeps=SHARED, reading=True),
-    Scenario("7", "7 CGI, daemon", CGI, DAEMON, sql=(DYNAMIC,)),
-    Scenario("", "in process, daemon", LIBCGI, DAEMON, POOL, sql=(DYNAMIC,)),
+    Scenario("2", "2 CGI, ODBC", CGI, through=ODBC),
+    Scenario("3", "3 in process, a connection each", LIBCGI, is_interpretation=True),
+    Scenario("5", "5 in process, pool", LIBCGI, keeps=POOL, is_interpretation=True),
+    Scenario("6", "6 in process, one connection", LIBCGI, keeps=SHARED, is_interpretation=True),
+    Scenario("7", "7 CGI, daemon", CGI, through=DAEMON, sql=(DYNAMIC,)),
+    Scenario("", "in process, daemon", LIBCGI, through=DAEMON, keeps=POOL, sql=(DYNAMIC,)),
     Scenario("", "FastCGI, kept connection", FASTCGI, keeps=SHARED),
     Scenario("", "X-Switch, kept connection", XSWITCH, keeps=SHARED, sql=(DYNAMIC,)),
 )
@@ -163,8 +182,8 @@ def packages_to_install(part: str, database: LabDatabase) -> str:
         header, package = NEEDED_PACKAGES[part]
         if not Path(header).exists() or (part == "ecpg" and not find_tool("ecpg")):
             lacking.append(package)
-    if part == "odbc" and not driver_of(database.name):
-        lacking.append(DRIVERS[database.name][1])
+    if part == "odbc" and not odbc_driver_of(database.name):
+        lacking.append(ODBC_DRIVERS[database.name].package)
     return f"apt install {' '.join(lacking)}" if lacking else ""
 
 
@@ -177,10 +196,10 @@ def missing_php_module(database: LabDatabase) -> str:
     return "" if module in installed else f"apt install {package}"
 
 
-def driver_of(name: str) -> str:
-    """Return the path of a database's ODBC driver, "" if it is not installed."""
-    file, _ = DRIVERS[name]
-    return str(next(iter(Path("/usr/lib").glob(f"*/odbc/{file}")), ""))
+def odbc_driver_of(name: str) -> str:
+    """Return the path of a database's ODBC driver, "" if it is not installed. name: SQLITE or POSTGRESQL."""
+    found = Path("/usr/lib").glob(f"*/odbc/{ODBC_DRIVERS[name].name}")  # *: the architecture
+    return str(next(iter(found), ""))
 
 
 def report_url(path: str, sql: str) -> str:
@@ -219,7 +238,7 @@ def build_program(lab: Bench, scenario: Scenario, database: LabDatabase, daemon:
         defined |= {"DATABASE": odbc_string(database), "DRIVERS": str(directory)}
         if database.name == SQLITE:
             defined["PREPARES"] = READ_ONLY_STATEMENT
-        (directory / "odbcinst.ini").write_text(ODBC_INI.format(driver=driver_of(database.name)))
+        (directory / "odbcinst.ini").write_text(ODBC_INI.format(driver=odbc_driver_of(database.name)))
     elif part == DAEMON:
         defined |= {"DATABASE": DATABASE_NAME, "DAEMON": daemon.address}
     options = [f"-D{name}={c_string(text)}" for name, text in defined.items()]
@@ -272,7 +291,7 @@ def translate_embedded_sql(directory: Path) -> Path:
 @contextmanager
 def start_scenario(
     lab: Bench, scenario: Scenario, database: LabDatabase, daemon: RunningDaemon, tested: ServerUnderTest
-) -> Iterator[tuple[ServerUnderTest, str]]:
+) -> Iterator[ServerWithProgram]:
     """Build a scenario's program and start its processes; yield the server under test and the path of the report.
 
     The processes of the database count as the server's, and so does the daemon if the scenario uses it.
@@ -283,16 +302,17 @@ def start_scenario(
     tested = replace(tested, other_pids=(*tested.other_pids, *database.pids, *daemon_pids))
     if scenario.gateway == XSWITCH:
         with php_page(lab, database, tested) as found:
-            yield found, "/cgi-bin/report.php"
+            yield ServerWithProgram(found, "/cgi-bin/report.php")
         return
     program = build_program(lab, scenario, database, daemon)
     if scenario.gateway == LIBCGI:
-        yield gateways.in_process(program, tested), f"/libcgi-bin/{program.name}"
+        yield ServerWithProgram(gateways.in_process(program, tested), f"/libcgi-bin/{program.name}")
     elif scenario.gateway == FASTCGI:
         with gateways.fastcgi(lab, program, tested, keeps=False) as found:
-            yield found, "/fastcgi"
+            yield ServerWithProgram(found, "/fastcgi")
     else:
-        yield gateways.with_options(tested, "--cgi-path", str(program.parent)), f"/cgi-bin/{program.name}"
+        adapted = gateways.with_options(tested, "--cgi-path", str(program.parent))
+        yield ServerWithProgram(adapted, f"/cgi-bin/{program.name}")
 
 
 @contextmanager
@@ -306,9 +326,9 @@ def php_page(lab: Bench, database: LabDatabase, tested: ServerUnderTest) -> Iter
     # The script's owner must be able to read them, and the server to connect
     for each in (directory, *directory.rglob("*")):
         each.chmod(0o755)
-    with backends.run_xswitch(lab, "--config", str(settings), root=programs) as (pid, path):
-        path.chmod(0o666)
-        found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{path}")
+    with backends.run_xswitch(lab, "--config", str(settings), root=programs) as (pid, socket):
+        socket.chmod(0o666)
+        found = gateways.with_options(tested, "--cgi-path", str(programs), "--xswitch", f"unix:{socket}")
         yield replace(found, other_pids=(*found.other_pids, pid))
 
 

@@ -31,9 +31,8 @@ def serve(listener: socket.socket, answer: Answer) -> None:
                 converse(connection, answer)
             except (OSError, FastCGIError):
                 pass  # the web server closed the connection, or did not speak FastCGI
-            except (
-                Exception
-            ):  # of the script: this request has no answer, and the process serves the next one
+            # Of the script: this request has no answer, and the process serves the next one
+            except Exception:
                 traceback.print_exc()
 
 

@@ -61,7 +61,8 @@ def run_ewe(
 ) -> Iterator[StartedServer]:
     """Run ewe; yield it when it listens. It writes into `directory` only and ignores the settings of the user.
 
-    model: a name, or MODULE:CLASS. variables: of the environment.
+    model: a name, or MODULE:CLASS. core: on which it runs, None for any. certificate: a PEM file with key and
+    chain, for HTTPS. variables: of the environment; a value of PYTHONPATH is added behind ours. Raises LabError.
     """
     # As usual, ewe looks up every request in a cgi-bin directory
     (directory / "cgi-bin").mkdir(exist_ok=True)
@@ -115,7 +116,8 @@ def run_other_server(
 ) -> Iterator[StartedServer]:
     """Run another server; yield it when it listens. Raises LabError.
 
-    options: of the server itself, and `--workers N` for one of MULTI_PROCESS_SERVERS.
+    name: a key of OTHER_SERVERS. options: of the server itself, and `--workers N` for one of MULTI_PROCESS_SERVERS.
+    core, certificate: as in run_ewe().
     """
     kind = other_servers.other_server(name)
     lacking = kind.why_missing or (kind.why_missing_for_tls() if certificate else "")
@@ -125,7 +127,9 @@ def run_other_server(
     own_options, processes = without_workers(options)
     if processes > 1 and name not in other_servers.MULTI_PROCESS_SERVERS:
         raise LabError(f"the lab starts {name} with one process only")
-    command = kind.prepare(Setup(directory, port, root, certificate, access_log, processes))
+    command = kind.prepare(
+        Setup(directory, port, root=root, certificate=certificate, access_log=access_log, processes=processes)
+    )
     scheme = "https" if certificate else "http"
     with (
         tempfile.TemporaryFile() as output,
@@ -148,13 +152,16 @@ def without_workers(options: Sequence[str]) -> tuple[list[str], int]:
 
 
 def free_port() -> int:
-    """Return a free port."""
+    """Return a TCP port of 127.0.0.1 that is free now. Another program may take it before the caller does."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
 
 
 def wait_for_port(started: subprocess.Popen[bytes], port: int, output: IO[bytes], name: str) -> None:
-    """Wait until a process listens at the port, in the network of `started`. Raises LabError."""
+    """Wait until a process listens at the port, in the network of `started`. Raises LabError.
+
+    output: that of the process, for the error. name: of the server, for the error.
+    """
     end = time.monotonic() + START_TIMEOUT_S
     while started.poll() is None and time.monotonic() < end:
         if listens(started.pid, port):

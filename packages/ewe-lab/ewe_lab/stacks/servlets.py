@@ -26,7 +26,7 @@ from pathlib import Path
 from ewe.database.access_log import REPORT
 from ewe.xswitch.engine_kinds import JAVA_DIRECTORY
 from ewe.xswitch.tools.java import BuildError, run
-from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, last_line
 from ewe_lab.stacks import backends
 
@@ -93,7 +93,7 @@ def write_application(directory: Path, driver: JDBCDriver, location: str) -> Non
 @contextmanager
 def serve_report(
     lab: Bench, driver: JDBCDriver, location: str, other_pids: tuple[int, ...] = ()
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Run ewe with X-Switch and the servlet; yield the server and the path of the report.
 
     other_pids: the processes of the database, which count as the server's.
@@ -108,7 +108,7 @@ def serve_report(
         ServerUnderTest("servlet", model="xswitch", options=options, other_pids=other_pids), lab.site([])
     ) as server:
         backends.wait_for_xswitch(server)
-        yield server, "/cgi-bin/report/report"
+        yield ServedPath(server, "/cgi-bin/report/report")
 
 
 def main() -> int:

@@ -45,7 +45,7 @@ TOMCAT_FILES = """\
 """
 
 
-def server_xml(port: int, root: Path, pages: bool = False) -> str:
+def server_xml(port: int, root: Path, *, pages: bool = False) -> str:
     """Return conf/server.xml for one web application. pages: whether it has JSP pages.
 
     Tomcat does not search the libraries for tags, and without JSP pages not for classes to call at its start. The
@@ -80,7 +80,7 @@ def command_for_files(setup: Setup) -> list[str]:
 
 
 def version() -> str:
-    """Return Tomcat's version, from a file in its library."""
+    """Return Tomcat's version, from a file in its library. Raises OSError, KeyError, BadZipFile without it."""
     with zipfile.ZipFile(TOMCAT / "lib" / "catalina.jar") as library:
         about = library.read("org/apache/catalina/util/ServerInfo.properties").decode()
     found = re.search(r"^server.number=([\d.]+)", about, re.M)

@@ -4,7 +4,7 @@
     with serve_stack(lab, technology("xswitch python")) as (server, path): ...
     with serve_stack(lab, ServingStack("ewe", "wsgi", "python", model="thread")) as (server, path): ...
 
-The experiments of the thesis name their ways one by one. The experiments of X-Switch compare the technologies of
+The experiments of the thesis name their stacks one by one. The experiments of X-Switch compare the technologies of
 `TECHNOLOGIES`, by name: X-Switch keeps the interpreters, CGI starts one for each request, and each language has its
 native technology for comparison. Raises LabError.
 """
@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-from ewe_lab.bench.experiment import Bench, RunningServer, ServerUnderTest
+from ewe_lab.bench.experiment import Bench, ServedPath, ServerUnderTest
 from ewe_lab.bench.processes import LabError, find_tool, running, server_core
 from ewe_lab.load.child import environment
 from ewe_lab.stacks import backends, pythons, webservers
@@ -43,14 +43,28 @@ PROTOCOLS = {  # `by` of a program in a process that starts before the web serve
     "php-fpm": "fastcgi", "php-cgi": "fastcgi", "fastcgi": "fastcgi", "fcgi": "fastcgi", "xswitch": "fastcgi",
     "uwsgi": "uwsgi", "uwsgi-script": "uwsgi",
 }  # fmt: skip
-PACKAGES = {  # a value of `front` or `by` (ServingStack): the program that it requires, and its package
-    "nginx": ("nginx", "nginx-light"), "apache": ("apache2", "apache2"), "lighttpd": ("lighttpd", "lighttpd"),
-    "php-cgi": ("php-cgi", "php-cgi"), "uwsgi": ("uwsgi_python3", "uwsgi-plugin-python3"),
-    "uwsgi-script": ("uwsgi_python3", "uwsgi-plugin-python3"), "perl": ("perl", "perl"),
-}  # fmt: skip
+
+
+class NeededProgram(NamedTuple):
+    """A program that a stack requires, and its Debian package."""
+
+    program: str
+    package: str
+
+
+UWSGI = NeededProgram("uwsgi_python3", "uwsgi-plugin-python3")
+PROGRAMS = {  # by a value of `front` (without Apache's MPM), `by` or `language` of a ServingStack
+    "nginx": NeededProgram("nginx", "nginx-light"),
+    "apache": NeededProgram("apache2", "apache2"),
+    "lighttpd": NeededProgram("lighttpd", "lighttpd"),
+    "php-cgi": NeededProgram("php-cgi", "php-cgi"),
+    "uwsgi": UWSGI,
+    "uwsgi-script": UWSGI,
+    "perl": NeededProgram("perl", "perl"),
+}
 IN_PROCESS = ("wsgi", "asgi")  # values of `by` that run the program in a process of the server
 # Values of `front`, then of `options`, that pip installs
-MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
+PIP_MODULES = ("gunicorn", "uvicorn", "granian", "gevent", "uvloop")
 APPLICATIONS = "ewe_lab.stacks.applications"  # a module that each of our processes can import
 MAX_PROCESSES = 10  # the most clients at once if each request starts a process
 MAX_KEPT_CONNECTIONS = {"apache-prefork": 256, "apache-worker": 400}  # kept connections
@@ -106,21 +120,21 @@ class ServingStack:
         """Whether a separate process runs the program, behind the web server."""
         return self.by in PROTOCOLS and (self.front, self.by) != ("ewe", "xswitch")
 
-    def max_connections(self, keep_alive: bool) -> int:
-        """Return the most clients that the way can have at once."""
+    def max_connections(self, *, keep_alive: bool) -> int:
+        """Return the most clients that the stack can have at once. keep_alive: they keep their connections."""
         if self.by == "cgi":
             return MAX_PROCESSES
         return MAX_KEPT_CONNECTIONS.get(self.front, 1_000_000) if keep_alive else 1_000_000
 
     @property
     def why_missing(self) -> str:
-        """The reason if the way cannot run here, with the package to install; else ""."""
+        """The reason if the stack cannot run here, with the package to install; else ""."""
         if (self.by, self.language) == ("xswitch", "java"):
             from ewe.xswitch.engine_kinds import JAVA_DIRECTORY  # late: it imports much of X-Switch
 
             if not Path(JAVA_DIRECTORY).exists():
                 return f"{self.name} is left out: ewe-xswitch java builds the engine"
-        for module in MODULES:
+        for module in PIP_MODULES:
             if module in (self.front, *self.options) and find_spec(module) is None:
                 return f"{self.name} is left out: pip install {module}"
         if lacking := [*self.missing_programs(), *self.missing_modules()]:
@@ -128,14 +142,15 @@ class ServingStack:
         return ""
 
     def missing_programs(self) -> list[str]:
-        """Return the packages of the programs that the way lacks."""
+        """Return the Debian packages of the programs that the stack requires and that are missing here."""
         needs = [self.front.partition("-")[0], self.by, self.language]  # apache-prefork needs apache
         if self.language == "php" and self.by in ("cgi", "xswitch"):  # both run PHP by this program
             needs.append("php-cgi")
-        return [PACKAGES[name][1] for name in needs if name in PACKAGES and not find_tool(PACKAGES[name][0])]
+        programs = [PROGRAMS[name] for name in needs if name in PROGRAMS]
+        return [each.package for each in programs if not find_tool(each.program)]
 
     def missing_modules(self) -> list[str]:
-        """Return the packages of the modules and versioned programs that the way lacks, such as those of PHP."""
+        """Return the packages of missing modules and of programs with a version in their name, as PHP's."""
         if self.by == "php-fpm":
             return [] if php_fpm() else ["php-fpm"]
         if self.by == "mod_php":
@@ -149,7 +164,7 @@ class ServingStack:
 
     @property
     def why_missing_for_tls(self) -> str:
-        """The reason if the way cannot run over HTTPS here, with the package to install; else ""."""
+        """The reason if the stack cannot run over HTTPS here, with the package to install; else ""."""
         if self.front == "tomcat":
             return "the lab starts tomcat without TLS only"
         if self.front == "lighttpd" and not os.path.exists(f"{webservers.LIGHTTPD_MODULES}/mod_openssl.so"):
@@ -177,7 +192,7 @@ TECHNOLOGIES = {  # by the name that X-Switch's experiments give them
 
 
 def technology(name: str, program: str = "hello") -> ServingStack:
-    """Return the way for a name of X-Switch's experiments."""
+    """Return the stack that X-Switch's experiments call `name`. program: as in ServingStack. Raises KeyError."""
     return replace(TECHNOLOGIES[name], label=name, program=program)
 
 
@@ -187,9 +202,9 @@ def technology(name: str, program: str = "hello") -> ServingStack:
 
 @contextmanager
 def serve_stack(
-    lab: Bench, way: ServingStack, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[RunningServer, str]]:
-    """Serve the program of a way; yield the server and the path. options: of ewe's. tls: over HTTPS.
+    lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[ServedPath]:
+    """Serve the program of a stack; yield the server and the path. options: more options of ewe. tls: over HTTPS.
 
     root: a document root whose PHP files are run, in place of the program; not for Tomcat and CGI. Raises LabError,
     which names the package if one is missing.
@@ -197,42 +212,62 @@ def serve_stack(
     There are four cases: Tomcat; ewe alone; a process that runs the program, behind ewe; and such a process, or
     none, behind another web server.
     """
-    if lacking := way.why_missing or (way.why_missing_for_tls if tls else ""):
+    if lacking := stack.why_missing or (stack.why_missing_for_tls if tls else ""):
         raise LabError(lacking)
-    if way.front == "tomcat":
-        with serve_by_tomcat(lab, way) as found:
-            yield found
-        return
-    if way.front == "ewe" and not way.is_backed:
-        with serve_by_ewe(lab, way, *options, tls=tls, root=root) as found:
-            yield found
-        return
+    if stack.front == "tomcat":
+        served = serve_by_tomcat(lab, stack)
+    elif stack.front == "ewe" and not stack.is_backed:
+        served = serve_by_ewe(lab, stack, *options, tls=tls, root=root)
+    else:
+        served = serve_by_processes(lab, stack, *options, tls=tls, root=root)
+    with served as found:
+        yield found
+
+
+@contextmanager
+def serve_by_processes(
+    lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
+) -> Iterator[ServedPath]:
+    """Serve a program by a process behind ewe, or by another web server with such a process or its own interpreter.
+
+    Yields the server and the path. options, root: as in serve_stack().
+    """
     programs = programs_directory(lab)
     directory = Path(tempfile.mkdtemp(prefix="way-", dir=lab.directory))
     directory.chmod(0o755)
-    script = None if root else programs / script_of(way)
+    script = None if root else programs / script_of(stack)
     path, site = (f"/{script.name}", programs) if script else ("/", root or programs)
-    with ExitStack() as stack:
-        output = stack.enter_context(tempfile.TemporaryFile())
-        address, other_pids = stack.enter_context(backend(way, directory, programs, output))
-        if way.front == "ewe":
-            backed = [f"--{PROTOCOLS[way.by]}", f".{EXTENSIONS[way.language]}={address}"]
+    with (
+        tempfile.TemporaryFile() as output,
+        backend(stack, directory, programs, output) as (address, other_pids),
+    ):
+        if stack.front == "ewe":
+            backed = [f"--{PROTOCOLS[stack.by]}", f".{EXTENSIONS[stack.language]}={address}"]
             if root:
                 backed += ["--defaultindex", "index.php"]
-            tested = ServerUnderTest(way.name, model=way.model, options=(*backed, *way.options, *options))
-            server = stack.enter_context(lab.start(tested, site, tls=tls))
-            assert isinstance(server, StartedServer)
-            yield replace(server, other_pids=other_pids), path
+            tested = ServerUnderTest(
+                stack.name, model=stack.model, options=(*backed, *stack.options, *options)
+            )
+            with lab.start(tested, site, tls=tls) as server:
+                assert isinstance(server, StartedServer)
+                yield ServedPath(replace(server, other_pids=other_pids), path)
             return
-        behind = BackendProgram(script, address, PROTOCOLS.get(way.by, way.by), way.keeps)
-        certificate = lab.certificate() if tls else None
-        setup = Setup(directory, free_port(), site, certificate, processes=way.processes, behind=behind)
-        env = environment() | php_settings(directory, way.opcache)
-        # env: mod_php runs in the web server itself
-        with running(command_of(way, setup), output, server_core(), cwd=directory, env=env) as web:
-            wait_for_port(web, setup.port, output, way.front)
+        setup = Setup(
+            directory,
+            free_port(),
+            root=site,
+            certificate=lab.certificate() if tls else None,
+            processes=stack.processes,
+            behind=BackendProgram(
+                script, address=address, gateway=PROTOCOLS.get(stack.by, stack.by), keeps=stack.keeps
+            ),
+        )
+        # PHP's settings are for mod_php, which runs in the web server itself
+        env = environment() | php_settings(directory, stack.opcache)
+        with running(command_of(stack, setup), output, server_core(), cwd=directory, env=env) as web:
+            wait_for_port(web, setup.port, output, stack.front)
             url = f"{'https' if tls else 'http'}://127.0.0.1:{setup.port}/"
-            yield StartedServer(web.pid, url, way.name, other_pids), path
+            yield ServedPath(StartedServer(web.pid, url, command=stack.name, other_pids=other_pids), path)
 
 
 def script_of(stack: ServingStack) -> str:
@@ -245,7 +280,7 @@ def script_of(stack: ServingStack) -> str:
 @contextmanager
 def serve_by_ewe(
     lab: Bench, stack: ServingStack, *options: str, tls: bool = False, root: Path | None = None
-) -> Iterator[tuple[RunningServer, str]]:
+) -> Iterator[ServedPath]:
     """Serve a program by ewe alone: as CGI, in its own process, or by X-Switch; yield the server and the path.
 
     root: as in serve_stack().
@@ -266,7 +301,7 @@ def serve_by_ewe(
     with lab.start(ServerUnderTest(stack.name, model=model, options=options), site, tls=tls) as server:
         if stack.by == "xswitch":
             backends.wait_for_xswitch(server)
-        yield server, path
+        yield ServedPath(server, path)
 
 
 def path_of(lab: Bench, stack: ServingStack) -> str:
@@ -277,7 +312,7 @@ def path_of(lab: Bench, stack: ServingStack) -> str:
 
 
 def xswitch_settings(lab: Bench, stack: ServingStack) -> tuple[str, ...]:
-    """Return the option for settings of X-Switch: as many engines as other ways have children; PHP's opcache.
+    """Return the option for settings of X-Switch: as many engines as other stacks have children; PHP's opcache.
 
     () if the settings stay as they are. The longer queues hold all users of a load, which are one user here.
     """
@@ -313,7 +348,7 @@ def php_settings(where: Path, opcache: bool | None) -> dict[str, str]:
 
 
 @contextmanager
-def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningServer, str]]:
+def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[ServedPath]:
     """Serve a servlet or a JSP page by Tomcat, on the server's core; yield the server and the path."""
     directory = Path(tempfile.mkdtemp(prefix="tomcat-", dir=lab.directory))
     port = free_port()
@@ -325,7 +360,7 @@ def serve_by_tomcat(lab: Bench, stack: ServingStack) -> Iterator[tuple[RunningSe
     ):
         wait_for_port(started, port, output, "tomcat")
         path = "/page.jsp" if stack.by == "jsp" else f"/{stack.program}"
-        yield StartedServer(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path
+        yield ServedPath(StartedServer(started.pid, f"http://127.0.0.1:{port}/", "tomcat"), path)
 
 
 def command_of(stack: ServingStack, setup: Setup) -> list[str]:
@@ -334,20 +369,34 @@ def command_of(stack: ServingStack, setup: Setup) -> list[str]:
         return webservers.nginx(setup)
     if stack.front == "lighttpd":
         return webservers.lighttpd(setup)
-    if stack.front in MODULES:
+    if stack.front in PIP_MODULES:
         return pythons.COMMANDS[stack.front](
             setup, f"{APPLICATIONS}:{stack.by}_{stack.program}", *stack.options
         )
     return webservers.apache(stack.front.removeprefix("apache-"))(setup)
 
 
+class StartedBackend(NamedTuple):
+    """The process that runs a program behind a web server. address: `unix:PATH` or `HOST:PORT`, for the web server.
+
+    Without such a process the address is "", and there are no pids: the web server runs the program itself.
+    """
+
+    address: str = ""
+    pids: tuple[int, ...] = ()
+
+
 @contextmanager
 def backend(
     stack: ServingStack, directory: Path, programs: Path, output: IO[bytes]
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Start the process that runs the program; yield its address and pid; "" and () if the web server runs it."""
+) -> Iterator[StartedBackend]:
+    """Start the process that runs the program behind the web server, if the stack has one; yield it.
+
+    Raises LabError. directory: for its socket and its settings. programs: the directory of the programs. output:
+    its standard error.
+    """
     if not stack.is_backed:
-        yield "", ()
+        yield StartedBackend()
         return
     socket = directory / "program"
     port = free_port()
@@ -380,4 +429,4 @@ def backend(
         else:
             backends.wait_for_socket(started, socket, output, stack.by)
             os.chmod(socket, 0o666)  # the web server may run under another account
-        yield address, (started.pid,)
+        yield StartedBackend(address, (started.pid,))

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ewe_lab.bench.processes import path_of_tool
 
@@ -201,12 +202,21 @@ DirectoryIndex index.php
 <FilesMatch "\\.php$">
   SetHandler {handler}
 </FilesMatch>"""
-APACHE_HANDLERS = {  # by: the modules and the handler that it needs
-    "fastcgi": (("proxy", "proxy_fcgi"), '"proxy:{target}|fcgi://localhost/"'),
-    "uwsgi": (("proxy", "proxy_uwsgi"), '"proxy:{target}|uwsgi://localhost/"'),
-    "cgi": (("cgid",), "cgi-script"),
-    "mod_php": (("php",), "application/x-httpd-php"),
-    "mod_perl": (
+
+
+class ApacheHandler(NamedTuple):
+    """A handler of Apache. modules: that it needs. directive: the argument of SetHandler; {target}: the address."""
+
+    modules: tuple[str, ...]
+    directive: str
+
+
+APACHE_HANDLERS = {  # by BackendProgram.gateway
+    "fastcgi": ApacheHandler(("proxy", "proxy_fcgi"), '"proxy:{target}|fcgi://localhost/"'),
+    "uwsgi": ApacheHandler(("proxy", "proxy_uwsgi"), '"proxy:{target}|uwsgi://localhost/"'),
+    "cgi": ApacheHandler(("cgid",), "cgi-script"),
+    "mod_php": ApacheHandler(("php",), "application/x-httpd-php"),
+    "mod_perl": ApacheHandler(
         ("perl",),
         "perl-script\n  PerlResponseHandler ModPerl::Registry\n  PerlOptions +ParseHeaders",
     ),
@@ -234,11 +244,11 @@ def apache(mpm: str) -> Callable[[Setup], list[str]]:
     def prepare(setup: Setup) -> list[str]:
         """Write apache.conf; return the command."""
         behind = setup.behind
-        names, handler = APACHE_HANDLERS[behind.gateway] if behind else ((), "")
+        modules, handler = APACHE_HANDLERS[behind.gateway] if behind else ((), "")
         files = {"php": mod_php()}  # the only module whose file is not named after it
         lines = [
             f"LoadModule {name}_module {files.get(name) or f'{APACHE_MODULES}/mod_{name}.so'}"
-            for name in (f"mpm_{mpm}", "authz_core", "mime", "dir", *names)
+            for name in (f"mpm_{mpm}", "authz_core", "mime", "dir", *modules)
         ]
         location = ""
         if behind and not behind.script:  # each PHP file of the directory

@@ -88,11 +88,11 @@ echo "post $number\\n";
 
 @dataclass(frozen=True)
 class WordPressSite:
-    """An installed WordPress. root: its document root. post: the path of a post. other_pids: of its database."""
+    """An installed WordPress. root: its document root. post: the path of a post. database_pids: of its database."""
 
     root: Path
     post: str
-    other_pids: tuple[int, ...]
+    database_pids: tuple[int, ...]
     password: str = ""  # of the administrator
 
 
@@ -119,7 +119,7 @@ def modules(php: str) -> list[str]:
 
 @contextmanager
 def wordpress(lab: Bench) -> Iterator[WordPressSite]:
-    """Install WordPress and a database for it; yield the site. Both end with the block."""
+    """Install WordPress, and start a database for it until the block is left; yield the site. Raises LabError."""
     if packages := missing_packages():
         raise LabError(f"WordPress is left out: apt install {packages}")
     root = Path(tempfile.mkdtemp(prefix="wordpress-", dir=lab.directory))
@@ -134,7 +134,8 @@ def wordpress(lab: Bench) -> Iterator[WordPressSite]:
         plugins.mkdir(exist_ok=True)
         (plugins / "cache.php").write_text(MAY_BE_CACHED)
         password = secrets.token_hex(12)
-        yield WordPressSite(root, f"/?p={install(root, password)}", (database.pid,), password)
+        newest_post = install(root, password)
+        yield WordPressSite(root, post=f"/?p={newest_post}", database_pids=(database.pid,), password=password)
 
 
 def configuration(database: mariadb.MariaDBServer) -> str:
