@@ -255,10 +255,9 @@ def profile_for_report(script, arguments, lines):
     """Return the profile for which the next run of a script must write a report.
 
     Return None if an earlier run has written it, if MAX_ATTEMPTS are used up, or if the script cannot be read. A
-    script gets a new profile if it has none, or if its file has changed; with too many profiles, all are dropped
-    first. The request is noted in the profile, and the run counts as an attempt.
+    script gets a new profile if it has none, or if its file has changed. The run counts as an attempt.
 
-    arguments, lines: of the request that the run answers. lines: as receive_lines() returns them.
+    arguments, lines: of the request that the run answers, as receive_lines() returns them.
     """
     try:
         profile = profiles.get(script)

@@ -320,8 +320,7 @@ class Suexecme:
     ) -> int:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
-        account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
-        process enters them; "": none. descriptors: those of the order (numbered_descriptors).
+        cgroup, namespace: the files by which the process enters them; "": none. descriptors: those of the order.
         """
         engine_descriptors = numbered_descriptors(kind, descriptors)
         command = kind.command

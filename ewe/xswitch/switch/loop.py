@@ -34,7 +34,6 @@ class EventLoop:
     """
 
     def __init__(self, on_fault: Callable[[Exception], None]) -> None:
-        """on_fault: see the class."""
         self.on_fault = on_fault
         self.epoll = select.epoll()
         self.readers: dict[int, Callback] = {}

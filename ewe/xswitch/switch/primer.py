@@ -5,9 +5,9 @@
                     end of a slot     ▼  │ start          ▼
                                      FILE            identify a script of the key, then start an idle engine
 
-A primed engine has its preloaded modules, as each engine that forks from a preloaded parent. It counts towards the
-limits of its user, and never starts while requests wait or memory is short: it must not take what a visitor needs.
-The scheduler keeps as many idle engines as are expected to be busy, and ends the others after `idle`.
+A primed engine counts towards the limits of its user, and never starts while requests wait or memory is short: it
+must not take what a visitor needs. The scheduler keeps as many idle engines as are expected to be busy, and ends
+the others after `idle`.
 
 The file belongs to the account of the main process, which replaces it as a whole (rename(2)). A file that cannot
 be used costs one line of the log, and stays beside the new one as FILE.damaged. Nothing in the file is trusted:
@@ -40,8 +40,7 @@ MAX_STARTING = 2  # engines that are being started at once
 MAX_EXTRA_STARTS = 5
 
 # Called once the start of an engine is decided. The argument says whether the script may still run: False if
-# suexecme refuses it, or if its owner or language has changed; else True, even if no engine was started (for lack
-# of memory, or because suexecme has not answered).
+# suexecme refuses it, or if its owner or language has changed; else True, even if no engine was started.
 OnDecided = Callable[[bool], None]
 # Starts an idle engine of a key (user, language) for a script: EarlyStarts.start_primed()
 StartEarly = Callable[[Key, str, OnDecided], None]
