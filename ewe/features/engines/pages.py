@@ -247,7 +247,8 @@ def limit(key: str, value: float | None) -> str:
         return "yes" if value else "no"
     if key in ("memory", "file-size"):
         return size(int(value))
-    return f"{value:g}" + {"time-limit": " s", "cpu": " s", "cpu-share": " %"}.get(key, "")
+    # Not "g" alone: it has 6 digits, and shows 1048576 as 1.04858e+06
+    return f"{value:.15g}" + {"time-limit": " s", "cpu": " s", "cpu-share": " %"}.get(key, "")
 
 
 def right(column: str) -> str:
