@@ -216,6 +216,34 @@ def test_a_post_that_its_jvm_never_got_takes_another_connection(bench: Bench) ->
             assert body == [Input(b"a=1"), Input(b"")]
 
 
+@pytest.mark.parametrize("is_seen_by", ["exit status", "connection"])
+def test_a_response_that_a_jvm_has_completed_before_its_end_arrives(bench: Bench, is_seen_by: str) -> None:
+    """The event loop may come to the end of the process before it comes to the response."""
+    (complete_client, complete), (begun_client, begun) = bench.exchange("java"), bench.exchange("java")
+    complete.identified()
+    message, (listening, errors) = bench.next_start()
+    bench.switch.handle_message({"id": message["id"], "pid": 4_000_000}, [])
+    os.close(errors)
+    begun.identified()
+    [jvm] = bench.switch.scheduler.engines
+    with socket.socket(fileno=listening) as listener:
+        data = [listener.accept()[0] for _ in range(3)]
+        for connection, end in ((data[1], True), (data[2], False)):
+            responder = Responder()
+            list(responder.feed(connection.recv(9000)))
+            connection.sendall(responder.output(HEAD) + (responder.end() if end else b""))
+    for connection in data:
+        connection.close()
+    begun.params[b"REQUEST_METHOD"] = b"POST"
+    if is_seen_by == "exit status":
+        bench.switch.handle_message({"ended": 4_000_000, "status": 1, "cause": ""}, [])
+    else:
+        jvm.on_data()
+    assert complete.state is State.DONE and complete_client.data == HEAD
+    assert begun.state is State.DONE and begun_client.ended.startswith(("broken off", "Status: 502"))
+    assert not bench.switch.scheduler.engines and not bench.switch.scheduler.idle
+
+
 def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Bench) -> None:
     """Leftover processes of its script keep its sockets open, so that a request can still be written to them."""
     bench.switch.scheduler.settings = Settings(max_engines_per_user=1)

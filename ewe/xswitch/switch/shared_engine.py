@@ -22,7 +22,7 @@ import socket
 import time
 
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import CLOSED, Engine, exit_text
+from ewe.xswitch.switch.engine import CLOSED, OVER, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
@@ -232,10 +232,12 @@ class SharedEngine(Engine):
             self.request_ended()
 
     def request_ended(self) -> None:
-        """Count an ended request, and make the scheduler use the room."""
+        """Count an ended request, and make the scheduler use the room, unless the engine ends: see end()."""
         self.ended_requests += 1
         self.used_at = time.monotonic()
         self.set_deadline()
+        if self.state is OVER:
+            return
         if self.running():
             self.context.scheduler.dispatch()  # a waiting exchange may take the connection
         else:
@@ -257,8 +259,7 @@ class SharedEngine(Engine):
         if not self.pid:
             retry_reading_soon(self)
         elif self.receive() is not None:  # b"" at the end; data would break the protocol
-            status = self.exit_status
-            self.fail("the engine has ended" if status is None else exit_text(status))
+            self.end()
 
     # The end
 
@@ -314,7 +315,17 @@ class SharedEngine(Engine):
         super().close_sockets()
 
     def process_ended(self, status: int) -> None:
-        """Note the exit status, and fail the running requests."""
+        """Note the exit status, and end the running requests."""
         super().process_ended(status)
-        if self.state is not CLOSED:
-            self.fail(exit_text(status))
+        self.end()
+
+    def end(self) -> None:
+        """Close the engine, whose process has ended. The requests fail whose responses are not complete."""
+        if self.state is CLOSED:
+            return
+        self.stop_reading()  # the state OVER: request_ended() then makes the scheduler assign no more requests
+        try:
+            for connection in list(self.connections):
+                connection.read_rest()
+        finally:
+            self.fail("the engine has ended" if self.exit_status is None else exit_text(self.exit_status))
