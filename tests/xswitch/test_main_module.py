@@ -148,6 +148,28 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
 
 
+@pytest.mark.parametrize("has_other_request", [True, False])
+def test_a_jvm_does_not_end_because_the_main_process_lacks_a_descriptor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, has_other_request: bool
+) -> None:
+    """Its end would cost the sessions of all visitors, and make the other requests fail."""
+    _, first = bench.exchange("java")
+    first.identified()
+    bench.start_engine(4_000_000)
+    [jvm] = bench.switch.scheduler.engines
+    if not has_other_request:
+        [connection] = jvm.connections
+        connection.response_complete(HEAD, 0, True)  # the connection closes, as after a POST
+    full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedEngine, "connect", Mock(side_effect=full))
+        client, exchange = bench.exchange("java")
+        exchange.identified()
+    assert client.ended == "Status: 503 Service Unavailable" and exchange.state is State.DONE
+    assert jvm.state is not EngineState.CLOSED and jvm.running() == int(has_other_request)
+    assert bench.switch.scheduler.idle.get(jvm.key, []) == ([] if has_other_request else [jvm])
+
+
 def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -> None:
     """The engine died while it was idle, and the main process had not seen that. A POST is safe to repeat then."""
     _, first = bench.exchange()

@@ -16,6 +16,7 @@ fail too. An abandoned request may therefore run until its time limit.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -29,6 +30,8 @@ from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.scheduler import Key
 
 SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
+# The errors of a process, or of a system, that can make no socket
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
 
 
@@ -194,6 +197,12 @@ class SharedEngine(Engine):
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
+            if self.pid and reason.errno in NO_RESOURCES:
+                # This process lacks a descriptor, or memory: the engine lives, and so do its requests and sessions
+                exchange.fail(503, cause)
+                if not self.running():
+                    self.context.scheduler.release(self)  # it was taken from the idle engines
+                return
             exchange.assigned(self)
             self.fail(cause)
             exchange.engine_failed(cause)
