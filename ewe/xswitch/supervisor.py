@@ -332,7 +332,7 @@ class Supervisor:
             if getattr(new_settings, name) != getattr(old_settings, name):
                 self.log.warning(f"{name.replace('_', '-')}: a change needs a restart")
         kept = {name: getattr(old_settings, name) for name in RESTART_SETTINGS}
-        # The kept `listen` may have a tls: address, although the new settings name no certificate any more
+        # `listen` may keep a tls: address
         kept["certificates"] = new_settings.certificates or old_settings.certificates
         self.settings = replace(new_settings, **kept)
         for warning in self.settings.warnings():

@@ -166,7 +166,7 @@ def test_a_jvm_does_not_end_because_the_main_process_lacks_a_descriptor(
         client, exchange = bench.exchange("java")
         exchange.identified()
     assert client.ended == "Status: 503 Service Unavailable" and exchange.state is State.DONE
-    assert jvm.state is not EngineState.CLOSED and jvm.running() == int(has_other_request)
+    assert jvm.state is not EngineState.CLOSED and jvm.running_count() == int(has_other_request)
     assert bench.switch.scheduler.idle.get(jvm.key, []) == ([] if has_other_request else [jvm])
 
 

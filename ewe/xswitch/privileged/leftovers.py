@@ -108,7 +108,7 @@ def children_of(pid: int) -> list[int]:
     children: list[int] = []
     with suppress(OSError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
-            # A thread that ends meanwhile has no file any more. The other threads' children count
+            # suppress(): a thread that has ended has no file; the others' children count
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 children += map(int, file.read().split())
     return children

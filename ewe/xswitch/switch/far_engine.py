@@ -20,8 +20,6 @@ PING_S. While the state is DOWN, requests get 503 at once. Requests that run whe
 are not ended: it may only be slow. They have `time-limit`, as the script of a local engine has, and the timeouts of
 TCP (tls_socket.py). If the connection of a request ends, the exchange does what it does when an engine dies: it
 repeats a GET that had no answer, and ends another request with 502.
-
-A client that leaves ends its connection here. The other X-Switch sees that as a web server whose client has left.
 """
 
 from __future__ import annotations
@@ -193,13 +191,13 @@ class FarEngine:
 
     # Requests
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many requests run."""
         return len(self.connections) - len(self.unused_connections)
 
     def has_room(self) -> bool:
         """Return whether assign() takes a request now; while the other machine is down, assign() refuses each."""
-        return self.state is HostState.DOWN or self.running() < self.kind.connections
+        return self.state is HostState.DOWN or self.running_count() < self.kind.connections
 
     def assign(self, exchange: Exchange) -> None:
         """Run an exchange on a kept connection, or on a new one."""
@@ -363,7 +361,7 @@ class FarEngine:
             "state": self.state.value,
             "seconds": round(now - self.changed_at, 1),
             "reason": self.reason,
-            "running": self.running(),
+            "running": self.running_count(),
             "requests": self.ended_requests,
             "connections": len(self.connections),
         }

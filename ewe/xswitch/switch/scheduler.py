@@ -79,14 +79,14 @@ class ScheduledEngine(Protocol):
     def has_room(self) -> bool:
         """Return whether another exchange may be assigned beside the running ones."""
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many exchanges run."""
 
     def expire(self) -> None:
         """End the exchange that has exceeded its deadline, and close the engine."""
 
-    def retire(self) -> None:
-        """Close the engine, which is idle."""
+    def close(self) -> None:
+        """Close the engine, which is idle: suexecme kills its process at once."""
 
     def memory_bytes(self) -> int:
         """Return the bytes that the process has in memory."""
@@ -168,7 +168,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def requests_of(self, user: str) -> int:
         """Return how many requests of a user run or wait."""
-        running = sum(engine.running() for engine in self.engines if engine.user == user)
+        running = sum(engine.running_count() for engine in self.engines if engine.user == user)
         return running + self.waiting_of(user)
 
     def waiting_of(self, user: str) -> int:
@@ -340,7 +340,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.counters[end_cause] += 1
         engine.end_cause = end_cause
         self.forget(engine)
-        engine.retire()
+        engine.close()
         if end_cause == "restarted":
             self.replace(engine)
 
@@ -475,14 +475,10 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         return idle_s > self.settings.idle and engines_of_key > self.expected_engines(engine.key)
 
     def is_too_large(self, engine: EngineType) -> bool:
-        """Return whether an idle engine has more bytes in memory than `max-memory`."""
-        return self.measure_memory(engine) > self.settings.max_memory_of(engine.language)
-
-    def measure_memory(self, engine: EngineType) -> int:
-        """Return the bytes that an idle engine has in memory, and note them in the Resources."""
+        """Return whether an idle engine has more bytes in memory than `max-memory`; note them in the Resources."""
         size = engine.memory_bytes()
         self.resources.note_size(engine.language, size)
-        return size
+        return size > self.settings.max_memory_of(engine.language)
 
     def refuse_timed_out(self, key: Key, now: float) -> None:
         """Refuse the exchanges of a queue that have waited in it for longer than `queue-timeout`.

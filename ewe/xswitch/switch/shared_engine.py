@@ -29,9 +29,8 @@ from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
 from ewe.xswitch.switch.scheduler import Key
 
-SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
-# The errors of a process, or of a system, that can make no socket
-NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+REPORT_SECONDS = 0.05  # within which suexecme reports that a process has ended, or was not started
+NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM  # for a socket of the main process
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
 
 
@@ -65,9 +64,9 @@ class EngineConnection(FastCGIEngine):
         if self.has_body:
             super().send_body(data)
 
-    def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
+    def response_complete(self, output: bytes, status: int, must_close: bool = False) -> None:
         """Close the connection after a request with a body: Jetty closes it if the servlet has not read all."""
-        super().response_complete(output, status, last or self.has_body)
+        super().response_complete(output, status, must_close or self.has_body)
 
     def pause_output(self) -> None:
         super().pause_output()
@@ -86,7 +85,7 @@ class EngineConnection(FastCGIEngine):
         if self.shared_engine.pid:
             super().on_data()
         else:
-            retry_reading_soon(self)
+            pause_for_report(self)
 
     def fail(self, cause: str) -> None:
         """Close after a short wait: if the process is ending, the whole engine fails, not this request alone."""
@@ -94,7 +93,7 @@ class EngineConnection(FastCGIEngine):
             super().fail(cause)
         else:
             self.stop_reading()
-            self.loop.call_later(SOON_SECONDS, self.fail_alone, cause)
+            self.loop.call_later(REPORT_SECONDS, self.fail_alone, cause)
 
     def fail_alone(self, cause: str) -> None:
         """Close only this connection: the engine's process has not ended."""
@@ -115,7 +114,7 @@ class EngineConnection(FastCGIEngine):
         if self.exchange is None or self.exchange.state is not ABANDONED:
             return  # the request has ended in the meantime
         if not self.shared_engine.pid:
-            self.loop.call_later(SOON_SECONDS, self.client_left)
+            self.loop.call_later(REPORT_SECONDS, self.client_left)
             return
         self.stop_reading()
         self.shared_engine.set_deadline()
@@ -141,10 +140,10 @@ class EngineConnection(FastCGIEngine):
             self.loop.call_later(POLL_SECONDS, self.poll_for_end)
 
 
-def retry_reading_soon(engine: Engine) -> None:
-    """Read again after SOON_SECONDS: by then suexecme's answer may say why the connection has ended."""
+def pause_for_report(engine: Engine) -> None:
+    """Stop reading for REPORT_SECONDS: by then suexecme's answer may say why the connection has ended."""
     engine.pause_output()
-    engine.loop.call_later(SOON_SECONDS, engine.resume_output)
+    engine.loop.call_later(REPORT_SECONDS, engine.resume_output)
 
 
 class SharedEngine(Engine):
@@ -158,36 +157,33 @@ class SharedEngine(Engine):
         context: Context,
         key: Key,
         data: socket.socket,
-        errors: int,
-        socket_path: int,
+        error_pipe: int,
+        listener_descriptor: int,
         max_connections: int,
     ) -> None:
-        """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
+        """listener_descriptor: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
 
         max_connections: the largest number of EngineConnections, and so of requests at once. data: a connection
-        that carries no requests. errors: the descriptor of the pipe from the engine's standard error.
+        that carries no requests. error_pipe: see Engine.
         """
-        super().__init__(context, key, data, errors)
-        self.socket_path = socket_path
+        super().__init__(context, key, data, error_pipe)
+        self.listener_descriptor = listener_descriptor
         self.max_connections = max_connections
         self.connections: set[EngineConnection] = set()
         self.unused_connections: list[EngineConnection] = []  # those of `connections` that run no request
 
     # Requests
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many requests run."""
         return len(self.connections) - len(self.unused_connections)
-
-    def is_busy(self) -> bool:
-        return self.running() > 0
 
     def has_room(self) -> bool:
         """Return whether another request may be assigned: the limits for requests allow it."""
         max_requests = self.context.settings.max_requests_of(self.language)
         return (
             self.state is not CLOSED
-            and self.running() < self.max_connections
+            and self.running_count() < self.max_connections
             and self.ended_requests < max_requests
         )
 
@@ -197,10 +193,11 @@ class SharedEngine(Engine):
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
-            if self.pid and reason.errno in NO_RESOURCES:
-                # This process lacks a descriptor, or memory: the engine lives, and so do its requests and sessions
+            if (
+                self.pid and reason.errno in NO_RESOURCES
+            ):  # the engine lives, with its other requests and sessions
                 exchange.fail(503, cause)
-                if not self.running():
+                if not self.running_count():
                     self.context.scheduler.release(self)  # it was taken from the idle engines
                 return
             exchange.assigned(self)
@@ -219,7 +216,7 @@ class SharedEngine(Engine):
         try:
             data.setblocking(False)
             # The socket's own name is removed. Linux finds the socket by this name of the descriptor
-            data.connect(f"/proc/self/fd/{self.socket_path}")
+            data.connect(f"/proc/self/fd/{self.listener_descriptor}")
         except OSError:
             data.close()
             raise
@@ -241,13 +238,13 @@ class SharedEngine(Engine):
             self.request_ended()
 
     def request_ended(self) -> None:
-        """Count an ended request, and make the scheduler use the room, unless the engine ends: see end()."""
+        """Count an ended request, and make the scheduler use the room, unless end() was called."""
         self.ended_requests += 1
         self.used_at = time.monotonic()
         self.set_deadline()
         if self.state is OVER:
             return
-        if self.running():
+        if self.running_count():
             self.context.scheduler.dispatch()  # a waiting exchange may take the connection
         else:
             self.context.scheduler.release(self)
@@ -266,7 +263,7 @@ class SharedEngine(Engine):
         Wait while suexecme has not answered the order to start the process: a refusal says why.
         """
         if not self.pid:
-            retry_reading_soon(self)
+            pause_for_report(self)
         elif self.receive() is not None:  # b"" at the end; data would break the protocol
             self.end()
 
@@ -320,7 +317,7 @@ class SharedEngine(Engine):
         """Close all connections, and the descriptor of the listening socket."""
         for connection in list(self.connections):
             connection.close()
-        os.close(self.socket_path)
+        os.close(self.listener_descriptor)
         super().close_sockets()
 
     def process_ended(self, status: int) -> None:
@@ -329,10 +326,10 @@ class SharedEngine(Engine):
         self.end()
 
     def end(self) -> None:
-        """Close the engine, whose process has ended. The requests fail whose responses are not complete."""
+        """Close the engine, whose process has ended. Requests without a complete response fail."""
         if self.state is CLOSED:
             return
-        self.stop_reading()  # the state OVER: request_ended() then makes the scheduler assign no more requests
+        self.stop_reading()  # the state OVER, for request_ended()
         try:
             for connection in list(self.connections):
                 connection.read_rest()

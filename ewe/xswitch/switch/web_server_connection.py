@@ -150,7 +150,7 @@ class WebServerConnection:
         request; b"" at the end: no more follow. Later pieces come by Exchange.body_arrived().
         """
         exchange = self.context.exchange_class(self, self.context, params, script)
-        if exchange.body_left < 0:
+        if exchange.body_bytes_left < 0:
             exchange.fail(400, "CONTENT_LENGTH is no number")
         for piece in body:
             if exchange.state is not DONE:
@@ -206,10 +206,7 @@ class WebServerConnection:
             self.leave()
 
     def leave(self) -> None:
-        """Accept no more requests.
-
-        Close the connection once the last response is sent and the web server has closed.
-        """
+        """Accept no more requests; close once the last response is sent and the web server has closed."""
         if self.state is OPEN:
             self.state = LEAVING
             self.shut_if_written()
