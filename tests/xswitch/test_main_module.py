@@ -346,25 +346,25 @@ def test_a_path_that_no_file_can_have_is_not_far(bench: Bench, file: str, is_far
 
 def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
-    watch = engine.watch = Mock(has_answered=False)
-    watch.close.side_effect = lambda: engine.connection_closed(watch)
-    engine.use(Mock())
-    assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
-    assert engine.watches_at == 0  # the next tick() connects
+    check = engine.health_check = Mock(has_answered=False)
+    check.close.side_effect = lambda: engine.connection_closed(check)
+    engine.use_certificate(Mock())
+    assert engine.state is HostState.UNKNOWN and engine.health_check is None and engine.ended_requests == 0
+    assert engine.next_check_at == 0  # the next tick() connects
 
 
 def test_the_time_for_an_answer_begins_after_the_handshake() -> None:
     """A handshake over a slow network may take nearly CONNECT_S."""
     engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
-    watch = engine.watch = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
-    engine.silent_since = engine.pinged_at = 100.0  # as begin_watch() sets them
+    check = engine.health_check = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
+    engine.silent_since = engine.pinged_at = 100.0  # as begin_health_check() sets them
     connected_at = 100 + CONNECT_S - 0.1
     engine.tick(connected_at)
-    watch.handshake = None
+    check.handshake = None
     engine.tick(connected_at + SILENT_S - 0.1)
-    assert not watch.close.called
+    assert not check.close.called
     engine.tick(connected_at + SILENT_S + 0.1)
-    assert watch.close.called and engine.state is HostState.DOWN
+    assert check.close.called and engine.state is HostState.DOWN
 
 
 @pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])

@@ -12,7 +12,7 @@ does that, and reports its end once.
 
 No renegotiation exists in TLS 1.3, so reading and writing never wait for each other after the handshake.
 
-Source: RFC 8446. Read next: far_engine.py (the end that connects) and tls_door.py (the end that is connected to).
+Source: RFC 8446. Read next: far_engine.py (the end that connects), tls_acceptor.py (the other end).
 """
 
 from __future__ import annotations
