@@ -437,7 +437,7 @@ def test_suexecme_wakes_at_the_deadline_of_an_installation(monkeypatch: pytest.M
     settings_end, supervisor = channel.pair()
     wakeup_reader, wakeup_writer = os.pipe()
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.main, suexecme.supervisor, suexecme.wakeup_reader = main, supervisor, wakeup_reader
+    suexecme.to_main, suexecme.to_supervisor, suexecme.wakeup_reader = main, supervisor, wakeup_reader
     suexecme.leftovers = Mock(is_seeking=lambda: False)
     monkeypatch.setattr(suexecme_module, "become_subreaper", lambda: None)
     for name in ("report_limits", "start_preloaded", "end_all"):

@@ -100,11 +100,11 @@ class Suexecme:
     """suexecme: its loop, its engines, and its preloaded parents."""
 
     def __init__(
-        self, main: socket.socket, supervisor: socket.socket, settings: Settings, log: ErrorLog
+        self, to_main: socket.socket, to_supervisor: socket.socket, settings: Settings, log: ErrorLog
     ) -> None:
-        """main, supervisor: the channels to these processes."""
-        self.main = main
-        self.supervisor = supervisor
+        """to_main, to_supervisor: the channels to these processes."""
+        self.to_main = to_main
+        self.to_supervisor = to_supervisor
         self.settings = settings
         self.log = log
         self.log_directory = log_directory_of(settings)
@@ -135,19 +135,19 @@ class Suexecme:
         self.report_limits()
         self.start_preloaded()
         poller = select.poll()
-        poller.register(self.main, select.POLLIN)
+        poller.register(self.to_main, select.POLLIN)
         poller.register(self.wakeup_reader, select.POLLIN)
-        poller.register(self.supervisor, select.POLLIN)
+        poller.register(self.to_supervisor, select.POLLIN)
         try:
             while True:
                 ready = {descriptor for descriptor, _ in poller.poll(self.pause_ms(time.monotonic()))}
                 if self.wakeup_reader in ready:
                     os.read(self.wakeup_reader, WAKEUP_BYTES)
                     self.leftovers.seek(self.reap())
-                if self.supervisor.fileno() in ready and not self.receive_settings_or_log():
-                    poller.unregister(self.supervisor)
-                if self.main.fileno() in ready:
-                    received = channel.receive(self.main)
+                if self.to_supervisor.fileno() in ready and not self.receive_settings_or_log():
+                    poller.unregister(self.to_supervisor)
+                if self.to_main.fileno() in ready:
+                    received = channel.receive(self.to_main)
                     if received is None:
                         return
                     self.handle_order(*received)
@@ -171,7 +171,7 @@ class Suexecme:
 
         With new settings, the limits of users change at once, and preloaded parents start again.
         """
-        received = channel.receive(self.supervisor)
+        received = channel.receive(self.to_supervisor)
         if received is None:
             return False
         message, [descriptor] = received
@@ -227,7 +227,7 @@ class Suexecme:
         refusal.
         """
         try:
-            channel.send(self.main, message, descriptors)
+            channel.send(self.to_main, message, descriptors)
         except OSError:
             pass
         except ValueError as reason:
