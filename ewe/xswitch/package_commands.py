@@ -138,7 +138,7 @@ def install(options: Namespace) -> int:
         shutil.copyfile(options.file, new_file)
         with packages.locked():
             try:
-                packages.unpacked(name, new_file)
+                packages.unpack_version(name, new_file)
             except BadPackage as reason:
                 raise BadPackage(f"{options.file}: {reason}") from None
         os.replace(new_file, os.path.join(packages.directory, name + suffix))

@@ -206,7 +206,7 @@ class Suexecme:
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
             if message["order"] == "identify" and refusal.status == 404:
-                refused["installing"] = self.drop_ins.installing(message["path"], self.settings)
+                refused["installing"] = self.drop_ins.installing_home(message["path"], self.settings)
             self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
@@ -254,7 +254,7 @@ class Suexecme:
 
     def identify(self, path: str) -> tuple[Account, dict[str, Any]]:
         """Return a script's owner, and the facts that the main process needs about the script. Raises Refusal."""
-        self.drop_ins.look(path, self.settings)
+        self.drop_ins.install_changes(path, self.settings)
         script = examine(path, self.settings)
         package = settings_for(script, self.settings)
         return script.account, {
@@ -440,11 +440,10 @@ class Suexecme:
                 os.kill(pid, signal.SIGKILL)
                 continue
             self.work_directories.finish_removal(pid)
-            if (installation := self.drop_ins.ended(pid, status)) is not None:
-                account, lines = installation
-                for line in lines:
-                    self.send_about_user(account, {"package": line})
-                self.send_to_main({"installed": account.home})
+            if (report := self.drop_ins.report_of(pid, status)) is not None:
+                for line in report.lines:
+                    self.send_about_user(report.account, {"package": line})
+                self.send_to_main({"installed": report.account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
             self.note_parent_end(pid)
