@@ -21,7 +21,6 @@ Possible failures, and the reaction:
   closed at once: the rest of the body will never come (let_engine_end).
 - The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH.
   Its engine is closed, because it would read surplus bytes as the next body (reject_body).
-- The head of the response has no end. The exchange ends with 502, and its engine is closed (reject_head).
 
 A protocol describes each neighbour: ResponseReceiver (a connection of a web server), ScriptRunner (an engine),
 ExchangeQueue (the scheduler) and Services (the rest of the main process). No method waits, and no code here uses a

@@ -169,8 +169,8 @@ class Primer:
     def keep_damaged_file(self, reason: str) -> None:
         """Rename the file of the profile, which cannot be used, to FILE.damaged; log the reason.
 
-        Without the new name, save() would replace the file, and an administrator could no longer examine it. If the
-        file cannot be renamed, the log says so, too. reason: why the file cannot be used.
+        Without the new name, save() would replace the file, and an administrator could no longer examine it.
+        reason: why the file cannot be used.
         """
         new_name = f"{self.file}.damaged"
         try:

@@ -20,8 +20,7 @@ The scheduler serves queues in turns, one exchange per user and turn. A flood of
 delays another user's single request only by one engine's work.
 
 tick() ends waits, requests and idle engines that last too long. This file has no I/O, and no clock except the
-argument of tick(). tests/xswitch/test_scheduler.py can therefore simulate thousands of requests in a moment. The
-scheduler knows engines and exchanges only by two protocols.
+argument of tick(). tests/xswitch/test_scheduler.py can therefore simulate thousands of requests in a moment.
 """
 
 from __future__ import annotations

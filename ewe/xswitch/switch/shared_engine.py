@@ -11,7 +11,7 @@ The scheduler sees one engine: it has room until `connections` requests run, and
 EngineConnection is a FastCGIEngine whose process belongs to the SharedEngine.
 
 A thread cannot be killed alone. To end one request by force, the whole process is killed, and its other requests
-fail too. An abandoned request may therefore run until its time limit.
+fail too.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class EngineConnection(FastCGIEngine):
     def client_left(self) -> None:
         """Make Jetty's next write fail, which ends a servlet that continues to write.
 
-        A servlet that does not write may run until its time limit, because other requests need the engine.
+        A servlet that does not write may run until its time limit: other requests need the engine.
         """
         if self.exchange is None or self.exchange.state is not ABANDONED:
             return  # the request has ended in the meantime
