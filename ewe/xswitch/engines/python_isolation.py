@@ -224,8 +224,8 @@ class ScriptAnalysis:
                     return False
                 continue
             _module, *names = path.split(".")
-            # Does it lead to an object of the library that the own module has imported? A whole module as a value
-            # does. The name of such an object in any of the files may, and so may __dict__ and the like
+            # An own module may lead to an object of the library that it has imported: as a whole, as a value; by a
+            # name that stands for such an object in any of the files; by __dict__ and the like
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)

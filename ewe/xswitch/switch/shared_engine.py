@@ -258,10 +258,7 @@ class SharedEngine(Engine):
         self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
 
     def on_data(self) -> None:
-        """Fail if the data connection has ended: the process has ended, too.
-
-        Wait while suexecme has not answered the order to start the process: a refusal says why.
-        """
+        """End if the data connection has ended: the process has ended, too. Wait as an EngineConnection does."""
         if not self.pid:
             pause_for_report(self)
         elif self.receive() is not None:  # b"" at the end; data would break the protocol

@@ -34,7 +34,7 @@ class SpoolSpace:
         self.bytes_of_user: Counter[str] = Counter()
 
     def allows(self, user: str, file_bytes: int) -> bool:
-        """Return whether the file of a response of this user may grow.
+        """Return whether the file of a response of this user may grow (`spool`, `max-spool`).
 
         file_bytes: the bytes of the response in its file so far.
         """
