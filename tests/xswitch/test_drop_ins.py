@@ -379,6 +379,13 @@ def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: 
     assert owner_of(str(tmp_path / "link49"), Settings()) is None
 
 
+def test_a_uid_without_an_account_has_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started with a free uid."""
+    monkeypatch.setattr(os, "geteuid", lambda: (1 << 30) + 1)
+    with pytest.raises(UsageError, match="uid 1073741825 has no account"):
+        package_commands.run("packages", [])
+
+
 @pytest.mark.parametrize(
     ("printed", "count"),
     [(b"x" * 499 + b"\n", packages.MAX_PACKAGES), (b"\n" * 600, drop_ins.MAX_LINES)],
