@@ -193,7 +193,7 @@ class EnginesPage:
 
 
 def allow(request: Request, methods: str) -> None:
-    """Raise HTTPError(405) for other methods."""
+    """Raise HTTPError(405) for other methods: RFC 9110 section 15.5.6."""
     if request.method not in methods.split(", "):
         raise HTTPError(405, f"engines: {request.method}", (("Allow", methods),))
 

@@ -257,7 +257,7 @@ class FarEngine:
     # Whether the other machine answers
 
     def tick(self, now: float) -> None:
-        """Ask the other machine, and end what has taken too long. Called several times a second."""
+        """Ask the other machine, and end what has taken too long."""
         for connection in list(self.connections):
             if connection.handshake is not None and now > connection.connects_until:
                 connection.fail_to_connect(f"no connection within {CONNECT_S:g} s")
@@ -338,10 +338,7 @@ class FarEngine:
             health_check.close()
 
     def close(self) -> None:
-        """Close all connections that run no request, the health check included; the running requests end normally.
-
-        The caller has removed this object from the scheduler, which therefore assigns no more requests to it.
-        """
+        """Close the connections that run no request, the health check included; running requests end normally."""
         self.is_closed = True
         self.close_unused()
         if self.health_check is not None:

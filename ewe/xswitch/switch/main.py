@@ -169,7 +169,7 @@ class Switch:
     # Time, faults, the end
 
     def tick(self) -> None:
-        """Check all deadlines."""
+        """Check all deadlines, and call tick() of the parts."""
         self.loop.call_later(TICK_SECONDS, self.tick)
         now = time.monotonic()
         if not self.orders.tick(now) and not self.failed:

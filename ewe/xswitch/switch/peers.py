@@ -89,7 +89,6 @@ class Peers:
         """Enforce the deadlines of handshakes, and of requests to far engines.
 
         Also forget the far engines of former settings that have no connection any more. now: the monotonic time.
-        Called a few times a second.
         """
         if self.acceptor is not None:
             self.acceptor.tick(now)

@@ -438,10 +438,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     # Time
 
     def tick(self, now: float) -> None:
-        """Enforce the limits on waiting, running and idling; end idle engines that have grown or that use the CPU.
-
-        Called a few times a second.
-        """
+        """Enforce the limits on waiting, running and idling; end idle engines that have grown or use the CPU."""
         for key in [key for queues in self.queues.values() for key in queues]:
             self.refuse_timed_out(key, now)
         must_measure = now - self.measured_at >= MEASURE_SECONDS
