@@ -353,6 +353,15 @@ def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     assert engine.next_check_at == 0  # the next tick() connects
 
 
+def test_another_machine_is_not_down_because_this_one_lacks_a_descriptor() -> None:
+    """The kept connections to it serve on."""
+    engine, exchange = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock()), Mock()
+    engine.state, engine.connect = HostState.UP, Mock(side_effect=OSError(errno.EMFILE, "too many"))
+    engine.assign(exchange)
+    exchange.fail.assert_called_once_with(503, "engines ruby on 192.0.2.7:9443: too many")
+    assert engine.state is HostState.UP
+
+
 def test_the_time_for_an_answer_begins_after_the_handshake() -> None:
     """A handshake over a slow network may take nearly CONNECT_S."""
     engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())

@@ -39,6 +39,7 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
 
@@ -207,6 +208,9 @@ class FarEngine:
         try:
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
+            if reason.errno in NO_RESOURCES:
+                exchange.fail(503, f"{self.name}: {reason.strerror}")
+                return
             self.mark_down(reason_of(reason))
             exchange.fail(503, self.down_cause())
             return

@@ -72,9 +72,8 @@ class Peers:
     def far_kind_of(self, file: str, params: dict[bytes, bytes]) -> EngineKind | None:
         """Return the kind of a script that runs on another machine, None for a script of this one.
 
-        The caller asks only if there are far engines. The file is not here, so only its name can tell: the table
-        [directories], or its extension. A name that no file can have names no kind: a client could choose one with
-        thousands of directories, and kind_for() would look each of them up.
+        The file is not here, so only its name can tell: the table [directories], or its extension. A name that no
+        file can have names no kind: a client could choose one with thousands of directories.
         """
         if not 0 < len(file) < MAX_PATH_BYTES:
             return None

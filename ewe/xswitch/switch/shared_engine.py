@@ -16,7 +16,6 @@ fail too.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -27,10 +26,10 @@ from ewe.xswitch.switch.engine import CLOSED, OVER, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.scheduler import Key
 
 REPORT_SECONDS = 0.05  # within which suexecme reports that a process has ended, or was not started
-NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM  # for a socket of the main process
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
 
 
