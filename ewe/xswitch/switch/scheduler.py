@@ -256,12 +256,11 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
         # If a limit was lowered, the end of one engine may not be enough: dispatch() tries again
-        max_engines = self.max_engines_of(user)
-        if self.engines_of_user[user] >= max_engines:
-            return self.evict(lambda engine: engine.user == user) and self.engines_of_user[user] < max_engines
-        max_engines = self.settings.max_engines
-        if len(self.engines) >= max_engines:
-            return self.evict(lambda engine: True) and len(self.engines) < max_engines
+        user_limit, limit = self.max_engines_of(user), self.settings.max_engines
+        if self.engines_of_user[user] >= user_limit:
+            return self.evict(lambda engine: engine.user == user) and self.engines_of_user[user] < user_limit
+        if len(self.engines) >= limit:
+            return self.evict(lambda engine: True) and len(self.engines) < limit
         if self.engines_of_key[key] and self.resources.cpu_is_short():
             return False
         # A single engine may always run: X-Switch would serve nothing while other programs use the memory.
