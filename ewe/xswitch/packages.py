@@ -387,7 +387,7 @@ class Packages:
 
 
 def mtime_and_size(status: os.stat_result) -> tuple[int, int]:
-    """Return the values of a file's status by which a write shows."""
+    """Return the values of a status that a write to the file changes."""
     return status.st_mtime_ns, status.st_size
 
 

@@ -398,7 +398,7 @@ def test_what_an_installation_reports(printed: bytes, count: int) -> None:
     os.close(writer)
     looking, account = drop_ins.DropIns(), Account("me", os.geteuid(), os.getegid(), (), "/")
     looking.running[1] = drop_ins.Installation(account, reader, ends_at=0)
-    assert looking.report_of(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
+    assert looking.take_report(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
 
 
 def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -> None:

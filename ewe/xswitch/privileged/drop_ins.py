@@ -78,8 +78,7 @@ class DropIns:
 
     def __init__(self) -> None:
         self.seen_homes: TimedCache[str, bool] = TimedCache(MAX_USERS, CHECK_S)  # looked into within CHECK_S
-        # Home -> the package files that were installed
-        self.installed_files: BoundedDict[str, tuple[PackageFile, ...]] = BoundedDict(MAX_USERS)
+        self.installed_files: BoundedDict[str, tuple[PackageFile, ...]] = BoundedDict(MAX_USERS)  # by home
         self.running: dict[int, Installation] = {}  # by pid
 
     def install_changes(self, path: str, settings: Settings) -> None:
@@ -154,8 +153,8 @@ class DropIns:
         homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
-    def report_of(self, pid: int, status: int) -> InstallationReport | None:
-        """Return the report of an installation that was reaped; None if the process was none."""
+    def take_report(self, pid: int, status: int) -> InstallationReport | None:
+        """Forget an installation that was reaped, and return its report; None if the process was none."""
         if pid not in self.running:
             return None
         account, reader, _ = self.running.pop(pid)

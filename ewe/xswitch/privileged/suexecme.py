@@ -440,7 +440,7 @@ class Suexecme:
                 os.kill(pid, signal.SIGKILL)
                 continue
             self.work_directories.finish_removal(pid)
-            if (report := self.drop_ins.report_of(pid, status)) is not None:
+            if (report := self.drop_ins.take_report(pid, status)) is not None:
                 for line in report.lines:
                     self.send_about_user(report.account, {"package": line})
                 self.send_to_main({"installed": report.account.home})
