@@ -26,7 +26,7 @@ READABLE = select.EPOLLIN | HANGS_UP
 WRITABLE = select.EPOLLOUT | HANGS_UP
 WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals: one byte is one signal
 RECEIVE_BYTES = 64 * 1024  # that callbacks read from a descriptor at once
-NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM  # this process can make no socket
+NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM  # no socket can be made
 
 
 class EventLoop:
