@@ -144,8 +144,8 @@ class EnginesPage:
         chosen = {b"XSWITCH_PIDS": pid.encode(), b"XSWITCH_USER": user.encode()}
         found = await self.ask(visitor, {b"XSWITCH_ACTION": name.encode(), **chosen}, request, io)
         counts = "&".join(f"{key}={len(found[key])}" for key in ("ended", "ending", "unknown"))
-        only = f"&user={pages.quoted(form['shown-user'])}" if form.get("shown-user") else ""
-        return Response(303, (("Location", f"{self.base}?did={name}&{counts}{only}"), *TEXT), b"done\n")
+        shown_user = f"&user={pages.quoted(form['shown-user'])}" if form.get("shown-user") else ""
+        return Response(303, (("Location", f"{self.base}?did={name}&{counts}{shown_user}"), *TEXT), b"done\n")
 
     async def ask(
         self, visitor: bytes, action: dict[bytes, bytes], request: Request, io: Stream

@@ -132,10 +132,10 @@ def page(title: str, body: list[str]) -> str:
 
 def heading(view: EnginesView, title: str) -> str:
     """Return the heading of a page, with links to the other pages."""
-    only = f"?user={quoted(view.user)}" if view.user else ""
+    query = f"?user={quoted(view.user)}" if view.user else ""
     links = [
-        f'<a href="{html_escape(view.base)}{only}">Engines</a>',
-        f'<a href="{html_escape(view.base)}log{only}">Messages</a>',
+        f'<a href="{html_escape(view.base)}{query}">Engines</a>',
+        f'<a href="{html_escape(view.base)}log{query}">Messages</a>',
     ]
     if view.user and view.sees_all:
         links.append(f'<a href="{html_escape(view.base)}">All users</a>')

@@ -255,7 +255,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         kind = self.settings.engines.get(language)
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
-        # If a limit was lowered, the end of one engine may not be enough: dispatch() tries again
+        # If a limit was lowered, one engine less may not be enough: dispatch() tries again
         user_limit, limit = self.max_engines_of(user), self.settings.max_engines
         if self.engines_of_user[user] >= user_limit:
             return self.evict(lambda engine: engine.user == user) and self.engines_of_user[user] < user_limit
