@@ -20,9 +20,8 @@ JAVA_DIRECTORY = f"{ENGINES}/java/target/engine"  # ewe.xswitch.tools.java build
 LIBCGI_PROGRAM = f"{ENGINES}/libcgi/target/host"  # of LibCGI libraries; ewe.xswitch.tools.libcgi builds it
 FAR_CONNECTIONS = 1000  # requests at once to another machine, whose X-Switch divides its engines among users
 FAR_KEYS = ("address", "connections", "extensions")  # the keys of such a kind of engine
-WORK_PLACEHOLDER = (
-    "{work}"  # in a command: a private directory of the engine's user; it exists as long as the engine
-)
+# In a command: a private directory of the engine's user; it exists as long as the engine
+WORK_PLACEHOLDER = "{work}"
 
 
 @dataclass(frozen=True)

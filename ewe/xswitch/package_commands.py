@@ -70,7 +70,10 @@ def own_packages(options: Namespace) -> Packages:
         )
     if not settings.packages:
         raise UsageError("the setting packages is empty: there is no directory for packages")
-    home = pwd.getpwuid(os.geteuid()).pw_dir
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        raise UsageError(f"uid {os.geteuid()} has no account, and no home for packages") from None
     os.umask(0o022)
     return Packages(
         os.path.join(home, settings.packages), os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
@@ -138,7 +141,7 @@ def install(options: Namespace) -> int:
         shutil.copyfile(options.file, new_file)
         with packages.locked():
             try:
-                packages.unpacked(name, new_file)
+                packages.unpack_version(name, new_file)
             except BadPackage as reason:
                 raise BadPackage(f"{options.file}: {reason}") from None
         os.replace(new_file, os.path.join(packages.directory, name + suffix))

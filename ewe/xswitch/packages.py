@@ -106,10 +106,12 @@ def parse_settings(data: bytes) -> PackageSettings:
     entry = table.get("entry", [])
     if not isinstance(entry, list) or not all(isinstance(each, str) for each in entry):
         raise BadPackage(f"{SETTINGS}: entry is no list of files")
-    return PackageSettings(**texts, entry=tuple(entry), environment=variables(table.get("environment", {})))
+    return PackageSettings(
+        **texts, entry=tuple(entry), environment=checked_variables(table.get("environment", {}))
+    )
 
 
-def variables(table: Any) -> dict[str, str]:
+def checked_variables(table: Any) -> dict[str, str]:
     """Return the table `environment`. Raises BadPackage."""
     if not isinstance(table, dict) or len(table) > MAX_VARIABLES:
         raise BadPackage(f"{SETTINGS}: environment is no table of at most {MAX_VARIABLES} variables")
@@ -284,7 +286,7 @@ class Packages:
         """Install a package, if it is not the version that serves; return the line about it, if any."""
         serving = self.links().get(name)
         try:
-            version = self.unpacked(name, path)
+            version = self.unpack_version(name, path)
             if version == serving:
                 return []
             label = settings_in(os.path.join(self.versions, name, version)).version
@@ -296,7 +298,7 @@ class Packages:
         about = f" ({label})" if label.isprintable() and label else ""
         return [f"the package {name} serves: version {version}{about[:60]}"]
 
-    def unpacked(self, name: str, path: str) -> str:
+    def unpack_version(self, name: str, path: str) -> str:
         """Unpack a package, unless its version is here already; return the version. Raises BadPackage, OSError."""
         if not NAME.fullmatch(name):
             raise BadPackage("the name of an application has letters, digits, - and _ only")
@@ -317,7 +319,7 @@ class Packages:
             new = tempfile.mkdtemp(prefix=NEW_PREFIX, dir=os.path.dirname(target))
             try:
                 unpack(file, new)
-                if unchanging(os.fstat(file.fileno())) != unchanging(status):
+                if mtime_and_size(os.fstat(file.fileno())) != mtime_and_size(status):
                     raise BadPackage("it has changed while it was read")
                 os.chmod(new, 0o755)
                 os.rename(new, target)
@@ -367,7 +369,7 @@ class Packages:
         way.
         """
         serving = self.links()
-        before = time.time() - KEEP_S
+        kept_since = time.time() - KEEP_S
         for package in os.scandir(self.versions):
             if not package.is_dir(follow_symlinks=False):
                 continue
@@ -380,12 +382,12 @@ class Packages:
             times.pop(os.path.join(package.path, serving.get(package.name, "")), None)
             others = sorted(times, key=lambda path: times[path], reverse=True)
             for path in others[KEEP_VERSIONS - 1 :]:
-                if times[path] < before:
+                if times[path] < kept_since:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def unchanging(status: os.stat_result) -> tuple[int, int]:
-    """Return the values of a file's status that a write changes."""
+def mtime_and_size(status: os.stat_result) -> tuple[int, int]:
+    """Return the values of a status that a write to the file changes."""
     return status.st_mtime_ns, status.st_size
 
 

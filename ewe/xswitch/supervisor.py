@@ -162,9 +162,9 @@ class Supervisor:
         self.log_file = log_file
         self.trace = trace
         self.listeners: list[socket.socket] = []
-        self.suexecme = self.main = 0
+        self.suexecme_pid = self.main_pid = 0
         self.to_suexecme = socket.socket(socket.AF_UNIX)  # a placeholder until suexecme runs
-        self.leftovers = LeftoverProcesses(lambda: {self.suexecme, self.main})
+        self.leftovers = LeftoverProcesses(lambda: {self.suexecme_pid, self.main_pid})
         self.pid = os.getpid()
         self.parent = parent
         try:
@@ -229,8 +229,8 @@ class Supervisor:
                 self.to_suexecme, to_supervisor = channel.pair()
                 self.to_suexecme.setblocking(False)
                 with to_supervisor:
-                    self.suexecme = self.fork(lambda: self.run_suexecme(to_main, to_supervisor, main_end))
-            self.main = self.fork(lambda: self.run_main(main_end))
+                    self.suexecme_pid = self.fork(lambda: self.run_suexecme(to_main, to_supervisor, main_end))
+            self.main_pid = self.fork(lambda: self.run_main(main_end))
 
     def fork(self, run_child: Callable[[], int]) -> int:
         """Fork a child that calls `run_child` and exits with its result; return the child's pid.
@@ -296,8 +296,8 @@ class Supervisor:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.log.info(f"{signal.Signals(number).name}: stopping")
                 self.tell_service_manager("STOPPING=1")
-                send_signal(self.main, signal.SIGTERM)
-                self.wait_or_kill(self.main, MAIN_STOPS_S)
+                send_signal(self.main_pid, signal.SIGTERM)
+                self.wait_or_kill(self.main_pid, MAIN_STOPS_S)
                 self.end_children()
                 return True
             if number == signal.SIGHUP:
@@ -307,7 +307,7 @@ class Supervisor:
             elif number == signal.SIGUSR1:
                 self.reopen_log()
             elif ended_child := self.find_ended_child():
-                name = "suexecme" if ended_child == self.suexecme else "the main module"
+                name = "suexecme" if ended_child == self.suexecme_pid else "the main module"
                 self.log.error(f"{name} has ended; starting both again")
                 self.end_children()
                 return False
@@ -331,9 +331,10 @@ class Supervisor:
         for name in RESTART_SETTINGS:
             if getattr(new_settings, name) != getattr(old_settings, name):
                 self.log.warning(f"{name.replace('_', '-')}: a change needs a restart")
-        self.settings = replace(
-            new_settings, **{name: getattr(old_settings, name) for name in RESTART_SETTINGS}
-        )
+        kept = {name: getattr(old_settings, name) for name in RESTART_SETTINGS}
+        # `listen` may keep a tls: address
+        kept["certificates"] = new_settings.certificates or old_settings.certificates
+        self.settings = replace(new_settings, **kept)
         for warning in self.settings.warnings():
             self.log.warning(warning)
         try:
@@ -365,7 +366,7 @@ class Supervisor:
 
         If neither has ended, kill and reap the orphans, and return 0.
         """
-        for pid in (self.suexecme, self.main):
+        for pid in (self.suexecme_pid, self.main_pid):
             if pid and has_exited(pid):
                 return pid
         self.end_orphans()
@@ -378,7 +379,7 @@ class Supervisor:
 
     def reap_orphans(self) -> None:
         """Reap orphans that have ended."""
-        for pid in set(children_of(self.pid)) - {self.suexecme, self.main}:
+        for pid in set(children_of(self.pid)) - {self.suexecme_pid, self.main_pid}:
             os.waitpid(pid, os.WNOHANG)
 
     def wait_or_kill(self, pid: int, seconds: float) -> None:
@@ -392,15 +393,15 @@ class Supervisor:
 
     def end_children(self) -> None:
         """End both: kill the main process, and wait for suexecme, which then kills its engines and ends."""
-        if self.main:
-            send_signal(self.main, signal.SIGKILL)
-            self.wait_or_kill(self.main, KILL_TIMEOUT_S)
-            os.waitpid(self.main, os.WNOHANG)  # reap it
-            self.main = 0
-        if self.suexecme:
-            self.wait_or_kill(self.suexecme, SUEXECME_ENDS_S)
-            os.waitpid(self.suexecme, os.WNOHANG)
-            self.suexecme = 0
+        if self.main_pid:
+            send_signal(self.main_pid, signal.SIGKILL)
+            self.wait_or_kill(self.main_pid, KILL_TIMEOUT_S)
+            os.waitpid(self.main_pid, os.WNOHANG)  # reap it
+            self.main_pid = 0
+        if self.suexecme_pid:
+            self.wait_or_kill(self.suexecme_pid, SUEXECME_ENDS_S)
+            os.waitpid(self.suexecme_pid, os.WNOHANG)
+            self.suexecme_pid = 0
         self.end_orphans()
 
     def close(self) -> None:

@@ -15,8 +15,6 @@ file, then in the general settings. The main process and the kernel enforce the 
     memory, processes, cpu-share      the kernel, for all engines of the user together: cgroups v2
                                       (privileged/cgroups.py). Without cgroups, memory and processes become limits
                                       of each engine (setrlimit), and cpu-share has no effect
-
-The log and the status say whether cgroups or setrlimit enforce memory and processes.
 """
 
 from __future__ import annotations

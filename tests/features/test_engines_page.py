@@ -138,6 +138,14 @@ def test_every_text_of_a_user_is_escaped() -> None:
     assert not Structure(pages.engines_page(view, found, None)).faults
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [("processes", 1 << 20, "1048576"), ("cpu", 2_500_000, "2500000 s"), ("time-limit", 0.25, "0.25 s")],
+)
+def test_a_limit_is_shown_with_all_its_digits(key: str, value: float, shown: str) -> None:
+    assert pages.limit(key, value) == shown
+
+
 # With accounts
 
 

@@ -60,7 +60,7 @@ class Engine:
         self.used_at = self.bench.now
         self.bench.scheduler.release(self)
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         return int(self.request is not None)
 
     def expire(self) -> None:
@@ -70,7 +70,7 @@ class Engine:
         self.retired = True
         self.bench.scheduler.engine_lost(self)
 
-    def retire(self) -> None:
+    def close(self) -> None:
         assert self.request is None
         self.retired = True
 

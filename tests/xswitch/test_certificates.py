@@ -93,6 +93,19 @@ def test_a_refused_certificate_leaves_no_copy_of_the_engine_programs(
         supervisor.Supervisor(changed, lambda: changed, ErrorLog("off"))
 
 
+def test_a_tls_address_keeps_its_certificates_until_the_restart_that_removes_it(settings: Settings) -> None:
+    """A change of `listen` needs a restart: a main process that starts before it still accepts over TLS."""
+    without = replace(settings, listen=("127.0.0.1:0",), tls_cert="", tls_key="", tls_ca="")
+    running = supervisor.Supervisor(settings, lambda: without, ErrorLog("off"))
+    try:
+        running.change_settings()
+        assert running.settings.listen == settings.listen and running.settings.tls_cert == ""
+        assert contexts(running.settings) is not None
+    finally:
+        running.close()
+        running.to_suexecme.close()
+
+
 def test_a_missing_setting_is_named(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

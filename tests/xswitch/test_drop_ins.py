@@ -379,6 +379,13 @@ def test_no_chain_of_links_holds_suexecme_for_long(tmp_path: Path, monkeypatch: 
     assert owner_of(str(tmp_path / "link49"), Settings()) is None
 
 
+def test_a_uid_without_an_account_has_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was started with a free uid."""
+    monkeypatch.setattr(os, "geteuid", lambda: (1 << 30) + 1)
+    with pytest.raises(UsageError, match="uid 1073741825 has no account"):
+        package_commands.run("packages", [])
+
+
 @pytest.mark.parametrize(
     ("printed", "count"),
     [(b"x" * 499 + b"\n", packages.MAX_PACKAGES), (b"\n" * 600, drop_ins.MAX_LINES)],
@@ -391,7 +398,7 @@ def test_what_an_installation_reports(printed: bytes, count: int) -> None:
     os.close(writer)
     looking, account = drop_ins.DropIns(), Account("me", os.geteuid(), os.getegid(), (), "/")
     looking.running[1] = drop_ins.Installation(account, reader, ends_at=0)
-    assert looking.ended(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
+    assert looking.take_report(1, status=0) == (account, printed.decode().splitlines()[:1] * count)
 
 
 def test_an_installation_without_a_descriptor_leaves_none_open(tmp_path: Path) -> None:
@@ -437,7 +444,7 @@ def test_suexecme_wakes_at_the_deadline_of_an_installation(monkeypatch: pytest.M
     settings_end, supervisor = channel.pair()
     wakeup_reader, wakeup_writer = os.pipe()
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.main, suexecme.supervisor, suexecme.wakeup_reader = main, supervisor, wakeup_reader
+    suexecme.to_main, suexecme.to_supervisor, suexecme.wakeup_reader = main, supervisor, wakeup_reader
     suexecme.leftovers = Mock(is_seeking=lambda: False)
     monkeypatch.setattr(suexecme_module, "become_subreaper", lambda: None)
     for name in ("report_limits", "start_preloaded", "end_all"):

@@ -147,7 +147,7 @@ def test_a_client_that_is_there_gets_exactly_one_end() -> None:
 def test_a_client_that_leaves_within_its_body_ends_the_engine(state: State) -> None:
     bench = Bench()
     exchange = bench.bring_to(state)
-    exchange.body = BodyState.COMING
+    exchange.body_state = BodyState.COMING
     exchange.client_left()
     assert exchange.state is State.ABANDONED
     assert bench.engine.calls == [("fail", "the client left before its body was complete")]
@@ -178,9 +178,9 @@ def test_a_body_waits_for_its_engine() -> None:
 def test_a_body_of_another_length_is_rejected(state: State, length: str, status: int) -> None:
     bench = Bench(CONTENT_LENGTH=length)
     exchange = bench.exchange
-    exchange.body_left = 0
+    exchange.body_bytes_left = 0
     exchange = bench.bring_to(state)
-    exchange.body = BodyState.COMING
+    exchange.body_state = BodyState.COMING
     exchange.body_arrived(b"four")
     assert exchange.state is State.DONE
     assert bench.services.counters["cut" if state is State.RESPONDING else f"status_{status}"] == 1
@@ -229,7 +229,7 @@ def test_a_status_that_was_not_sent_is_not_logged(state: State, said: str, count
 )
 def test_another_request_is_not_repeated(params: dict[str, str], stopping: bool) -> None:
     bench = Bench(**params)
-    bench.exchange.body_left = 0
+    bench.exchange.body_bytes_left = 0
     exchange = bench.bring_to(State.RUNNING)
     bench.services.is_stopping = stopping
     exchange.engine_failed("ended by signal 9")

@@ -21,7 +21,7 @@ from support.server import Server, Start, free_port, wait_until
 from support.xswitch_client import HEAD, PYTHON_HELLO, XSwitch, account, xswitch
 
 from ewe.xswitch.switch.far_engine import RETRY_S, SILENT_S
-from ewe.xswitch.switch.tls_door import HANDSHAKE_S
+from ewe.xswitch.switch.tls_acceptor import HANDSHAKE_S
 
 pytestmark = pytest.mark.starts_processes
 

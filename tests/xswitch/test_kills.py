@@ -22,6 +22,7 @@ from support.xswitch_client import HEAD, Connection, XSwitch, xswitch
 
 from ewe.child_processes import exit_status
 from ewe.gateway import orphans
+from ewe.xswitch.privileged import leftovers
 from ewe.xswitch.privileged.cgroups import UserCgroups
 from ewe.xswitch.privileged.drop_ins import DropIns
 from ewe.xswitch.privileged.suexecme import Suexecme
@@ -219,6 +220,21 @@ def test_an_engine_that_does_not_lead_a_session_yet_is_killed() -> None:
         assert alive({foreign})
     finally:
         os.kill(foreign, signal.SIGKILL)
+
+
+def test_a_thread_that_ends_hides_no_children_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program ends its threads while suexecme looks for its children: its other children must not get away."""
+    listdir = os.listdir
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        with monkeypatch.context() as patched:
+            # No thread has this number
+            patched.setattr(os, "listdir", lambda path: ["1073741824", *listdir(path)])
+            children = leftovers.children_of(os.getpid())
+    finally:
+        child.kill()
+        child.wait(20)
+    assert child.pid in children and not leftovers.children_of(child.pid)
 
 
 def traced_child() -> int:

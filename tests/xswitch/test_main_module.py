@@ -148,6 +148,28 @@ def test_an_engine_whose_first_connection_fails_is_forgotten(
     assert exchange.state is State.RUNNING and len(bench.switch.scheduler.engines) == 1
 
 
+@pytest.mark.parametrize("has_other_request", [True, False])
+def test_a_jvm_does_not_end_because_the_main_process_lacks_a_descriptor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, has_other_request: bool
+) -> None:
+    """Its end would cost the sessions of all visitors, and make the other requests fail."""
+    _, first = bench.exchange("java")
+    first.identified()
+    bench.start_engine(4_000_000)
+    [jvm] = bench.switch.scheduler.engines
+    if not has_other_request:
+        [connection] = jvm.connections
+        connection.response_complete(HEAD, 0, True)  # the connection closes, as after a POST
+    full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedEngine, "connect", Mock(side_effect=full))
+        client, exchange = bench.exchange("java")
+        exchange.identified()
+    assert client.ended == "Status: 503 Service Unavailable" and exchange.state is State.DONE
+    assert jvm.state is not EngineState.CLOSED and jvm.running_count() == int(has_other_request)
+    assert bench.switch.scheduler.idle.get(jvm.key, []) == ([] if has_other_request else [jvm])
+
+
 def test_a_request_that_its_engine_never_got_is_given_to_another(bench: Bench) -> None:
     """The engine died while it was idle, and the main process had not seen that. A POST is safe to repeat then."""
     _, first = bench.exchange()
@@ -214,6 +236,34 @@ def test_a_post_that_its_jvm_never_got_takes_another_connection(bench: Bench) ->
         with listener.accept()[0] as data:
             _began, *body = Responder().feed(data.recv(9000))
             assert body == [Input(b"a=1"), Input(b"")]
+
+
+@pytest.mark.parametrize("is_seen_by", ["exit status", "connection"])
+def test_a_response_that_a_jvm_has_completed_before_its_end_arrives(bench: Bench, is_seen_by: str) -> None:
+    """The event loop may come to the end of the process before it comes to the response."""
+    (complete_client, complete), (begun_client, begun) = bench.exchange("java"), bench.exchange("java")
+    complete.identified()
+    message, (listening, errors) = bench.next_start()
+    bench.switch.handle_message({"id": message["id"], "pid": 4_000_000}, [])
+    os.close(errors)
+    begun.identified()
+    [jvm] = bench.switch.scheduler.engines
+    with socket.socket(fileno=listening) as listener:
+        data = [listener.accept()[0] for _ in range(3)]
+        for connection, end in ((data[1], True), (data[2], False)):
+            responder = Responder()
+            list(responder.feed(connection.recv(9000)))
+            connection.sendall(responder.output(HEAD) + (responder.end() if end else b""))
+    for connection in data:
+        connection.close()
+    begun.params[b"REQUEST_METHOD"] = b"POST"
+    if is_seen_by == "exit status":
+        bench.switch.handle_message({"ended": 4_000_000, "status": 1, "cause": ""}, [])
+    else:
+        jvm.on_data()
+    assert complete.state is State.DONE and complete_client.data == HEAD
+    assert begun.state is State.DONE and begun_client.ended.startswith(("broken off", "Status: 502"))
+    assert not bench.switch.scheduler.engines and not bench.switch.scheduler.idle
 
 
 def test_an_engine_that_ended_after_its_response_gets_no_other_request(bench: Bench) -> None:
@@ -296,25 +346,34 @@ def test_a_path_that_no_file_can_have_is_not_far(bench: Bench, file: str, is_far
 
 def test_a_renewed_certificate_does_not_put_another_machine_down() -> None:
     engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
-    watch = engine.watch = Mock(has_answered=False)
-    watch.close.side_effect = lambda: engine.connection_closed(watch)
-    engine.use(Mock())
-    assert engine.state is HostState.UNKNOWN and engine.watch is None and engine.ended_requests == 0
-    assert engine.watches_at == 0  # the next tick() connects
+    check = engine.health_check = Mock(has_answered=False)
+    check.close.side_effect = lambda: engine.connection_closed(check)
+    engine.use_certificate(Mock())
+    assert engine.state is HostState.UNKNOWN and engine.health_check is None and engine.ended_requests == 0
+    assert engine.next_check_at == 0  # the next tick() connects
+
+
+def test_another_machine_is_not_down_because_this_one_lacks_a_descriptor() -> None:
+    """The kept connections to it serve on."""
+    engine, exchange = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock()), Mock()
+    engine.state, engine.connect = HostState.UP, Mock(side_effect=OSError(errno.EMFILE, "too many"))
+    engine.assign(exchange)
+    exchange.fail.assert_called_once_with(503, "engines ruby on 192.0.2.7:9443: too many")
+    assert engine.state is HostState.UP
 
 
 def test_the_time_for_an_answer_begins_after_the_handshake() -> None:
     """A handshake over a slow network may take nearly CONNECT_S."""
     engine = FarEngine(Mock(), EngineKind("ruby", address="192.0.2.7:9443"), Mock())
-    watch = engine.watch = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
-    engine.silent_since = engine.pinged_at = 100.0  # as begin_watch() sets them
+    check = engine.health_check = Mock(handshake=Mock(), connects_until=100 + CONNECT_S)
+    engine.silent_since = engine.pinged_at = 100.0  # as begin_health_check() sets them
     connected_at = 100 + CONNECT_S - 0.1
     engine.tick(connected_at)
-    watch.handshake = None
+    check.handshake = None
     engine.tick(connected_at + SILENT_S - 0.1)
-    assert not watch.close.called
+    assert not check.close.called
     engine.tick(connected_at + SILENT_S + 0.1)
-    assert watch.close.called and engine.state is HostState.DOWN
+    assert check.close.called and engine.state is HostState.DOWN
 
 
 @pytest.mark.parametrize(("state", "is_closed"), [(State.RUNNING, True), (State.ABANDONED, False)])

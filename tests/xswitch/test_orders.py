@@ -180,7 +180,7 @@ def test_a_fault_of_suexecme_costs_one_order(
     """Its end would be that of all engines. The log has the traceback, and the descriptors are closed."""
     orders, main = channel.pair()
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
+    suexecme.to_main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
 
     def fail(*_: object) -> int:
         raise RecursionError("too deep")
@@ -204,7 +204,7 @@ def test_a_kill_that_the_system_refuses_costs_no_other_engine(
     """The order has no id, and no answer."""
     orders, main = channel.pair()
     suexecme = Suexecme.__new__(Suexecme)
-    suexecme.main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
+    suexecme.to_main, suexecme.settings, suexecme.log = main, Settings(), ErrorLog("-", "info")
 
     def fail(pid: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

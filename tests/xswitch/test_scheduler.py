@@ -7,6 +7,8 @@ import random
 import pytest
 from support.scheduler_bench import Bench, end_of
 
+from ewe.xswitch.settings import Settings
+
 
 def test_an_idle_engine_of_the_key_is_taken_again() -> None:
     bench = Bench()
@@ -54,6 +56,18 @@ def test_the_least_recently_used_engine_goes_first() -> None:
         False,
     ]
     assert bench.scheduler.counters["evicted"] == 1
+
+
+@pytest.mark.parametrize("name", ["max_engines", "max_engines_per_user"])
+def test_a_limit_that_was_lowered_holds_for_the_next_start(name: str) -> None:
+    bench = Bench(max_engines=8, max_engines_per_user=8)
+    for request in [bench.ask("alice") for _ in range(4)]:
+        end_of(request)
+    bench.scheduler.change_settings(Settings(**{name: 2}))
+    request = bench.ask("alice", "perl")
+    for _ in range(3):
+        bench.scheduler.tick(bench.now)
+    assert request.engine is not None and len(bench.scheduler.engines) == 2
 
 
 def test_a_user_at_the_limit_gives_up_an_engine_of_her_own() -> None:

@@ -640,7 +640,7 @@ def test_the_cause_is_told_that_held_when_the_deadline_passed(state: EngineState
 
 
 def test_a_body_that_stops_coming_is_not_the_scripts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange, context = Mock(body_left=7, limits=UserLimits(time_limit=5.0)), Mock()
+    exchange, context = Mock(body_bytes_left=7, limits=UserLimits(time_limit=5.0)), Mock()
     ours, its = socket.socketpair()
     control, its_control = socket.socketpair()
     with its, its_control:

@@ -158,7 +158,7 @@ class Engine:
         else:
             self.scheduler.release(self)
 
-    def retire(self) -> None:
+    def close(self) -> None:
         self.retired = True
 
     def expire(self) -> None:

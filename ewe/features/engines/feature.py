@@ -144,8 +144,8 @@ class EnginesPage:
         chosen = {b"XSWITCH_PIDS": pid.encode(), b"XSWITCH_USER": user.encode()}
         found = await self.ask(visitor, {b"XSWITCH_ACTION": name.encode(), **chosen}, request, io)
         counts = "&".join(f"{key}={len(found[key])}" for key in ("ended", "ending", "unknown"))
-        only = f"&user={pages.quoted(form['shown-user'])}" if form.get("shown-user") else ""
-        return Response(303, (("Location", f"{self.base}?did={name}&{counts}{only}"), *TEXT), b"done\n")
+        shown_user = f"&user={pages.quoted(form['shown-user'])}" if form.get("shown-user") else ""
+        return Response(303, (("Location", f"{self.base}?did={name}&{counts}{shown_user}"), *TEXT), b"done\n")
 
     async def ask(
         self, visitor: bytes, action: dict[bytes, bytes], request: Request, io: Stream
@@ -193,7 +193,7 @@ class EnginesPage:
 
 
 def allow(request: Request, methods: str) -> None:
-    """Raise HTTPError(405) for other methods."""
+    """Raise HTTPError(405) for other methods: RFC 9110 section 15.5.6."""
     if request.method not in methods.split(", "):
         raise HTTPError(405, f"engines: {request.method}", (("Allow", methods),))
 

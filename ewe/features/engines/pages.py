@@ -132,10 +132,10 @@ def page(title: str, body: list[str]) -> str:
 
 def heading(view: EnginesView, title: str) -> str:
     """Return the heading of a page, with links to the other pages."""
-    only = f"?user={quoted(view.user)}" if view.user else ""
+    query = f"?user={quoted(view.user)}" if view.user else ""
     links = [
-        f'<a href="{html_escape(view.base)}{only}">Engines</a>',
-        f'<a href="{html_escape(view.base)}log{only}">Messages</a>',
+        f'<a href="{html_escape(view.base)}{query}">Engines</a>',
+        f'<a href="{html_escape(view.base)}log{query}">Messages</a>',
     ]
     if view.user and view.sees_all:
         links.append(f'<a href="{html_escape(view.base)}">All users</a>')
@@ -247,7 +247,8 @@ def limit(key: str, value: float | None) -> str:
         return "yes" if value else "no"
     if key in ("memory", "file-size"):
         return size(int(value))
-    return f"{value:g}" + {"time-limit": " s", "cpu": " s", "cpu-share": " %"}.get(key, "")
+    # Not "g" alone: it has 6 digits, and shows 1048576 as 1.04858e+06
+    return f"{value:.15g}" + {"time-limit": " s", "cpu": " s", "cpu-share": " %"}.get(key, "")
 
 
 def right(column: str) -> str:

@@ -65,6 +65,7 @@ sub run_forked {
     # Without a wait status, the zygote has ended
     my $wait_status = XSwitch::Fork::run_script($file, $lines) // POSIX::SIGKILL();
     if (my $signal = $wait_status & 127) {
+        POSIX::sigaction($signal, POSIX::SigAction->new('DEFAULT'));    # perl ignores SIGFPE
         kill $signal, $$;    # an incomplete answer must not look complete
         POSIX::_exit(128 + $signal);
     }

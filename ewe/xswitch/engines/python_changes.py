@@ -1,7 +1,7 @@
 """Finds changes that a run has made to the modules that stay loaded, for python_isolation.py.
 
 python_isolation.py lets the Python engine run a script if its source is known to change nothing that lasts. This
-file checks after the run for changes that the source did not show. Before the run, variables_of() notes the
+file checks after the run for changes that the source did not show. Before the run, snapshots_of() notes the
 variables of the modules that a script names. After it, finds_change() compares them. The engine was clean before
 that run, so the answer is right in either case.
 
@@ -22,30 +22,33 @@ TABLE_TYPES = dict, list, set
 RESTORED_MODULES = {"builtins", "sys"}  # modules whose variables the engine restores
 
 
-def variables_of(names, state):
-    """Return the state of modules: of each (module, values of its variables, its tables, lengths of the tables).
+class ModuleSnapshot:
+    """The values of a module's variables before a run, and the tables among them with their lengths."""
 
-    names: of modules; those that are not loaded, and those that the engine restores, are left out. state: the
-    module python_state.
+    def __init__(self, module):
+        self.module = module
+        self.values = list(vars(module).values())
+        self.tables = [
+            value
+            for variable, value in vars(module).items()
+            if type(value) in TABLE_TYPES
+            and "cache" not in variable.lower()  # a cache may grow
+            and variable != "__builtins__"
+        ]
+        self.table_lengths = list(map(len, self.tables))
+
+
+def snapshots_of(names, state):
+    """Return the snapshots of modules, except those that are not loaded, or that the engine restores.
+
+    names: of the modules. state: the module python_state.
     """
-    states = []
-    for name in sorted(names - RESTORED_MODULES - state.RESETS.keys()):
-        module = state.known_modules.get(name)
-        if module is not None:
-            values = list(vars(module).values())
-            tables = [
-                value
-                for variable, value in vars(module).items()
-                if type(value) in TABLE_TYPES
-                and "cache" not in variable.lower()  # a cache may grow
-                and variable != "__builtins__"
-            ]
-            states.append((module, values, tables, list(map(len, tables))))
-    return states
+    modules = map(state.known_modules.get, sorted(names - RESTORED_MODULES - state.RESETS.keys()))
+    return [ModuleSnapshot(module) for module in modules if module is not None]
 
 
 def finds_change(analysis, state):
-    """Return whether modules that a script could reach have changed since variables_of(), before its run.
+    """Return whether modules that a script could reach have changed since snapshots_of(), before its run.
 
     Count the run in the analysis. analysis: the script's ScriptAnalysis, None if it has none. state: the module
     python_state.
@@ -64,15 +67,15 @@ def finds_change(analysis, state):
         if not all(is_from_library(name, module) for name, module in new_modules):
             return True
     analysis.run_count += 1
-    states = analysis.variables_before
-    if states and analysis.run_count > ALL_RUNS:
-        states = (states[analysis.run_count % len(states)],)  # one module, in turn
-    for module, values, tables, lengths in states:
-        if list(map(len, tables)) != lengths:
+    snapshots = analysis.snapshots
+    if snapshots and analysis.run_count > ALL_RUNS:
+        snapshots = (snapshots[analysis.run_count % len(snapshots)],)  # one module, in turn
+    for before in snapshots:
+        if list(map(len, before.tables)) != before.table_lengths:
             return True
-        if not state.have_equal_items(list(vars(module).values()), values):
-            analysis.variables_before = None  # they are noted again before the next run
-            if has_foreign_changes(module, values):
+        if not state.have_equal_items(list(vars(before.module).values()), before.values):
+            analysis.snapshots = None  # they are made again before the next run
+            if has_foreign_changes(before.module, before.values):
                 return True
     return False
 

@@ -28,7 +28,7 @@ import sys
 
 import python_code
 import python_plain as plain
-from python_changes import finds_change, variables_of
+from python_changes import finds_change, snapshots_of
 from python_code import SUFFIXES, file_signature, is_library, loaded_own_modules, request_signatures
 from python_source import (
     BASE,
@@ -125,7 +125,7 @@ class ScriptAnalysis:
         self.modules_beside = {}
         self.named_modules = set()  # modules of the standard library that the script names
         self.compared_count = 0  # number of loaded modules at the last comparison of their names
-        self.variables_before = None  # variables_of() the named modules, before the next run
+        self.snapshots = None  # snapshots_of() the named modules, before the next run
         self.run_count = 0
         # Directories in which the user's own modules are searched
         roots = [
@@ -224,8 +224,8 @@ class ScriptAnalysis:
                     return False
                 continue
             _module, *names = path.split(".")
-            # Does it lead to an object of the library that the own module has imported? A whole module as a value
-            # does. The name of such an object in any of the files may, and so may __dict__ and the like
+            # An own module may lead to an object of the library that it has imported: as a whole, as a value; by a
+            # name that stands for such an object in any of the files; by __dict__ and the like
             if (
                 (kind == VALUE and not names)
                 or not shared_names.isdisjoint(names)
@@ -294,11 +294,11 @@ class ScriptAnalysis:
         """Return whether a module beside the script has the name of a loaded one.
 
         If there are new modules, compare the names again, and keep the answer in `needs_fork`. New modules also
-        make `variables_before` out of date.
+        make `snapshots` out of date.
         """
         if self.compared_count != len(self.state.known_modules):
             self.compared_count = len(self.state.known_modules)
-            self.variables_before = None
+            self.snapshots = None
             beside = [name for _, names in self.modules_beside.values() for name in names]
             self.needs_fork = any(map(self.state.is_found_on_path, beside))
         return self.needs_fork
@@ -314,8 +314,8 @@ def needs_fork(script, state):
                 analyses.clear()
             analysis = analyses[script] = ScriptAnalysis(script, state)
         if not analysis.needs_fork and not analysis.hides_loaded_module():
-            if analysis.variables_before is None:
-                analysis.variables_before = variables_of(analysis.named_modules, state)
+            if analysis.snapshots is None:
+                analysis.snapshots = snapshots_of(analysis.named_modules, state)
             loaded_own_modules.clear()
             return False
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -209,7 +209,7 @@ class ImportProfile:
 def write_run_report(profile, start_modules, environment_before):
     """Write the report of a script's run at its end, for read_report(). The report has four parts:
 
-    - the installed modules that the run has loaded, each as in ImportProfile.recorded_modules;
+    - the installed modules that the run has loaded: name, file, its signature and fingerprint of each;
     - the search path of modules;
     - the names of the environment variables that the run has changed;
     - the files of the user's own modules that it has loaded.
@@ -255,10 +255,9 @@ def profile_for_report(script, arguments, lines):
     """Return the profile for which the next run of a script must write a report.
 
     Return None if an earlier run has written it, if MAX_ATTEMPTS are used up, or if the script cannot be read. A
-    script gets a new profile if it has none, or if its file has changed; with too many profiles, all are dropped
-    first. The request is noted in the profile, and the run counts as an attempt.
+    script gets a new profile if it has none, or if its file has changed. The run counts as an attempt.
 
-    arguments, lines: of the request that the run answers. lines: as receive_lines() returns them.
+    arguments, lines: of the request that the run answers, as receive_lines() returns them.
     """
     try:
         profile = profiles.get(script)

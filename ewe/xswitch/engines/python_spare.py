@@ -110,9 +110,9 @@ def wait_for_script(child):
     """
     global stopped_child
     while True:
-        _, state = os.waitpid(child, os.WUNTRACED)
-        if not os.WIFSTOPPED(state):
-            return os.waitstatus_to_exitcode(state)
+        _, wait_status = os.waitpid(child, os.WUNTRACED)
+        if not os.WIFSTOPPED(wait_status):
+            return os.waitstatus_to_exitcode(wait_status)
         if progress_memory[PROGRESS] == DONE:  # else the script itself has stopped the process: wait on
             progress_memory[PROGRESS] = WAITS
             stopped_child = child

@@ -523,6 +523,6 @@ def release_objects(marker):
 
 
 def note_search_paths():
-    """Note the search paths of modules, once the user's own site-packages have been added to them."""
+    """Note the lists of search paths and their items, once the user's own site-packages are among them."""
     global PATH_LISTS
     PATH_LISTS = [(path_list, path_list[:]) for path_list in (sys.path, sys.meta_path, sys.path_hooks)]

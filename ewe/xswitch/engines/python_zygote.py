@@ -109,10 +109,8 @@ class CheckedImports:
     def import_all(self):
         """Import all modules of the profile, except those that it leaves out (skipped_prefixes).
 
-        Return the name of the first module that cannot be preloaded, None if all can.
-
-        If a module cannot be preloaded, the functions that follow the imports stay in place: load() ends this
-        process.
+        Return the name of the first module that cannot be preloaded, None if all can. In the first case, load()
+        ends this process.
         """
         preload.follow_imports()
         original_import, builtins.__import__ = (

@@ -47,10 +47,12 @@ def main():
         if not child:
             execute(decoded_words(command), environment)
         os.dup2(NULL_DESCRIPTOR, 0)  # an idle engine keeps no file with a body
-        # [1]: the state. A child that has made this process its tracer (ptrace(2)) stops instead of ending.
-        while os.WIFSTOPPED(state := os.waitpid(child, 0)[1]):
+        _, wait_status = os.waitpid(child, 0)
+        # A child that has made this process its tracer (ptrace(2)) stops instead of ending.
+        while os.WIFSTOPPED(wait_status):
             os.kill(child, _signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(state)
+            _, wait_status = os.waitpid(child, 0)
+        status = os.waitstatus_to_exitcode(wait_status)
         if status < 0:
             end_by_signal(-status)  # an incomplete answer must not look complete
         if not all_have_ended():

@@ -31,10 +31,7 @@ from ewe.xswitch.user_limits import UserLimits
 # The controller that keeps each limit of a table
 CONTROLLERS = {"memory": "memory", "processes": "pids", "cpu_share": "cpu"}
 PERIOD_US = 100_000  # of cpu.max
-DELEGATION_ATTRIBUTES = (
-    "trusted.delegate",
-    "user.delegate",
-)  # attributes with which systemd marks a delegated cgroup
+DELEGATION_ATTRIBUTES = "trusted.delegate", "user.delegate"  # with which systemd marks a delegated cgroup
 ADVICE = (
     "name a directory of cgroups v2 (cgroup), or let systemd delegate one (Delegate=yes, DelegateSubgroup=)"
 )

@@ -44,7 +44,14 @@ INSTALLER_SOURCE = inspect.getsource(packages)
 INSTALLER_LIMITS = EngineLimits(cpu=60, memory=512 << 20, processes=0, files=64)
 OWN_PYTHON = os.path.realpath(sys.executable)
 
-State = tuple[tuple[str, int, int, int], ...]  # of each file: name, time, size, inode
+
+class PackageFile(NamedTuple):
+    """A file in a directory for packages. changed_ns: since the epoch. size: in bytes."""
+
+    name: str
+    changed_ns: int
+    size: int
+    inode: int
 
 
 class Installation(NamedTuple):
@@ -59,15 +66,22 @@ class Installation(NamedTuple):
     ends_at: float
 
 
+class InstallationReport(NamedTuple):
+    """The user of an installation that has ended, and its lines for the log."""
+
+    account: Account
+    lines: list[str]
+
+
 class DropIns:
     """The directories for packages of all users."""
 
     def __init__(self) -> None:
         self.seen_homes: TimedCache[str, bool] = TimedCache(MAX_USERS, CHECK_S)  # looked into within CHECK_S
-        self.states: BoundedDict[str, State] = BoundedDict(MAX_USERS)  # home -> the state that was installed
+        self.installed_files: BoundedDict[str, tuple[PackageFile, ...]] = BoundedDict(MAX_USERS)  # by home
         self.running: dict[int, Installation] = {}  # by pid
 
-    def look(self, path: str, settings: Settings) -> None:
+    def install_changes(self, path: str, settings: Settings) -> None:
         """Start an installation if the packages of the user who has this script have changed. Raises nothing."""
         home = settings.home_in(path)
         if not home or not settings.packages or self.seen_homes.get(home, False):
@@ -82,14 +96,14 @@ class DropIns:
                 return
             directory = os.path.join(home, settings.packages)
             scripts = os.path.join(home, settings.userdir.strip("/"), SCRIPTS)
-            state = state_of(directory)
-            former_state = self.states.get(home)
-            if former_state is None and not state and not os.path.lexists(os.path.join(scripts, VERSIONS)):
-                former_state = state  # a user without packages: nothing to install or remove
-            if state == former_state or any(is_fresh(changed_ns) for _, changed_ns, _, _ in state):
+            files = package_files(directory)
+            former_files = self.installed_files.get(home)
+            if former_files is None and not files and not os.path.lexists(os.path.join(scripts, VERSIONS)):
+                return  # a user without packages: nothing to install or remove
+            if files == former_files or any(is_fresh(file.changed_ns) for file in files):
                 return
             self.install(account, directory, scripts)
-            self.states[home] = state
+            self.installed_files[home] = files
         except (OSError, ValueError):
             return  # the user has no such directory, or no process could be made: the next look tries again
 
@@ -133,14 +147,14 @@ class DropIns:
         """Return the homes of the users for whom an installation runs."""
         return {installation.account.home for installation in self.running.values()}
 
-    def installing(self, path: str, settings: Settings) -> str:
+    def installing_home(self, path: str, settings: Settings) -> str:
         """Return the home of the user who has this script, if an installation runs for this user; else ""."""
         home = settings.home_in(path)
         homes = self.homes()
         return home if home in homes else next((each for each in homes if is_same_directory(each, home)), "")
 
-    def ended(self, pid: int, status: int) -> tuple[Account, list[str]] | None:
-        """Return the user and the lines of an installation that was reaped; None if the process was none."""
+    def take_report(self, pid: int, status: int) -> InstallationReport | None:
+        """Forget an installation that was reaped, and return its report; None if the process was none."""
         if pid not in self.running:
             return None
         account, reader, _ = self.running.pop(pid)
@@ -152,7 +166,7 @@ class DropIns:
         lines = text.splitlines()[:MAX_LINES]
         if status and not lines:
             lines = [f"{account.home}: its packages could not be read within the limits of memory and time"]
-        return account, lines
+        return InstallationReport(account, lines)
 
 
 def owner_of(home: str, settings: Settings) -> Account | None:
@@ -189,8 +203,8 @@ def is_fresh(changed_ns: int) -> bool:
     return 0 <= time.time_ns() - changed_ns < SETTLED_S * 1e9
 
 
-def state_of(directory: str) -> State:
-    """Return the state of the package files in a directory. Links are not followed. Raises OSError."""
+def package_files(directory: str) -> tuple[PackageFile, ...]:
+    """Return the package files in a directory, by name. Links are not followed. Raises OSError."""
     try:
         if not stat.S_ISDIR(os.lstat(directory).st_mode):
             return ()
@@ -199,7 +213,7 @@ def state_of(directory: str) -> State:
             for entry in islice(entries, MAX_FILES):
                 if entry.name.endswith(packages.SUFFIXES):
                     status = entry.stat(follow_symlinks=False)
-                    files.append((entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
+                    files.append(PackageFile(entry.name, status.st_mtime_ns, status.st_size, status.st_ino))
         return tuple(sorted(files))
     except FileNotFoundError:
         return ()

@@ -21,6 +21,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from ewe.child_processes import send_signal
 
@@ -103,14 +104,13 @@ def disable_process(pid: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of a process."""
-    children = []
-    try:
+    """Return the children of all threads of a process; none if it has ended."""
+    children: list[int] = []
+    with suppress(OSError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                children += [int(word) for word in file.read().split()]
-    except OSError:
-        pass  # the process has ended
+            # suppress(): a thread that has ended has no file; the others' children count
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
     return children
 
 

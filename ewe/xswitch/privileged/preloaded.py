@@ -7,8 +7,8 @@ command, as suexecme's own user (root). Messages go over a nameless socket pair,
                           "cgroup": file, "namespace": file, "environment": {…}}, with the engine's descriptors
     engine -> suexecme    {"pid": P}: the new process itself answers; P is 0 if the fork failed
 
-The parent forks twice, and the intermediate process ends at once. suexecme thereby adopts the engine, and reap()
-learns of its end. Before the engine serves, it starts a session and becomes the account's user.
+The parent forks twice: suexecme thereby adopts the engine (preloaded_python.py). Before the engine serves, it
+starts a session and becomes the account's user.
 """
 
 from __future__ import annotations

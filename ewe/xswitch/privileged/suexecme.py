@@ -100,11 +100,11 @@ class Suexecme:
     """suexecme: its loop, its engines, and its preloaded parents."""
 
     def __init__(
-        self, main: socket.socket, supervisor: socket.socket, settings: Settings, log: ErrorLog
+        self, to_main: socket.socket, to_supervisor: socket.socket, settings: Settings, log: ErrorLog
     ) -> None:
-        """main, supervisor: the channels to these processes."""
-        self.main = main
-        self.supervisor = supervisor
+        """to_main, to_supervisor: the channels to these processes."""
+        self.to_main = to_main
+        self.to_supervisor = to_supervisor
         self.settings = settings
         self.log = log
         self.log_directory = log_directory_of(settings)
@@ -135,19 +135,19 @@ class Suexecme:
         self.report_limits()
         self.start_preloaded()
         poller = select.poll()
-        poller.register(self.main, select.POLLIN)
+        poller.register(self.to_main, select.POLLIN)
         poller.register(self.wakeup_reader, select.POLLIN)
-        poller.register(self.supervisor, select.POLLIN)
+        poller.register(self.to_supervisor, select.POLLIN)
         try:
             while True:
                 ready = {descriptor for descriptor, _ in poller.poll(self.pause_ms(time.monotonic()))}
                 if self.wakeup_reader in ready:
                     os.read(self.wakeup_reader, WAKEUP_BYTES)
                     self.leftovers.seek(self.reap())
-                if self.supervisor.fileno() in ready and not self.receive_settings_or_log():
-                    poller.unregister(self.supervisor)
-                if self.main.fileno() in ready:
-                    received = channel.receive(self.main)
+                if self.to_supervisor.fileno() in ready and not self.receive_settings_or_log():
+                    poller.unregister(self.to_supervisor)
+                if self.to_main.fileno() in ready:
+                    received = channel.receive(self.to_main)
                     if received is None:
                         return
                     self.handle_order(*received)
@@ -171,7 +171,7 @@ class Suexecme:
 
         With new settings, the limits of users change at once, and preloaded parents start again.
         """
-        received = channel.receive(self.supervisor)
+        received = channel.receive(self.to_supervisor)
         if received is None:
             return False
         message, [descriptor] = received
@@ -206,7 +206,7 @@ class Suexecme:
         except Refusal as refusal:
             refused = {"id": message["id"], "refused": refusal.reason, "status": refusal.status}
             if message["order"] == "identify" and refusal.status == 404:
-                refused["installing"] = self.drop_ins.installing(message["path"], self.settings)
+                refused["installing"] = self.drop_ins.installing_home(message["path"], self.settings)
             self.send_about_user(account_for_log(message["path"], self.settings), refused)
         except OSError as reason:
             self.log.error(f"{message.get('path')}: order '{message['order']}' failed: {reason.strerror}")
@@ -227,7 +227,7 @@ class Suexecme:
         refusal.
         """
         try:
-            channel.send(self.main, message, descriptors)
+            channel.send(self.to_main, message, descriptors)
         except OSError:
             pass
         except ValueError as reason:
@@ -254,7 +254,7 @@ class Suexecme:
 
     def identify(self, path: str) -> tuple[Account, dict[str, Any]]:
         """Return a script's owner, and the facts that the main process needs about the script. Raises Refusal."""
-        self.drop_ins.look(path, self.settings)
+        self.drop_ins.install_changes(path, self.settings)
         script = examine(path, self.settings)
         package = settings_for(script, self.settings)
         return script.account, {
@@ -320,8 +320,7 @@ class Suexecme:
     ) -> int:
         """Start an engine by the command of its kind; return its pid. Raises OSError.
 
-        account: the user whom the engine becomes. limits: of its process. cgroup, namespace: the files by which the
-        process enters them; "": none. descriptors: those of the order (numbered_descriptors).
+        cgroup, namespace: the files by which the process enters them; "": none. descriptors: those of the order.
         """
         engine_descriptors = numbered_descriptors(kind, descriptors)
         command = kind.command
@@ -441,11 +440,10 @@ class Suexecme:
                 os.kill(pid, signal.SIGKILL)
                 continue
             self.work_directories.finish_removal(pid)
-            if (installation := self.drop_ins.ended(pid, status)) is not None:
-                account, lines = installation
-                for line in lines:
-                    self.send_about_user(account, {"package": line})
-                self.send_to_main({"installed": account.home})
+            if (report := self.drop_ins.take_report(pid, status)) is not None:
+                for line in report.lines:
+                    self.send_about_user(report.account, {"package": line})
+                self.send_to_main({"installed": report.account.home})
             if pid in self.engines and (uid := self.note_engine_end(pid, status)) is not None:
                 uids.add(uid)
             self.note_parent_end(pid)

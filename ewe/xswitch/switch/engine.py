@@ -71,17 +71,17 @@ class Engine:
 
     held_output = b""  # the first output of the running request: see "Short responses" above
 
-    def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
+    def __init__(self, context: Context, key: Key, data: socket.socket, error_pipe: int) -> None:
         """data: the main process's end of the data socket.
 
-        errors: the descriptor of the pipe from the engine's standard error, -1 for none.
+        error_pipe: the descriptor of the pipe from the engine's standard error, -1 for none.
         """
         self.context = context
         self.loop = context.loop
         self.key = key
         self.user, self.language = key
         self.data = data
-        self.errors = ErrorLines(self.loop, errors, self.log_error_line)
+        self.errors = ErrorLines(self.loop, error_pipe, self.log_error_line)
         self.outbox = Outbox(self.loop, data, self.pause_body, self.resume_body)
         self.pid = 0
         self.state = READING
@@ -112,7 +112,7 @@ class Engine:
         self.script = exchange.script
         self.used_at = time.monotonic()
         self.time_limit_s = exchange.limits.time_limit or self.context.settings.time_limit
-        self.awaits_body = exchange.body_left > 0
+        self.awaits_body = exchange.body_bytes_left > 0
         self.deadline = self.used_at + self.allowed_seconds()
         exchange.assigned(self)
         self.send_request(exchange)
@@ -144,12 +144,12 @@ class Engine:
         """Go on reading the body: the engine has taken the waiting bytes."""
         if self.exchange is not None:
             self.exchange.resume_body()
-            if self.exchange.body_left:  # else the script's time goes on
+            if self.exchange.body_bytes_left:  # else the script's time goes on
                 self.restart_deadline(awaits_body=True)
 
-    def body_received(self, left: int) -> None:
-        """Note that body bytes arrived. `left` bytes are still to come; the time limit is suspended until then."""
-        self.restart_deadline(awaits_body=left > 0)
+    def body_received(self, bytes_left: int) -> None:
+        """Note that body bytes arrived. `bytes_left` are still to come; the time limit is suspended until then."""
+        self.restart_deadline(awaits_body=bytes_left > 0)
 
     def restart_deadline(self, awaits_body: bool) -> None:
         """Start a new deadline: the client's for more of the body, or the script's time limit.
@@ -213,12 +213,13 @@ class Engine:
             self.exchange.output_arrived(held)
 
     def pause_output(self) -> None:
-        """Stop reading: the web server is slower. This wait does not count towards the script's time limit."""
+        """Stop reading: the web server is slower. The deadline is suspended; STALLED_SECONDS applies."""
         if self.state is READING:
             self.state = PAUSED
             self.loop.remove_reader(self.data)
             now = time.monotonic()
-            self.seconds_left, self.deadline = self.deadline - now, now + STALLED_SECONDS
+            self.seconds_left = self.deadline - now
+            self.deadline = now + STALLED_SECONDS
 
     def resume_output(self) -> None:
         """Read the output again: the web server has taken the waiting response. The script's time limit goes on."""
@@ -234,17 +235,17 @@ class Engine:
             self.state = OVER
             self.loop.remove_reader(self.data)
 
-    def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
+    def response_complete(self, output: bytes, status: int, must_close: bool = False) -> None:
         """End the request: pass the rest of the response to the exchange. The engine becomes idle, or is closed.
 
-        status: the script's exit status. last: the engine cannot run another request.
+        status: the script's exit status. must_close: the engine cannot run another request.
         """
         output, self.held_output = self.held_output + output, b""
         exchange = self.take_exchange()
-        if self.outbox.pending or (exchange is not None and exchange.body is not COMPLETE):
-            last = True  # the engine would read the rest of the body as the next request
+        if self.outbox.pending or (exchange is not None and exchange.body_state is not COMPLETE):
+            must_close = True  # the engine would read the rest of the body as the next request
         if self.exit_status is not None:
-            last = True  # its process has ended, and leftover processes may keep the sockets open
+            must_close = True  # its process has ended, and leftover processes may keep the sockets open
         self.ended_requests += 1
         self.used_at = time.monotonic()
         if self.state is PAUSED:
@@ -254,7 +255,7 @@ class Engine:
             if exchange is not None:
                 exchange.complete(output, status)
         finally:
-            if last:
+            if must_close:
                 self.close()
             else:
                 self.become_idle()
@@ -270,9 +271,9 @@ class Engine:
 
     def is_busy(self) -> bool:
         """Return whether a request runs."""
-        return self.exchange is not None
+        return self.running_count() > 0
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many requests run."""
         return int(self.exchange is not None)
 
@@ -301,10 +302,6 @@ class Engine:
         self.close()
         if exchange is not None:
             exchange.timed_out(cause)
-
-    def retire(self) -> None:
-        """Close an idle engine. suexecme kills its process at once."""
-        self.close()
 
     def fail(self, cause: str) -> None:
         """Close the engine: it breaks the protocol, or has ended. Its exchange fails, or gets another engine.

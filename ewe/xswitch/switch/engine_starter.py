@@ -110,8 +110,8 @@ class EngineStarter:
         """Return the main process's end of an engine of the engine protocol, and the engine's descriptors."""
         data, engine_data = socket.socketpair()
         control, engine_control = socket.socketpair()
-        errors, engine_errors = os.pipe2(os.O_CLOEXEC)
-        engine = ProtocolEngine(self.context, key, data, control, errors)
+        error_pipe, engine_errors = os.pipe2(os.O_CLOEXEC)
+        engine = ProtocolEngine(self.context, key, data, control, error_pipe)
         return engine, (engine_data, engine_errors, engine_control)
 
     def fastcgi_engine(self, key: Key, kind: EngineKind) -> tuple[Engine, Descriptors]:
@@ -123,7 +123,7 @@ class EngineStarter:
         """
         listener = socket.socket(socket.AF_UNIX)
         data = socket.socket(socket.AF_UNIX)
-        errors, engine_errors = os.pipe2(os.O_CLOEXEC)
+        error_pipe, engine_errors = os.pipe2(os.O_CLOEXEC)
         try:
             with tempfile.TemporaryDirectory(prefix="xswitch-", ignore_cleanup_errors=True) as directory:
                 path = os.path.join(directory, "engine")
@@ -131,18 +131,18 @@ class EngineStarter:
                 # A connection that is closed before the engine accepts it stays in the backlog
                 listener.listen(socket.SOMAXCONN)
                 data.connect(path)
-                socket_path = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
+                listener_descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if kind.connections > 1 else -1
         except OSError:
             listener.close()
             data.close()
-            os.close(errors)
+            os.close(error_pipe)
             os.close(engine_errors)
             raise
         engine: Engine
         if kind.connections > 1:
-            engine = SharedEngine(self.context, key, data, errors, socket_path, kind.connections)
+            engine = SharedEngine(self.context, key, data, error_pipe, listener_descriptor, kind.connections)
         else:
-            engine = FastCGIEngine(self.context, key, data, errors)
+            engine = FastCGIEngine(self.context, key, data, error_pipe)
         return engine, (listener, engine_errors)
 
     def kill(self, pid: int) -> None:

@@ -66,6 +66,6 @@ def is_allowed(name: bytes) -> bool:
 
 
 def body_length(params: dict[bytes, bytes]) -> int:
-    """Return CONTENT_LENGTH in bytes, 0 if it is missing, -1 if it is not a number."""
+    """Return CONTENT_LENGTH in bytes (RFC 3875 section 4.1.2), 0 if it is missing, -1 if it is not a number."""
     length = params.get(b"CONTENT_LENGTH") or b"0"
     return int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else -1

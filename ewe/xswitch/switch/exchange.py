@@ -21,7 +21,6 @@ Possible failures, and the reaction:
   closed at once: the rest of the body will never come (let_engine_end).
 - The body is longer or shorter than CONTENT_LENGTH. The exchange ends with 400, or 411 without a CONTENT_LENGTH.
   Its engine is closed, because it would read surplus bytes as the next body (reject_body).
-- The head of the response has no end. The exchange ends with 502, and its engine is closed (reject_head).
 
 A protocol describes each neighbour: ResponseReceiver (a connection of a web server), ScriptRunner (an engine),
 ExchangeQueue (the scheduler) and Services (the rest of the main process). No method waits, and no code here uses a
@@ -96,8 +95,8 @@ class ScriptRunner(Protocol):
     def send_body(self, data: bytes) -> None:
         """Pass on part of the body; b"" is its end."""
 
-    def body_received(self, left: int) -> None:
-        """Note that part of the body has come; `left` bytes have not."""
+    def body_received(self, bytes_left: int) -> None:
+        """Note that part of the body has come; `bytes_left` have not."""
 
     def pause_output(self) -> None:
         """Stop reading the response for now."""
@@ -167,8 +166,8 @@ class Exchange:
         self.withheld_head = b""  # the beginning of the response, until its head is complete
         self.output_bytes = 0  # that the engine has written
         self.engine_request = b""  # the request, for an engine that speaks the engine protocol
-        self.body = COMING
-        self.body_left = body_length(params)  # bytes that have not arrived
+        self.body_state = COMING
+        self.body_bytes_left = body_length(params)  # bytes that have not arrived
         self.body_pieces: list[bytes] = []  # of the body, until there is an engine; b"" is its end
         self.body_pieces_bytes = 0
 
@@ -217,16 +216,16 @@ class Exchange:
 
     def body_arrived(self, data: bytes) -> None:
         """Take part of the body; b"" is its end. Raises IllegalEvent after the end."""
-        if self.body is COMPLETE:
-            raise IllegalEvent(self.body, "body")
-        self.body_left -= len(data)
+        if self.body_state is COMPLETE:
+            raise IllegalEvent(self.body_state, "body")
+        self.body_bytes_left -= len(data)
         if not data:
-            self.body = COMPLETE
-        if self.body_left < 0 or (not data and self.body_left):
+            self.body_state = COMPLETE
+        if self.body_bytes_left < 0 or (not data and self.body_bytes_left):
             self.reject_body()
         elif self.engine is not None and self.state in HAS_ENGINE:
             if data:
-                self.engine.body_received(self.body_left)
+                self.engine.body_received(self.body_bytes_left)
             self.engine.send_body(data)
         else:
             self.body_pieces.append(data)
@@ -307,7 +306,7 @@ class Exchange:
     def complete(self, data: bytes, status: int) -> None:
         """Send the rest of the response, and end the exchange. status: the script's exit status."""
         if self.state in HEAD_NOT_SENT:
-            data = without_own_field(self.withheld_head, data, last=True, is_far=self.is_far) or b""
+            data = without_own_field(self.withheld_head, data, is_last=True, is_far=self.is_far) or b""
             if not data:
                 self.fail(502, f"it wrote nothing (exit status {status})")
                 return
@@ -370,7 +369,7 @@ class Exchange:
         self.withheld_head = b""
         self.output_bytes = 0
         # Pieces that no engine has taken are still there. If there are none, the request had no body (may_repeat).
-        if not self.body_pieces and self.body is COMPLETE:
+        if not self.body_pieces and self.body_state is COMPLETE:
             self.body_pieces = [b""]  # the end of the body, for the second engine
         self.enter_queue()
 
@@ -428,7 +427,7 @@ class Exchange:
     def let_engine_end(self) -> None:
         """Give the engine time to end the script, or close it if the rest of the body will never come."""
         assert self.engine is not None
-        if self.body is COMPLETE:
+        if self.body_state is COMPLETE:
             # Read on, and drop the output: a full socket would stop the script
             self.engine.resume_output()
             self.engine.client_left()

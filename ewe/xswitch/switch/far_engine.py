@@ -15,13 +15,11 @@ Whether the other machine answers is one state for all requests:
                            ^                                                              |
                            +------ answers, at a new connection each RETRY_S -------------+
 
-One more connection, the watch, carries no requests. It sends a question (GET_VALUES, section 4.1 of FastCGI) each
-PING_S. While the state is DOWN, requests get 503 at once. Requests that run when the other machine becomes silent
-are not ended: it may only be slow. They have `time-limit`, as the script of a local engine has, and the timeouts of
-TCP (tls_socket.py). If the connection of a request ends, the exchange does what it does when an engine dies: it
-repeats a GET that had no answer, and ends another request with 502.
-
-A client that leaves ends its connection here. The other X-Switch sees that as a web server whose client has left.
+One more connection, the health check, carries no requests. It sends a ping (GET_VALUES, section 4.1 of FastCGI)
+each PING_S. While the state is DOWN, requests get 503 at once. Requests that run when the other machine becomes
+silent are not ended: it may only be slow. They have `time-limit`, as the script of a local engine has, and the
+timeouts of TCP (tls_socket.py). If the connection of a request ends, the exchange does what it does when an engine
+dies: it repeats a GET that had no answer, and ends another request with 502.
 """
 
 from __future__ import annotations
@@ -41,11 +39,12 @@ from ewe.xswitch.switch.context import Context
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.outbox import Outbox
 from ewe.xswitch.switch.tls_socket import Handshake, TlsSocket, reason_of, tls_socket
 
 CONNECT_S = 5.0  # seconds that a connection and its handshake may take
-PING_S = 2.0  # between two questions to the other machine
+PING_S = 2.0  # between two pings
 SILENT_S = 6.0  # without an answer to one: the other machine is down
 RETRY_S = 2.0  # between two connections to a machine that is down
 MAX_UNUSED = 64  # connections that are kept for later requests
@@ -81,7 +80,7 @@ class HeldOutbox(Outbox):
 
 
 class FarConnection(FastCGIEngine):
-    """One connection to the other machine: for one request at a time, or for the watch."""
+    """One connection to the other machine: for one request at a time, or for the health check."""
 
     def __init__(self, far_engine: FarEngine, data: TlsSocket) -> None:
         """data: a connecting socket."""
@@ -89,7 +88,7 @@ class FarConnection(FastCGIEngine):
         self.far_engine = far_engine
         self.name = far_engine.user  # in the trace
         self.tls = data
-        self.has_answered = False  # whether it has answered a question of the watch
+        self.has_answered = False  # whether it has answered a ping
         self.outbox: HeldOutbox = HeldOutbox(self.loop, data, self.pause_body, self.resume_body)
         self.connects_until = time.monotonic() + CONNECT_S
         self.loop.remove_reader(data)
@@ -124,7 +123,7 @@ class FarConnection(FastCGIEngine):
             super().pause_output()
 
     def on_data(self) -> None:
-        """Read the response; between two requests, the answer to a question."""
+        """Read the response; between two requests, the answer to a ping."""
         piece = self.receive()
         if piece is None:
             return
@@ -184,22 +183,22 @@ class FarEngine:
         self.ended_requests = 0
         self.connections: set[FarConnection] = set()
         self.unused_connections: list[FarConnection] = []  # those of `connections` that run no request
-        self.watch: FarConnection | None = None
-        self.watches_at = 0.0  # when the next connection of the watch may begin
-        self.pinged_at = 0.0  # when the watch has sent its last question
-        # When the watch got its last answer; before the first one, when it was connected
+        self.health_check: FarConnection | None = None
+        self.next_check_at = 0.0  # when the next health check may begin
+        self.pinged_at = 0.0  # when the last ping was sent
+        # When the last answer to a ping came; before the first one, when the health check was connected
         self.silent_since = 0.0
         self.is_closed = False
 
     # Requests
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many requests run."""
         return len(self.connections) - len(self.unused_connections)
 
     def has_room(self) -> bool:
         """Return whether assign() takes a request now; while the other machine is down, assign() refuses each."""
-        return self.state is HostState.DOWN or self.running() < self.kind.connections
+        return self.state is HostState.DOWN or self.running_count() < self.kind.connections
 
     def assign(self, exchange: Exchange) -> None:
         """Run an exchange on a kept connection, or on a new one."""
@@ -209,6 +208,9 @@ class FarEngine:
         try:
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
+            if reason.errno in NO_RESOURCES:
+                exchange.fail(503, f"{self.name}: {reason.strerror}")
+                return
             self.mark_down(reason_of(reason))
             exchange.fail(503, self.down_cause())
             return
@@ -245,10 +247,10 @@ class FarEngine:
 
     def connection_closed(self, connection: FarConnection) -> None:
         """Forget a connection."""
-        if connection is self.watch:
-            self.watch_closed(connection)
+        if connection is self.health_check:
+            self.health_check_closed(connection)
         if connection not in self.connections:
-            return  # a watch carries no requests
+            return  # the health check carries no requests
         self.connections.remove(connection)
         if connection in self.unused_connections:
             self.unused_connections.remove(connection)
@@ -259,7 +261,7 @@ class FarEngine:
     # Whether the other machine answers
 
     def tick(self, now: float) -> None:
-        """Ask the other machine, and end what has taken too long. Called several times a second."""
+        """Ask the other machine, and end what has taken too long."""
         for connection in list(self.connections):
             if connection.handshake is not None and now > connection.connects_until:
                 connection.fail_to_connect(f"no connection within {CONNECT_S:g} s")
@@ -267,43 +269,43 @@ class FarEngine:
                 connection.expire()
         if self.is_closed:
             return
-        if self.watch is None:
-            if now >= self.watches_at:
-                self.begin_watch(now)
-        elif self.watch.handshake is not None:
+        if self.health_check is None:
+            if now >= self.next_check_at:
+                self.begin_health_check(now)
+        elif self.health_check.handshake is not None:
             self.silent_since = now  # SILENT_S begins after the handshake
-            if now > self.watch.connects_until:
-                self.watch.fail_to_connect(f"no connection within {CONNECT_S:g} s")
+            if now > self.health_check.connects_until:
+                self.health_check.fail_to_connect(f"no connection within {CONNECT_S:g} s")
         elif now > self.silent_since + SILENT_S:
-            self.watch.tls.fault = f"no answer for {SILENT_S:g} s"
-            self.mark_down(self.watch.tls.fault)
-            self.watch.close()
+            self.health_check.tls.fault = f"no answer for {SILENT_S:g} s"
+            self.mark_down(self.health_check.tls.fault)
+            self.health_check.close()
         elif now > self.pinged_at + PING_S:
             self.pinged_at = now
-            self.watch.outbox.send(PING)
+            self.health_check.outbox.send(PING)
 
-    def begin_watch(self, now: float) -> None:
-        """Connect, and ask for the first time."""
-        self.watches_at = now + RETRY_S
+    def begin_health_check(self, now: float) -> None:
+        """Connect, and send the first ping."""
+        self.next_check_at = now + RETRY_S
         try:
-            self.watch = self.connect()
+            self.health_check = self.connect()
         except OSError as reason:
             self.mark_down(reason_of(reason))
             return
         self.silent_since = self.pinged_at = now
-        self.watch.outbox.send(PING)
+        self.health_check.outbox.send(PING)
 
-    def watch_closed(self, connection: FarConnection) -> None:
+    def health_check_closed(self, connection: FarConnection) -> None:
         """Connect again soon. The other X-Switch may only have started again: the next connection shows that."""
-        self.watch = None
+        self.health_check = None
         if connection.has_answered and self.state is HostState.UP:
-            self.watches_at = 0.0
+            self.next_check_at = 0.0
         else:
             self.mark_down(connection.tls.fault or "it closed the connection")
 
     def answered(self, connection: FarConnection) -> None:
-        """Note an answer to a question. Only the watch asks; bytes on other connections do not change the state."""
-        if connection is not self.watch:
+        """Note an answer to a ping. Bytes on connections for requests do not change the state."""
+        if connection is not self.health_check:
             return
         connection.has_answered = True
         self.silent_since = time.monotonic()  # SILENT_S begins again
@@ -330,24 +332,21 @@ class FarEngine:
 
     # The end, and the status
 
-    def use(self, tls: ssl.SSLContext) -> None:
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
         """Use another certificate for new connections."""
         self.tls = tls
         self.close_unused()
-        if (watch := self.watch) is not None:
-            # Not by watch_closed(): the other machine has not closed the connection
-            self.watch, self.watches_at = None, 0.0
-            watch.close()
+        if (health_check := self.health_check) is not None:
+            # Not by health_check_closed(): the other machine has not closed the connection
+            self.health_check, self.next_check_at = None, 0.0
+            health_check.close()
 
     def close(self) -> None:
-        """Close all connections that run no request, the watch included; the running requests end normally.
-
-        The caller has removed this object from the scheduler, which therefore assigns no more requests to it.
-        """
+        """Close the connections that run no request, the health check included; running requests end normally."""
         self.is_closed = True
         self.close_unused()
-        if self.watch is not None:
-            self.watch.close()
+        if self.health_check is not None:
+            self.health_check.close()
 
     def fail(self, cause: str) -> None:
         """End all running requests."""
@@ -363,7 +362,7 @@ class FarEngine:
             "state": self.state.value,
             "seconds": round(now - self.changed_at, 1),
             "reason": self.reason,
-            "running": self.running(),
+            "running": self.running_count(),
             "requests": self.ended_requests,
             "connections": len(self.connections),
         }

@@ -6,7 +6,7 @@ import socket
 
 from ewe.gateway import records
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, Engine, exit_text
+from ewe.xswitch.switch.engine import CLOSED, MAX_DRAINED_PIECES, OVER, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.scheduler import Key
 
@@ -14,8 +14,8 @@ from ewe.xswitch.switch.scheduler import Key
 class FastCGIEngine(Engine):
     """An engine that speaks FastCGI."""
 
-    def __init__(self, context: Context, key: Key, data: socket.socket, errors: int) -> None:
-        super().__init__(context, key, data, errors)
+    def __init__(self, context: Context, key: Key, data: socket.socket, error_pipe: int) -> None:
+        super().__init__(context, key, data, error_pipe)
         self.requester = records.Requester()
 
     def send_request(self, exchange: Exchange) -> None:
@@ -66,14 +66,18 @@ class FastCGIEngine(Engine):
             self.pass_output(b"".join(output))
 
     def process_ended(self, status: int) -> None:
-        """Handle what the process has written; if its response is not complete then, the request fails.
+        """Handle what the process has written; without a complete response, the request fails."""
+        super().process_ended(status)
+        self.read_rest()
+        if self.state is not CLOSED:
+            self.fail(exit_text(status))
+
+    def read_rest(self) -> None:
+        """Handle the output of the process, which has ended.
 
         Do not wait for the end of the connection: a program that the engine started may keep it open.
         """
-        super().process_ended(status)
         for _ in range(MAX_DRAINED_PIECES):  # such a program may also write without an end
-            if self.state is CLOSED or self.exchange is None or not (piece := self.receive()):
+            if self.state in (OVER, CLOSED) or self.exchange is None or not (piece := self.receive()):
                 break
             self.handle_records(piece)
-        if self.state is not CLOSED:
-            self.fail(exit_text(status))

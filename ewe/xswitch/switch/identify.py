@@ -181,13 +181,13 @@ def signature_from_status(status: os.stat_result) -> Signature:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
-def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]:
-    """Return the script's path, and its signature.
+def script_path(file: str, params: dict[bytes, bytes]) -> tuple[str, Signature]:
+    """Return the script's path, and its signature; () if there is no regular file.
 
-    whole: the file that the web server names. Some web servers leave PATH_INFO at its end: this function then moves
-    it to `params`, and takes it off SCRIPT_NAME. The signature is () if there is no regular file.
+    file: as the web server names it. Some web servers leave PATH_INFO at its end: this function then moves it to
+    `params`, and takes it off SCRIPT_NAME.
     """
-    path = whole
+    path = file
     signature: Signature = ()
     for _ in range(MAX_PATH_INFO_PARTS):
         try:
@@ -196,13 +196,13 @@ def script_path(whole: str, params: dict[bytes, bytes]) -> tuple[str, Signature]
             path = os.path.dirname(path)
             continue
         except (OSError, ValueError):
-            return whole, ()
+            return file, ()
         if not stat.S_ISREG(status.st_mode):
-            return whole, ()
+            return file, ()
         signature = signature_from_status(status)
         break
-    if path is not whole:
-        path_info = os.fsencode(whole[len(path) :])
+    if path is not file:
+        path_info = os.fsencode(file[len(path) :])
         params[b"PATH_INFO"] = path_info
         params[b"SCRIPT_NAME"] = params.get(b"SCRIPT_NAME", b"").removesuffix(path_info)
     return path, signature

@@ -10,6 +10,7 @@ called for an event of the old file, and finds nothing.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import select
@@ -25,6 +26,7 @@ READABLE = select.EPOLLIN | HANGS_UP
 WRITABLE = select.EPOLLOUT | HANGS_UP
 WAKEUP_BYTES = 4096  # that one read takes out of the pipe for signals: one byte is one signal
 RECEIVE_BYTES = 64 * 1024  # that callbacks read from a descriptor at once
+NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM  # no socket can be made
 
 
 class EventLoop:
@@ -34,7 +36,6 @@ class EventLoop:
     """
 
     def __init__(self, on_fault: Callable[[Exception], None]) -> None:
-        """on_fault: see the class."""
         self.on_fault = on_fault
         self.epoll = select.epoll()
         self.readers: dict[int, Callback] = {}

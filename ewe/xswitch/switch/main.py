@@ -120,9 +120,7 @@ class Switch:
     def handle_message(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Handle one message of suexecme (suexecme.py lists them).
 
-        A message may bring other settings, another log, the end of an engine's process or of an installation of
-        packages, a line about an installed package, or the answer to an order. descriptors: of the settings, of the
-        log, or of the log of the user whom the message names.
+        descriptors: of the settings, of the log, or of the log of the user whom the message names.
         """
         if "settings" in message or "log" in message:
             [descriptor] = descriptors
@@ -171,7 +169,7 @@ class Switch:
     # Time, faults, the end
 
     def tick(self) -> None:
-        """Check all deadlines."""
+        """Check all deadlines, and call tick() of the parts."""
         self.loop.call_later(TICK_SECONDS, self.tick)
         now = time.monotonic()
         if not self.orders.tick(now) and not self.failed:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ewe.xswitch.settings import Settings
     from ewe.xswitch.switch.loop import EventLoop
 
-Answered = Callable[[dict[str, Any]], None]
+OnAnswer = Callable[[dict[str, Any]], None]
 
 MAX_UNANSWERED = 4  # orders that suexecme has and has not answered
 # The minimum time that suexecme has to answer an order. It may wait for a preloaded parent that hangs, for
@@ -43,7 +43,7 @@ class Order(NamedTuple):
 
     message: dict[str, Any]
     descriptors_to_pass: Sequence[socket.socket | int]
-    on_answer: Answered
+    on_answer: OnAnswer
     is_wanted: Callable[[], bool]
     expires_at: float
 
@@ -86,15 +86,11 @@ class Orders:
         self,
         user: str,
         message: dict[str, Any],
-        on_answer: Answered,
+        on_answer: OnAnswer,
         descriptors_to_pass: Sequence[socket.socket | int] = (),
         is_wanted: Callable[[], bool] = always_wanted,
     ) -> None:
-        """Send an order in its user's turn, or refuse it if too many orders of the user wait.
-
-        on_answer: called with the answer. descriptors_to_pass: those that suexecme gets, closed here afterwards.
-        is_wanted: returns False once the order may be dropped without an answer.
-        """
+        """Send an order (see Order) in its user's turn, or refuse it if too many orders of the user wait."""
         queue = self.queues.setdefault(user, deque())
         order = Order(
             message, descriptors_to_pass, on_answer, is_wanted, time.monotonic() + self.settings.queue_timeout

@@ -5,14 +5,13 @@
                     end of a slot     ▼  │ start          ▼
                                      FILE            identify a script of the key, then start an idle engine
 
-A primed engine has its preloaded modules, as each engine that forks from a preloaded parent. It counts towards the
-limits of its user, and never starts while requests wait or memory is short: it must not take what a visitor needs.
-The scheduler keeps as many idle engines as are expected to be busy, and ends the others after `idle`.
+A primed engine counts towards the limits of its user, and never starts while requests wait or memory is short: it
+must not take what a visitor needs. The scheduler keeps as many idle engines as are expected to be busy, and ends
+the others after `idle`.
 
-The file belongs to the account of the main process, which replaces it as a whole (rename(2)). A file that cannot
-be used costs one line of the log, and stays beside the new one as FILE.damaged. Nothing in the file is trusted:
-suexecme examines the script again before each start, so that a forged file can only start engines for scripts
-that may run.
+The file belongs to the account of the main process, which replaces it as a whole (rename(2)). Nothing in the file
+is trusted: suexecme examines the script again before each start, so that a forged file can only start engines for
+scripts that may run.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ MAX_STARTING = 2  # engines that are being started at once
 MAX_EXTRA_STARTS = 5
 
 # Called once the start of an engine is decided. The argument says whether the script may still run: False if
-# suexecme refuses it, or if its owner or language has changed; else True, even if no engine was started (for lack
-# of memory, or because suexecme has not answered).
+# suexecme refuses it, or if its owner or language has changed; else True, even if no engine was started.
 OnDecided = Callable[[bool], None]
 # Starts an idle engine of a key (user, language) for a script: EarlyStarts.start_primed()
 StartEarly = Callable[[Key, str, OnDecided], None]
@@ -84,7 +82,7 @@ class Primer:
         self.last_second = 0  # the second of the clock in which engines were primed last
         self.current_slots = self.slots_now()  # the present slot, and the slot in LEAD_SECONDS
         self.load()
-        self.begin_slot(seen_whole=False)
+        self.begin_slot(ran_to_end=False)
         # Now, and not at the end of the first slot: the log names a directory without write permission at once
         self.save()
         scheduler.expected_engines = lambda key: self.profile.expected_engines(key, self.current_slots)
@@ -105,7 +103,7 @@ class Primer:
         Called a few times a second. No engine starts while requests wait for one.
         """
         self.current_slots = self.slots_now()
-        if self.begin_slot(seen_whole=True):
+        if self.begin_slot(ran_to_end=True):
             self.starts.clear()
             self.save()
         second = int(self.clock())
@@ -113,17 +111,17 @@ class Primer:
             self.last_second = second
             self.prime()
 
-    def begin_slot(self, seen_whole: bool) -> bool:
+    def begin_slot(self, ran_to_end: bool) -> bool:
         """End the slot of the profile, unless it is the present one. Return whether a slot began.
 
-        seen_whole: whether this process ran at the end of that slot (see UseProfile.end_slot()).
+        ran_to_end: see UseProfile.end_slot().
         """
         present_number = int(self.clock() // SLOT_SECONDS)
         former_number = self.profile.slot_number
         if former_number == present_number:
             return False
         if former_number is not None:
-            self.profile.end_slot(former_number % SLOTS, seen_whole)
+            self.profile.end_slot(former_number % SLOTS, ran_to_end)
         self.profile.slot_number = present_number
         return True
 
@@ -170,8 +168,8 @@ class Primer:
     def keep_damaged_file(self, reason: str) -> None:
         """Rename the file of the profile, which cannot be used, to FILE.damaged; log the reason.
 
-        Without the new name, save() would replace the file, and an administrator could no longer examine it. If the
-        file cannot be renamed, the log says so, too. reason: why the file cannot be used.
+        Without the new name, save() would replace the file, and an administrator could no longer examine it.
+        reason: why the file cannot be used.
         """
         new_name = f"{self.file}.damaged"
         try:

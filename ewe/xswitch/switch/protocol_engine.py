@@ -39,10 +39,10 @@ class ProtocolEngine(Engine):
     """An engine that speaks the engine protocol: requests and end marks on a control socket, bodies on another."""
 
     def __init__(
-        self, context: Context, key: Key, data: socket.socket, control: socket.socket, errors: int
+        self, context: Context, key: Key, data: socket.socket, control: socket.socket, error_pipe: int
     ) -> None:
-        """data, control: the main process's ends of the two sockets. errors: the pipe from standard error."""
-        super().__init__(context, key, data, errors)
+        """data, control: the main process's ends of the two sockets. error_pipe: see Engine."""
+        super().__init__(context, key, data, error_pipe)
         control.setblocking(False)
         self.control = control
         self.control_outbox = Outbox(self.loop, control, self.pause_body, self.resume_body)
@@ -135,7 +135,7 @@ class ProtocolEngine(Engine):
                 return
             piece = self.receive()
         # None: the socket is empty, and the engine will run another request. b"": the engine has closed it
-        self.response_complete(b"".join((*pieces, piece or b"")), status, last=piece == b"")
+        self.response_complete(b"".join((*pieces, piece or b"")), status, must_close=piece == b"")
 
     def output_ended(self) -> None:
         """Wait for the process to end: the output ended without a mark, so the engine is the script's process."""

@@ -1,7 +1,7 @@
 """What the machine has left: memory and processor time, and whether another engine may start.
 
 The X-Switch paper creates and destroys engines "based on available system resources and the current traffic load"
-(section 3.2). The traffic is the scheduler's business. This file reads the resources once a second:
+(section 3.2). This file reads the resources once a second:
 
     memory      MemAvailable of /proc/meminfo, or what the cgroup of this process has left (a container), whichever
                 is less. Below `reserve-memory` the number of engines does not grow, and idle ones end.

@@ -24,16 +24,18 @@ class LongHead(Exception):
     """The head of a response is not complete within MAX_HEAD_BYTES."""
 
 
-def without_own_field(withheld: bytes, data: bytes, last: bool = False, is_far: bool = False) -> bytes | None:
+def without_own_field(
+    withheld: bytes, data: bytes, is_last: bool = False, is_far: bool = False
+) -> bytes | None:
     """Return a response's beginning without fields X-Switch; None while its head is not complete. Raises LongHead.
 
-    withheld: the bytes withheld before. data: the bytes that have come now. last: no more bytes will come.
+    withheld: the bytes withheld before. data: the bytes that have come now. is_last: no more bytes will come.
     is_far: the response is that of another X-Switch. The field by which that refuses a request stays, for ewe.
     """
     search_from = max(len(withheld) - 2, 0)  # the empty line at the end may begin in the withheld bytes
     data = withheld + data
     match = HEAD_END.search(data, search_from)
-    if match is None and not last:
+    if match is None and not is_last:
         if len(data) > MAX_HEAD_BYTES:  # to send a part of the head would let a field X-Switch follow it
             raise LongHead
         return None

@@ -20,8 +20,7 @@ The scheduler serves queues in turns, one exchange per user and turn. A flood of
 delays another user's single request only by one engine's work.
 
 tick() ends waits, requests and idle engines that last too long. This file has no I/O, and no clock except the
-argument of tick(). tests/xswitch/test_scheduler.py can therefore simulate thousands of requests in a moment. The
-scheduler knows engines and exchanges only by two protocols.
+argument of tick(). tests/xswitch/test_scheduler.py can therefore simulate thousands of requests in a moment.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ class ScheduledEngine(Protocol):
     def has_room(self) -> bool:
         """Return whether another exchange may be assigned beside the running ones."""
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many exchanges run."""
 
     def expire(self) -> None:
         """End the exchange that has exceeded its deadline, and close the engine."""
 
-    def retire(self) -> None:
-        """Close the engine, which is idle."""
+    def close(self) -> None:
+        """Close the engine, which is idle: suexecme kills its process at once."""
 
     def memory_bytes(self) -> int:
         """Return the bytes that the process has in memory."""
@@ -168,7 +167,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
 
     def requests_of(self, user: str) -> int:
         """Return how many requests of a user run or wait."""
-        running = sum(engine.running() for engine in self.engines if engine.user == user)
+        running = sum(engine.running_count() for engine in self.engines if engine.user == user)
         return running + self.waiting_of(user)
 
     def waiting_of(self, user: str) -> int:
@@ -256,10 +255,12 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         kind = self.settings.engines.get(language)
         if kind is not None and kind.per_user and self.engines_of_key[key] >= kind.per_user:
             return False
-        if self.engines_of_user[user] >= self.max_engines_of(user):
-            return self.evict(lambda engine: engine.user == user)
-        if len(self.engines) >= self.settings.max_engines:
-            return self.evict(lambda engine: True)
+        # If a limit was lowered, one engine less may not be enough: dispatch() tries again
+        user_limit, limit = self.max_engines_of(user), self.settings.max_engines
+        if self.engines_of_user[user] >= user_limit:
+            return self.evict(lambda engine: engine.user == user) and self.engines_of_user[user] < user_limit
+        if len(self.engines) >= limit:
+            return self.evict(lambda engine: True) and len(self.engines) < limit
         if self.engines_of_key[key] and self.resources.cpu_is_short():
             return False
         # A single engine may always run: X-Switch would serve nothing while other programs use the memory.
@@ -340,7 +341,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         self.counters[end_cause] += 1
         engine.end_cause = end_cause
         self.forget(engine)
-        engine.retire()
+        engine.close()
         if end_cause == "restarted":
             self.replace(engine)
 
@@ -436,10 +437,7 @@ class Scheduler(Generic[ExchangeType, EngineType]):
     # Time
 
     def tick(self, now: float) -> None:
-        """Enforce the limits on waiting, running and idling; end idle engines that have grown or that use the CPU.
-
-        Called a few times a second.
-        """
+        """Enforce the limits on waiting, running and idling; end idle engines that have grown or use the CPU."""
         for key in [key for queues in self.queues.values() for key in queues]:
             self.refuse_timed_out(key, now)
         must_measure = now - self.measured_at >= MEASURE_SECONDS
@@ -475,14 +473,10 @@ class Scheduler(Generic[ExchangeType, EngineType]):
         return idle_s > self.settings.idle and engines_of_key > self.expected_engines(engine.key)
 
     def is_too_large(self, engine: EngineType) -> bool:
-        """Return whether an idle engine has more bytes in memory than `max-memory`."""
-        return self.measure_memory(engine) > self.settings.max_memory_of(engine.language)
-
-    def measure_memory(self, engine: EngineType) -> int:
-        """Return the bytes that an idle engine has in memory, and note them in the Resources."""
+        """Return whether an idle engine has more bytes in memory than `max-memory`; note them in the Resources."""
         size = engine.memory_bytes()
         self.resources.note_size(engine.language, size)
-        return size
+        return size > self.settings.max_memory_of(engine.language)
 
     def refuse_timed_out(self, key: Key, now: float) -> None:
         """Refuse the exchanges of a queue that have waited in it for longer than `queue-timeout`.

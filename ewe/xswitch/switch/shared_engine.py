@@ -11,7 +11,7 @@ The scheduler sees one engine: it has room until `connections` requests run, and
 EngineConnection is a FastCGIEngine whose process belongs to the SharedEngine.
 
 A thread cannot be killed alone. To end one request by force, the whole process is killed, and its other requests
-fail too. An abandoned request may therefore run until its time limit.
+fail too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import socket
 import time
 
 from ewe.xswitch.switch.context import Context
-from ewe.xswitch.switch.engine import CLOSED, Engine, exit_text
+from ewe.xswitch.switch.engine import CLOSED, OVER, Engine, exit_text
 from ewe.xswitch.switch.exchange import Exchange
 from ewe.xswitch.switch.exchange_table import ABANDONED
 from ewe.xswitch.switch.fastcgi_engine import FastCGIEngine
+from ewe.xswitch.switch.loop import NO_RESOURCES
 from ewe.xswitch.switch.scheduler import Key
 
-SOON_SECONDS = 0.05  # within this time suexecme reports that a process has ended, or was not started
+REPORT_SECONDS = 0.05  # within which suexecme reports that a process has ended, or was not started
 POLL_SECONDS = 0.2  # between two checks of the connection of a request whose client has left
 
 
@@ -62,9 +63,9 @@ class EngineConnection(FastCGIEngine):
         if self.has_body:
             super().send_body(data)
 
-    def response_complete(self, output: bytes, status: int, last: bool = False) -> None:
+    def response_complete(self, output: bytes, status: int, must_close: bool = False) -> None:
         """Close the connection after a request with a body: Jetty closes it if the servlet has not read all."""
-        super().response_complete(output, status, last or self.has_body)
+        super().response_complete(output, status, must_close or self.has_body)
 
     def pause_output(self) -> None:
         super().pause_output()
@@ -83,7 +84,7 @@ class EngineConnection(FastCGIEngine):
         if self.shared_engine.pid:
             super().on_data()
         else:
-            retry_reading_soon(self)
+            pause_for_report(self)
 
     def fail(self, cause: str) -> None:
         """Close after a short wait: if the process is ending, the whole engine fails, not this request alone."""
@@ -91,7 +92,7 @@ class EngineConnection(FastCGIEngine):
             super().fail(cause)
         else:
             self.stop_reading()
-            self.loop.call_later(SOON_SECONDS, self.fail_alone, cause)
+            self.loop.call_later(REPORT_SECONDS, self.fail_alone, cause)
 
     def fail_alone(self, cause: str) -> None:
         """Close only this connection: the engine's process has not ended."""
@@ -107,12 +108,12 @@ class EngineConnection(FastCGIEngine):
     def client_left(self) -> None:
         """Make Jetty's next write fail, which ends a servlet that continues to write.
 
-        A servlet that does not write may run until its time limit, because other requests need the engine.
+        A servlet that does not write may run until its time limit: other requests need the engine.
         """
         if self.exchange is None or self.exchange.state is not ABANDONED:
             return  # the request has ended in the meantime
         if not self.shared_engine.pid:
-            self.loop.call_later(SOON_SECONDS, self.client_left)
+            self.loop.call_later(REPORT_SECONDS, self.client_left)
             return
         self.stop_reading()
         self.shared_engine.set_deadline()
@@ -138,10 +139,10 @@ class EngineConnection(FastCGIEngine):
             self.loop.call_later(POLL_SECONDS, self.poll_for_end)
 
 
-def retry_reading_soon(engine: Engine) -> None:
-    """Read again after SOON_SECONDS: by then suexecme's answer may say why the connection has ended."""
+def pause_for_report(engine: Engine) -> None:
+    """Stop reading for REPORT_SECONDS: by then suexecme's answer may say why the connection has ended."""
     engine.pause_output()
-    engine.loop.call_later(SOON_SECONDS, engine.resume_output)
+    engine.loop.call_later(REPORT_SECONDS, engine.resume_output)
 
 
 class SharedEngine(Engine):
@@ -155,36 +156,33 @@ class SharedEngine(Engine):
         context: Context,
         key: Key,
         data: socket.socket,
-        errors: int,
-        socket_path: int,
+        error_pipe: int,
+        listener_descriptor: int,
         max_connections: int,
     ) -> None:
-        """socket_path: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
+        """listener_descriptor: a descriptor (O_PATH) of the engine's listening socket, which has no name any more.
 
         max_connections: the largest number of EngineConnections, and so of requests at once. data: a connection
-        that carries no requests. errors: the descriptor of the pipe from the engine's standard error.
+        that carries no requests. error_pipe: see Engine.
         """
-        super().__init__(context, key, data, errors)
-        self.socket_path = socket_path
+        super().__init__(context, key, data, error_pipe)
+        self.listener_descriptor = listener_descriptor
         self.max_connections = max_connections
         self.connections: set[EngineConnection] = set()
         self.unused_connections: list[EngineConnection] = []  # those of `connections` that run no request
 
     # Requests
 
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Return how many requests run."""
         return len(self.connections) - len(self.unused_connections)
-
-    def is_busy(self) -> bool:
-        return self.running() > 0
 
     def has_room(self) -> bool:
         """Return whether another request may be assigned: the limits for requests allow it."""
         max_requests = self.context.settings.max_requests_of(self.language)
         return (
             self.state is not CLOSED
-            and self.running() < self.max_connections
+            and self.running_count() < self.max_connections
             and self.ended_requests < max_requests
         )
 
@@ -194,6 +192,13 @@ class SharedEngine(Engine):
             connection = self.unused_connections.pop() if self.unused_connections else self.connect()
         except OSError as reason:
             cause = f"no connection to its engine: {reason.strerror}"
+            if (
+                self.pid and reason.errno in NO_RESOURCES
+            ):  # the engine lives, with its other requests and sessions
+                exchange.fail(503, cause)
+                if not self.running_count():
+                    self.context.scheduler.release(self)  # it was taken from the idle engines
+                return
             exchange.assigned(self)
             self.fail(cause)
             exchange.engine_failed(cause)
@@ -210,7 +215,7 @@ class SharedEngine(Engine):
         try:
             data.setblocking(False)
             # The socket's own name is removed. Linux finds the socket by this name of the descriptor
-            data.connect(f"/proc/self/fd/{self.socket_path}")
+            data.connect(f"/proc/self/fd/{self.listener_descriptor}")
         except OSError:
             data.close()
             raise
@@ -232,11 +237,13 @@ class SharedEngine(Engine):
             self.request_ended()
 
     def request_ended(self) -> None:
-        """Count an ended request, and make the scheduler use the room."""
+        """Count an ended request, and make the scheduler use the room, unless end() was called."""
         self.ended_requests += 1
         self.used_at = time.monotonic()
         self.set_deadline()
-        if self.running():
+        if self.state is OVER:
+            return
+        if self.running_count():
             self.context.scheduler.dispatch()  # a waiting exchange may take the connection
         else:
             self.context.scheduler.release(self)
@@ -250,15 +257,11 @@ class SharedEngine(Engine):
         self.deadline = min((connection.deadline for connection in self.connections), default=float("inf"))
 
     def on_data(self) -> None:
-        """Fail if the data connection has ended: the process has ended, too.
-
-        Wait while suexecme has not answered the order to start the process: a refusal says why.
-        """
+        """End if the data connection has ended: the process has ended, too. Wait as an EngineConnection does."""
         if not self.pid:
-            retry_reading_soon(self)
+            pause_for_report(self)
         elif self.receive() is not None:  # b"" at the end; data would break the protocol
-            status = self.exit_status
-            self.fail("the engine has ended" if status is None else exit_text(status))
+            self.end()
 
     # The end
 
@@ -310,11 +313,21 @@ class SharedEngine(Engine):
         """Close all connections, and the descriptor of the listening socket."""
         for connection in list(self.connections):
             connection.close()
-        os.close(self.socket_path)
+        os.close(self.listener_descriptor)
         super().close_sockets()
 
     def process_ended(self, status: int) -> None:
-        """Note the exit status, and fail the running requests."""
+        """Note the exit status, and end the running requests."""
         super().process_ended(status)
-        if self.state is not CLOSED:
-            self.fail(exit_text(status))
+        self.end()
+
+    def end(self) -> None:
+        """Close the engine, whose process has ended. Requests without a complete response fail."""
+        if self.state is CLOSED:
+            return
+        self.stop_reading()  # the state OVER, for request_ended()
+        try:
+            for connection in list(self.connections):
+                connection.read_rest()
+        finally:
+            self.fail("the engine has ended" if self.exit_status is None else exit_text(self.exit_status))

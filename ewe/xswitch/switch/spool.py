@@ -3,8 +3,7 @@
 Without spooling, a visitor who reads slowly would occupy an engine for as long as the reading takes, and a few such
 visitors all the engines of a user. A response that does not fit into the connection waits in memory (up to
 outbox.FULL_BYTES), then in a file without a name. There is a limit for the file of each response (`spool`) and for
-all files together (`max-spool`). One user may use a quarter of `max-spool`. At a limit the engine waits, as it
-would without a file.
+all files together (`max-spool`). One user may use a quarter of `max-spool`. At a limit the engine waits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class SpoolSpace:
         self.bytes_of_user: Counter[str] = Counter()
 
     def allows(self, user: str, file_bytes: int) -> bool:
-        """Return whether the file of a response of this user may grow.
+        """Return whether the file of a response of this user may grow (`spool`, `max-spool`).
 
         file_bytes: the bytes of the response in its file so far.
         """

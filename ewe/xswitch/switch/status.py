@@ -60,14 +60,10 @@ class StatusRequests:
     ) -> Exchange:
         """Start a request for the status page, or for an action (control.py); return its exchange.
 
-        ewe sets the parameter XSWITCH_STATUS to "counts" to get the numbers for its metrics. Any other value comes
-        from a program that asks for the status over X-Switch's own socket. A request without it comes from a web
-        server's client, who cannot set it (status.py).
+        The numbers for metrics ("counts") are sent at once, the status once suexecme has measured the engines.
 
-        The numbers are sent at once, the status once suexecme has measured the engines.
-
-        body: the pieces that have arrived. Their content has no effect. A body of a wrong length is refused, as for
-        a script, unless the answer came first.
+        body: the pieces that have arrived. A body of a wrong length is refused, as for a script, unless the answer
+        came first.
         """
         exchange = client.new_exchange(params, XSWITCH_STATUS_PATH, body)
         if exchange.state is DONE:

@@ -12,7 +12,7 @@ does that, and reports its end once.
 
 No renegotiation exists in TLS 1.3, so reading and writing never wait for each other after the handshake.
 
-Source: RFC 8446. Read next: far_engine.py (the end that connects) and tls_door.py (the end that is connected to).
+Source: RFC 8446. Read next: far_engine.py (the end that connects), tls_acceptor.py (the other end).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TlsSocket(ssl.SSLSocket):
     def recv(self, limit: int = RECORD_BYTES, flags: int = 0) -> bytes:
         """Return the data of whole records; b"" at the end. Raises BlockingIOError if none has arrived.
 
-        One record is read even above the limit: epoll would not report a rest in OpenSSL. flags: ignored.
+        One record is read even above the limit. flags: ignored.
         """
         pieces: list[bytes] = []
         bytes_left = max(limit, RECORD_BYTES)

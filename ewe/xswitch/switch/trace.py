@@ -8,7 +8,7 @@ overrides one method, handle(), and sees all steps. Without a trace, X-Switch ma
 calls no code of this file.
 
 The trace shows scripts and owners of all users. It belongs to the administrator: the supervisor opens it before
-root is dropped, suexecme closes its descriptor before it starts an engine, and the status page shows nothing of it.
+root is dropped, and suexecme closes its descriptor before it starts an engine.
 Queries, headers and bodies are in no event, because they may contain secrets of visitors.
 """
 

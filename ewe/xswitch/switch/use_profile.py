@@ -78,15 +78,15 @@ class UseProfile:
             other_scripts = [path for path in use.scripts if path != script]
             use.scripts = [script, *other_scripts][:MAX_SCRIPTS]
 
-    def end_slot(self, slot: int, seen_whole: bool = True) -> None:
+    def end_slot(self, slot: int, ran_to_end: bool = True) -> None:
         """Mix the peaks of today into those of the usual day for `slot`, which ends now; begin the next slot.
 
-        A key that has no peak left is dropped. seen_whole: whether X-Switch ran until the end of the slot; if not,
+        A key that has no peak left is dropped. ran_to_end: whether X-Switch ran until the end of the slot; if not,
         a peak of today that is lower than the usual one changes nothing.
         """
         for key, use in list(self.keys.items()):
             usual = use.peaks.pop(slot, 0.0)
-            today = use.todays_peak if seen_whole else max(use.todays_peak, usual)
+            today = use.todays_peak if ran_to_end else max(use.todays_peak, usual)
             # Without a usual peak, this is the first use in the slot: it counts in full.
             peak = usual + (today - usual) * TODAYS_WEIGHT if usual else float(today)
             if peak >= MIN_PEAK:

@@ -1,6 +1,6 @@
 """The main process's end of one FastCGI connection to a web server: one exchange at a time.
 
-    OPEN ---finish, without keep-alive---> LEAVING ---all is written---> SHUT ---the web server closes---> CLOSED
+    OPEN ---finish, without keep-alive---> ENDING ---all is written---> SHUT ---the web server closes---> CLOSED
 
 A connection is not closed at once after its last response: the end of the web server's input may still be on its
 way. The kernel would answer it with a reset, and the web server could lose the response. The connection is
@@ -12,7 +12,7 @@ outbox spools it in memory and in a file (spool.py), and then makes the engine w
 slowly, the exchange makes this connection pause reading. A web server that sends requests and takes no responses
 waits, too: the next request is read when the outbox has room.
 
-WebServerConnections holds all connections. Other X-Switches connect, too (tls_door.py): they are web servers here.
+WebServerConnections holds all connections. Another X-Switch (tls_acceptor.py) is a web server here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class ConnectionState(Enum):
     """Whether the connection accepts requests: see the picture at the top of this file."""
 
     OPEN = "requests are taken"
-    LEAVING = "no more requests are taken, and the last response is being written"
+    ENDING = "no more requests are taken, and the last response is being written"
     SHUT = "all is written, and the web server is expected to close"
     CLOSED = "the socket is closed"
 
 
 # Plain names: Python 3.11 takes 0.1 us to look up a member in its class.
-OPEN, LEAVING, SHUT, CLOSED = ConnectionState
+OPEN, ENDING, SHUT, CLOSED = ConnectionState
 
 
 # Makes the exchange of a new request. It is called with the connection, the request's parameters, and the pieces of
@@ -96,7 +96,7 @@ class WebServerConnection:
         elif self.exchange is None and self.outbox.pending:
             # The input has ended after a whole request: the web server will still read the rest of the response
             self.pause_reading()
-            self.leave()
+            self.end()
         else:
             self.client_left()
             self.close()
@@ -150,7 +150,7 @@ class WebServerConnection:
         request; b"" at the end: no more follow. Later pieces come by Exchange.body_arrived().
         """
         exchange = self.context.exchange_class(self, self.context, params, script)
-        if exchange.body_left < 0:
+        if exchange.body_bytes_left < 0:
             exchange.fail(400, "CONTENT_LENGTH is no number")
         for piece in body:
             if exchange.state is not DONE:
@@ -203,20 +203,17 @@ class WebServerConnection:
         if not self.is_reading:
             self.resume_reading()
         if not self.responder.keep or self.context.is_stopping:
-            self.leave()
+            self.end()
 
-    def leave(self) -> None:
-        """Accept no more requests.
-
-        Close the connection once the last response is sent and the web server has closed.
-        """
+    def end(self) -> None:
+        """Accept no more requests; close once the last response is sent and the web server has closed."""
         if self.state is OPEN:
-            self.state = LEAVING
+            self.state = ENDING
             self.shut_if_written()
 
     def shut_if_written(self) -> None:
-        """In the state LEAVING, once all is written, shut down the sending direction; close soon afterwards."""
-        if self.state is not LEAVING or self.outbox.pending:
+        """In the state ENDING, once all is written, shut down the sending direction; close soon afterwards."""
+        if self.state is not ENDING or self.outbox.pending:
             return
         self.state = SHUT
         try:
@@ -294,7 +291,7 @@ class WebServerConnections:
         """Close the connections without a request; the others close after their responses."""
         for connection in list(self.open):
             if connection.exchange is None:
-                (connection.leave if connection.outbox.pending else connection.close)()
+                (connection.end if connection.outbox.pending else connection.close)()
 
     def fail(self, status: int, cause: str) -> None:
         """End the exchanges that have no engine with an error. The engines of the others end, too."""

@@ -106,7 +106,7 @@ def archive_classes(engine: Path) -> None:
 
 
 def archiving_command() -> list[str]:
-    """Return the command of the Java engine, but with an option by which Java writes the archive at its end."""
+    """Return the command of the Java engine, but Java writes the archive of its classes at its end."""
     return [
         word.replace(ARCHIVE_OPTION, "-XX:ArchiveClassesAtExit=")
         for word in BUILT_IN["java"].command

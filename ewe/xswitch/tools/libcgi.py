@@ -23,15 +23,14 @@ def build_all() -> str:
 
     Raises Failure: not on Linux, or a BuildError.
     """
-    if reason := needs_linux(
-        "LibCGI", in_container="ewe --host 0.0.0.0 4000"
-    ):  # the command that the message proposes
+    # in_container: the command that the message proposes
+    if reason := needs_linux("LibCGI", in_container="ewe --host 0.0.0.0 4000"):
         raise Failure(reason)
     return f"built: {build_shim()}\nbuilt: {build()}\n"
 
 
 def build() -> str:
-    """Build the host unless it exists; return its path. Raises BuildError."""
+    """Build the host, an engine program, unless it exists; return its path. Raises BuildError."""
     program = Path(LIBCGI_PROGRAM)
     version_file = file_of_version()
     if program.exists() and version_file.exists():

@@ -1,4 +1,4 @@
-"""The door for other X-Switches: a connection that has not shown a trusted certificate gets no further.
+"""Accepts other X-Switches: a connection that has not shown a trusted certificate gets no further.
 
     accepted ── Handshake ──▶ trusted: WebServerConnections.connected()
                     └──────▶ no TLS, no certificate, another CA, too slow: closed, and a line of the log
@@ -13,6 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ewe.logger import ErrorLog
 from ewe.xswitch.switch.loop import EventLoop
@@ -23,7 +24,15 @@ MAX_HANDSHAKES = 500  # at once
 LINES_PER_MINUTE = 30
 
 
-class TlsDoor:
+class PendingHandshake(NamedTuple):
+    """The handshake of a connection. peer: the address. ends_at: the monotonic time at which it takes too long."""
+
+    handshake: Handshake
+    peer: str
+    ends_at: float
+
+
+class TlsAcceptor:
     """Does the handshakes of accepted connections. context: used for those that are accepted from now on."""
 
     def __init__(
@@ -38,8 +47,7 @@ class TlsDoor:
         self.log = log
         self.context = context
         self.connected = connected
-        # socket -> its handshake, the peer's address, and the time at which it ends; the oldest comes first
-        self.waiting: dict[TlsSocket, tuple[Handshake, str, float]] = {}
+        self.pending: dict[TlsSocket, PendingHandshake] = {}  # the oldest comes first
         self.minute = 0  # the minute of the monotonic clock in which a connection was last refused
         self.refusals = 0  # in that minute
 
@@ -52,18 +60,18 @@ class TlsDoor:
             plain.close()
             self.log_refusal("a peer", reason_of(reason))
             return
-        if len(self.waiting) >= MAX_HANDSHAKES:
-            self.end(next(iter(self.waiting)), f"more than {MAX_HANDSHAKES} handshakes at once")
+        if len(self.pending) >= MAX_HANDSHAKES:
+            self.end(next(iter(self.pending)), f"more than {MAX_HANDSHAKES} handshakes at once")
         handshake = Handshake(self.loop, sock, lambda reason: self.end(sock, reason))
-        self.waiting[sock] = handshake, peer, time.monotonic() + HANDSHAKE_S
+        self.pending[sock] = PendingHandshake(handshake, peer, time.monotonic() + HANDSHAKE_S)
 
     def end(self, sock: TlsSocket, reason: str) -> None:
         """End a handshake. reason: why it has failed, "" if it has not."""
-        handshake, peer, _ = self.waiting.pop(sock)
-        handshake.stop()
+        pending = self.pending.pop(sock)
+        pending.handshake.stop()
         if reason:
             sock.close()
-            self.log_refusal(peer, reason)
+            self.log_refusal(pending.peer, reason)
         else:
             self.connected(sock)
 
@@ -79,12 +87,12 @@ class TlsDoor:
 
     def tick(self, now: float) -> None:
         """End the handshakes that take too long."""
-        for sock in [sock for sock, (_, _, until) in self.waiting.items() if now > until]:
+        for sock in [sock for sock, pending in self.pending.items() if now > pending.ends_at]:
             self.end(sock, f"no handshake within {HANDSHAKE_S:g} s")
 
     def close(self) -> None:
         """End all handshakes, without a line in the log."""
-        for sock, (handshake, _, _) in self.waiting.items():
-            handshake.stop()
+        for sock, pending in self.pending.items():
+            pending.handshake.stop()
             sock.close()
-        self.waiting.clear()
+        self.pending.clear()
