@@ -307,11 +307,11 @@ class Static:
         why: the reason why the files answer, which the line shows. client_request: the request with the path in the
         client's URL, if `request` has another path because of an alias; None: it is `request`.
         """
-        if request.method not in ("GET", "HEAD", "OPTIONS"):
-            yield f"  answer    405: {request.method} to a file"
-            return
         try:
-            yield from self.explain_path(request.path, why, client_request or request)
+            if request.method in ("GET", "HEAD"):
+                yield from self.explain_path(request.path, why, client_request or request)
+            else:
+                yield f"  answer    {self.other_method(request).status}, Allow: {ALLOW[1]}"
         except HTTPError as refused:
             yield f"  answer    {refused.status}: {refused.cause}"
 
@@ -331,9 +331,9 @@ class Static:
                 query = "" if client_request.query is None else f"?{client_request.query}"
                 target = f"{percent_encode(client_request.path)}/{query}"
                 yield f"  answer    301, Location: {target}   ({name} is a directory)"
-            elif index := next((each for each in self.index_names if os.path.exists(name + each)), ""):
-                names = ", ".join(self.index_names)
-                yield f"  answer    the file {name}{index}   (the first of {names} that is there)"
+            elif index := next((each for each in self.index_names if self.is_index_file(path + each)), ""):
+                why = f"the first of {', '.join(self.index_names)} that is there"
+                yield from self.explain_path(path + index, why, client_request)
             elif self.lists_directories:
                 yield f"  answer    a listing of {name}   (it has no {' or '.join(self.index_names)})"
             else:

@@ -123,7 +123,13 @@ class MarkdownPages:
     def explain(self, request: Request, io: Stream) -> Explanation:
         """Yield the line about the Markdown file that answers. Raises HTTPError(403, 404)."""
         path = request.path
-        is_page = path.endswith(".md") and request.query != "source" and self.static.has(path)
+        is_page = (
+            path.endswith(".md")
+            and request.query != "source"
+            and request.method in ("GET", "HEAD")
+            and not hidden(path)
+            and self.open(path) is not None
+        )
         if is_page:
             yield f"  answer    the page of {self.static.name(path)}   (markdown)"
         return is_page
