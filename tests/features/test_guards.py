@@ -321,6 +321,8 @@ def test_cache_control() -> None:
     assert dict(finished(guard, after))["Cache-Control"] == "public, immutable, max-age=31536000"
     assert dict(finished(made("cache-control", "no-store"), after))["Cache-Control"] == "no-store"
     assert finished(guard, Response(200, (("Cache-Control", "private"),))) == [("Cache-Control", "private")]
+    lines = [("Expires", "0"), ("Cache-Control", "max-age=0"), ("cache-control", "private")]
+    assert finished(guard, Response(200, lines)) == lines  # the second line would be lost
     assert finished(guard, Response(500)) == []
 
 
