@@ -55,19 +55,19 @@ class NewFile:
     descriptor: the open file. name: the hidden name; "" if the file has none.
     """
 
-    def __init__(self, directory: int) -> None:
-        """Create the file. directory: a descriptor that stays open while this object is used. Raises OSError."""
-        self.directory = directory
+    def __init__(self, dir_fd: int) -> None:
+        """Create the file. dir_fd: its directory, which stays open while this object is used. Raises OSError."""
+        self.dir_fd = dir_fd
         self.name = ""
         if TMPFILE:
             try:
-                self.descriptor = os.open(".", UNNAMED_FILE_FLAGS, 0o666, dir_fd=directory)
+                self.descriptor = os.open(".", UNNAMED_FILE_FLAGS, 0o666, dir_fd=dir_fd)
                 return
             except OSError as reason:
                 if reason.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
         name = hidden_name()
-        self.descriptor = os.open(name, NEW_FILE_FLAGS, 0o666, dir_fd=directory)
+        self.descriptor = os.open(name, NEW_FILE_FLAGS, 0o666, dir_fd=dir_fd)
         self.name = name
 
     def ensure_name(self) -> str:
@@ -76,7 +76,7 @@ class NewFile:
             name = hidden_name()
             # A file opened with O_TMPFILE has no name, and gets one by this link: open(2).
             source = f"/proc/self/fd/{self.descriptor}"
-            os.link(source, name, dst_dir_fd=self.directory, follow_symlinks=True)
+            os.link(source, name, dst_dir_fd=self.dir_fd, follow_symlinks=True)
             self.name = name
         return self.name
 
@@ -87,7 +87,7 @@ class NewFile:
         """
         if resource.file_status is not None:
             os.fchmod(self.descriptor, stat.S_IMODE(resource.file_status.st_mode) & 0o666)
-        os.rename(self.ensure_name(), resource.name, src_dir_fd=self.directory, dst_dir_fd=resource.parent)
+        os.rename(self.ensure_name(), resource.name, src_dir_fd=self.dir_fd, dst_dir_fd=resource.parent_fd)
         self.name = ""
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class NewFile:
         os.close(self.descriptor)
         if self.name:
             try:
-                os.unlink(self.name, dir_fd=self.directory)
+                os.unlink(self.name, dir_fd=self.dir_fd)
             except OSError:
                 pass  # an administrator has deleted the file already
 
@@ -126,7 +126,7 @@ async def put(request: Request, io: Stream, tree: Tree, max_bytes: int) -> Respo
             raise HTTPError(405, f"webdav: PUT to the directory {resource.real}", (NOT_A_FILE,))
         try:
             tree.check_resource(resource)
-            file = NewFile(resource.parent)
+            file = NewFile(resource.parent_fd)
         except OSError as reason:
             raise refusal(reason, resource.real) from None
         descriptors.callback(file.close)
