@@ -52,12 +52,15 @@ def mounts(plan: Plan) -> Iterator[Mount]:
 
 
 def application(plan: Plan, config: Config, kind: str, path: str, name: str) -> Handler:
-    """Return the handler of an application. Raises ValueError if the import is tried now, and fails."""
+    """Return the handler of an application. kind: "wsgi" or "asgi". name: module:app.
+
+    Raises ValueError if the application is imported now (ServerPlan), and the import fails.
+    """
     server = plan.server
     if kind == "wsgi":
         from ewe.features.wsgi import WSGI
 
-        wsgi = WSGI(config, path, name, threads=server.many_calls, processes=server.many_processes)
+        wsgi = WSGI(config, path, name, multithread=server.multithread, multiprocess=server.multiprocess)
         server.add_application(wsgi)
         return wsgi
     from ewe.features.asgi import ASGI
@@ -85,7 +88,7 @@ FEATURE = Feature(
     protected=protected,
     mounts=mounts,
     answers_all=answers_all,
-    once=True,
+    shares_mounts=True,
     imports_later=True,
     gateway=gateway,
     late=("ewe.features.wsgi", "ewe.features.asgi", "ewe.gateway.asgi", "ewe.streams.loops"),

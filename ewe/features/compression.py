@@ -355,11 +355,11 @@ class Encoded(Source):
         return part
 
 
-def around(plan: Plan, config: Config) -> Compression:
+def middleware(plan: Plan, config: Config) -> Compression:
     """Return the middleware for the settings of a location. Locations with equal settings share one."""
     key = (Compression, *(config[setting] for setting in settings.SETTINGS))
-    found: Compression = plan.once(key, lambda: Compression(config))
+    found: Compression = plan.shared(key, lambda: Compression(config))
     return found
 
 
-FEATURE = Feature("compression", settings=settings.SETTINGS, around=around)
+FEATURE = Feature("compression", settings=settings.SETTINGS, middleware=middleware)

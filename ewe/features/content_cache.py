@@ -56,7 +56,7 @@ def cache_of(plan: Plan, config: Config) -> ContentCache:
         # The location has another document root than the site, and the same size.
         return cache_of(site_plan, site_plan.config)
     sets_size = plan.config if plan.config[CONTENT_CACHE] == size else config
-    cache: ContentCache = plan.once((ContentCache, sets_size), lambda: ContentCache(size))
+    cache: ContentCache = plan.shared((ContentCache, sets_size), lambda: ContentCache(size))
     return cache
 
 

@@ -134,11 +134,11 @@ class Feature:
     protected: yield the sources to protect; the second argument is the document root, without symbolic links.
     mounts: yield the handlers of a site, in the order in which they are called.
     answers_all: return whether the feature answers every path of a site, which then needs no document root.
-    once: a site and its locations share the mounts, because they contain an application.
+    shares_mounts: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
     files: yield the handlers for the files of a location's directory (`alias`).
-    around: return the middleware around all handlers of a location, from its settings.
-    server: return the middleware around all sites.
+    middleware: return the middleware around all handlers of a location, from its settings.
+    server_middleware: return the middleware around all sites.
     keys: keys of [[site]] and [[site.location]], each with its middleware.
     gateway: return the handler, or the Runner, for the key `gateway` of a location. The other two arguments are the
     kind in its value, and the targets of its values: addresses, or one application (site_tables.GatewayValue).
@@ -173,11 +173,11 @@ class Feature:
         protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
         mounts: Callable[[Plan], Iterable[Mount]] | None = None,
         answers_all: Callable[[Config], bool] | None = None,
-        once: bool = False,
+        shares_mounts: bool = False,
         wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
-        around: Callable[[Plan, Config], Middleware] | None = None,
-        server: Callable[[HasProxies], Middleware] | None = None,
+        middleware: Callable[[Plan, Config], Middleware] | None = None,
+        server_middleware: Callable[[HasProxies], Middleware] | None = None,
         keys: Mapping[str, StepKey] | None = None,
         gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None,
         answer: Callable[[LocationPlan], Handler] | None = None,
@@ -198,9 +198,9 @@ class Feature:
         self.name = name
         self.settings = tuple(settings)
         self.provide, self.protected = provide, protected
-        self.mounts, self.once, self.wrap = mounts, once, wrap
+        self.mounts, self.shares_mounts, self.wrap = mounts, shares_mounts, wrap
         self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
-        self.files, self.around, self.server = files, around, server
+        self.files, self.middleware, self.server_middleware = files, middleware, server_middleware
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
         self.ends_processes, self.measures = ends_processes, measures

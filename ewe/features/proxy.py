@@ -225,7 +225,7 @@ def forwards_left(request: Request) -> int | None:
 def allow_encoded_slashes(plan: Plan) -> None:
     """Make the parser decode %2F in paths, and each site check such paths (EncodedSlashes)."""
     plan.limits.encoded_slashes = True
-    plan.server.add_check(EncodedSlashes)
+    plan.server.add_site_middleware(EncodedSlashes)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:

@@ -221,7 +221,7 @@ def begun(row: memoryview[int]) -> None:
     row[scoreboard.BUSY] += 1
 
 
-def around_server(site: HasProxies) -> Status:
+def server_middleware(site: HasProxies) -> Status:
     """Return the middleware around all sites."""
     return Status(site.config)
 
@@ -231,4 +231,4 @@ def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
     return noted(handler)
 
 
-FEATURE = Feature("status", server=around_server, wrap=wrap)
+FEATURE = Feature("status", server_middleware=server_middleware, wrap=wrap)

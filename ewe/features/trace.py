@@ -64,7 +64,7 @@ class Requests(Middleware):
             self.trace.hold("answered", name, f"{status} {io.answered_by[:MAX_NAME_CHARS]}")
 
 
-def around_server(site: HasProxies) -> Requests:
+def server_middleware(site: HasProxies) -> Requests:
     """Return the middleware around all sites."""
     return Requests(trace_at(str(site.config.trace)))
 
@@ -74,4 +74,4 @@ def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
     return noted(handler)
 
 
-FEATURE = Feature("trace", server=around_server, wrap=wrap)
+FEATURE = Feature("trace", server_middleware=server_middleware, wrap=wrap)

@@ -35,17 +35,13 @@ class WSGI:
     """Answers below one path with a WSGI application."""
 
     def __init__(
-        self, config: Config, path: str, name: str, *, threads: bool = False, processes: bool = False
+        self, config: Config, path: str, name: str, *, multithread: bool = False, multiprocess: bool = False
     ) -> None:
-        """name: module:app, which load() imports.
-
-        threads, processes: several threads of this process, or several processes, may call the application at the
-        same time.
-        """
+        """name: module:app, which load() imports. multithread, multiprocess: see ServerPlan."""
         self.name = name
         self.path = path.rstrip("/")
         self.application: Application
-        self.constants = constant_environ(self.path, threads, processes)
+        self.constants = constant_environ(self.path, multithread, multiprocess)
         self.spool = config.spool
         self.timeout_s = config.program_timeout
         self.development = config.development

@@ -98,7 +98,7 @@ class SiteBuilder:
         for step in steps:
             if step.setting:
                 if is_on(config, step.setting):
-                    found.append(feature(step.module).around(self.plan, config))
+                    found.append(feature(step.module).middleware(self.plan, config))
                 continue
             owner = table if table is not None and step.key in table.steps else self.table
             if owner is None or step.key not in owner.steps:

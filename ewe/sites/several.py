@@ -44,7 +44,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
     server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
     built = [
-        BuiltSite(host, table, builder.plan, server.with_checks(builder.handler()), context)
+        BuiltSite(host, table, builder.plan, server.in_site_middlewares(builder.handler()), context)
         for host, table, builder, context in builders
     ]
     hosts = VirtualHosts([(each.host, each) for each in built])
