@@ -130,18 +130,18 @@ class Languages(Static):
 
         A file with sidecars (compressed variants) has no cached response: its response depends on Accept-Encoding.
         """
-        known = self.cache.get(path)
-        if known is None or known.sidecars:
+        entry = self.cache.get(path)
+        if entry is None or entry.sidecars:
             return None
-        if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(path, known):
+        if time.monotonic() - entry.checked_at > FILE_CHECK_S and not self.revalidate(path, entry):
             self.forget(path)
             return None
-        return known.file.response
+        return entry.file.response
 
-    def kind_of(self, path: str) -> str:
+    def media_type_of(self, path: str) -> str:
         """Return the Content-Type of a file: page.html.de has the type of page.html."""
         stem, _, suffix = path.rpartition(".")
-        return super().kind_of(stem if suffix.lower() in self.known_suffixes else path)
+        return super().media_type_of(stem if suffix.lower() in self.known_suffixes else path)
 
 
 def answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:

@@ -103,24 +103,26 @@ def close_unused_files(now: float) -> None:
 class File:
     """One representation of a file: the fields of its response, and its bytes if it is small.
 
-    file_status: the os.stat_result of the file. kind: its Content-Type. coding: of a compressed variant; else "".
+    file_status: os.stat_result of the file. media_type: its Content-Type. coding: of a compressed variant; else "".
     varies: compressed variants exist, so that the response depends on Accept-Encoding. opened: the file itself, if
     it is larger and in the cache. head: the encoded status and field lines of the response with the whole file; b""
     until they are needed.
     """
 
     __slots__ = (
-        "body", "etag", "fields", "file_version", "head", "kind", "modified", "not_modified", "opened", "path",
-        "response", "size", "whole_fields",
+        "body", "etag", "fields", "file_version", "head", "media_type", "modified", "not_modified", "opened",
+        "path", "response", "size", "whole_fields",
     )  # fmt: skip
 
-    def __init__(self, path: str, file_status: os.stat_result, kind: str, coding: str, varies: bool) -> None:
+    def __init__(
+        self, path: str, file_status: os.stat_result, media_type: str, coding: str, varies: bool
+    ) -> None:
         self.path = path
         self.size = file_status.st_size
         self.file_version = file_version(file_status)
         # Never later than now: RFC 9110 section 8.8.2.1
         self.modified = float(min(file_status.st_mtime_ns // 10**9, int(time.time())))
-        self.kind = kind
+        self.media_type = media_type
         suffix = "-" + coding if coding else ""
         # ctime is used, because mtime can be set back after a change, and a strong tag must change (section 8.8.1).
         self.etag = f'"{file_status.st_ctime_ns:x}-{file_status.st_size:x}-{file_status.st_ino:x}{suffix}"'
@@ -135,7 +137,7 @@ class File:
         if varies:
             fields.append(("Vary", "Accept-Encoding"))
         self.fields = tuple(fields)
-        self.whole_fields = (("Content-Type", kind), *fields)
+        self.whole_fields = (("Content-Type", media_type), *fields)
         self.body: bytes | None = None
         self.response: CachedFile | None = None
         self.opened: OpenFile | None = None
@@ -269,16 +271,16 @@ class Static:
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the response for the file or directory at the request's path. Raises HTTPError."""
         try:  # on a Python without the GIL, get() would take a lock that all threads share
-            known = self.cache[request.path]
+            entry = self.cache[request.path]
         except KeyError:
-            known = None
-        if known is not None:
-            if time.monotonic() - known.checked_at > FILE_CHECK_S and not self.revalidate(
-                request.path, known
+            entry = None
+        if entry is not None:
+            if time.monotonic() - entry.checked_at > FILE_CHECK_S and not self.revalidate(
+                request.path, entry
             ):
                 self.forget(request.path)
-            elif not known.sidecars and request.method in ("GET", "HEAD"):
-                file = known.file
+            elif not entry.sidecars and request.method in ("GET", "HEAD"):
+                file = entry.file
                 opened = file.opened  # another thread may let it go
                 response = self.conditional_response(request, file, opened) if request.conditional else None
                 if response is None:
@@ -486,7 +488,7 @@ class Static:
         coding = ""
         if sidecars:
             coding = preferred_coding(request.values.get("accept-encoding"), dict(sidecars))
-        kind = self.kind_of(path)
+        media_type = self.media_type_of(path)
         if coding:
             try:
                 other = self.open(self.name(path) + dict(sidecars)[coding])
@@ -496,9 +498,9 @@ class Static:
                 os.dup2(other, descriptor, inheritable=False)  # the caller closes `descriptor`
                 os.close(other)
                 return self.answer(
-                    request, File(path, os.fstat(descriptor), kind, coding, varies=True), descriptor
+                    request, File(path, os.fstat(descriptor), media_type, coding, varies=True), descriptor
                 )
-        file = File(path, file_status, kind, coding="", varies=bool(sidecars))
+        file = File(path, file_status, media_type, coding="", varies=bool(sidecars))
         settled = time.time() - file_status.st_ctime > SETTLED_S
         if file.size <= MAX_CACHED_BYTES:
             file.body = read(descriptor, file.size)
@@ -526,7 +528,7 @@ class Static:
         except OSError:
             return None
 
-    def kind_of(self, path: str) -> str:
+    def media_type_of(self, path: str) -> str:
         """Return the Content-Type of the file at path."""
         return content_type(os.path.basename(path))
 
@@ -582,7 +584,7 @@ class Static:
             )
         # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial_response(found, file.size, file.kind, file.fields, whole, file.head)
+        response = ranges.partial_response(found, file.size, file.media_type, file.fields, whole, file.head)
         if type(response.body) is tuple and len(response.body) == 1:
             response.body = read_if_short(response.body[0]) or response.body
         return response
@@ -622,9 +624,9 @@ class Static:
 
     def forget(self, path: str) -> None:
         """Drop an entry."""
-        known = self.cache.pop(path, None)
-        if known is not None:
-            self.used_bytes -= known.cost
+        entry = self.cache.pop(path, None)
+        if entry is not None:
+            self.used_bytes -= entry.cost
 
     def forget_all(self) -> None:
         """Drop all entries."""
@@ -633,26 +635,26 @@ class Static:
         self.used_bytes = 0
         self.cache.clear()
 
-    def revalidate(self, path: str, known: CacheEntry) -> bool:
+    def revalidate(self, path: str, entry: CacheEntry) -> bool:
         """Return whether the file of an entry and its sidecars are unchanged. If so, note the time of the check.
 
         path: of the entry. For a directory, its index file must still be the first one.
         """
-        name = self.name(known.file.path)
-        if path.endswith("/") and self.has_earlier_index(path, known.file.path):
+        name = self.name(entry.file.path)
+        if path.endswith("/") and self.has_earlier_index(path, entry.file.path):
             return False
         try:
             descriptor = self.open(name)
             if descriptor is None:
                 return False
             try:
-                unchanged = file_version(os.fstat(descriptor)) == known.file.file_version
+                unchanged = file_version(os.fstat(descriptor)) == entry.file.file_version
             finally:
                 os.close(descriptor)
         except (OSError, HTTPError):
             return False
-        if unchanged and self.sidecars(name) == known.sidecars:
-            known.checked_at = time.monotonic()
+        if unchanged and self.sidecars(name) == entry.sidecars:
+            entry.checked_at = time.monotonic()
             return True
         return False
 

@@ -189,7 +189,7 @@ def finish(request: Request, tree: Tree, resource: DavPath, file: NewFile) -> Re
 
 def etag_of(file_status: os.stat_result) -> str:
     """Return the entity tag that the response to a GET of the file has."""
-    return File("", file_status, kind="", coding="", varies=False).etag
+    return File("", file_status, media_type="", coding="", varies=False).etag
 
 
 def check_conditions(request: Request, resource: DavPath) -> None:
