@@ -103,7 +103,7 @@ class SitePages:
 
 
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
-    """Yield the extensions of pages that are programs."""
+    """Yield the extensions of the pages that X-Switch runs; none on a site without X-Switch."""
     for extension in EXTENSIONS if plan.provided("xswitch") is not None else ():
         yield ProtectedSource(extension=extension)
 

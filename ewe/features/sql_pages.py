@@ -399,7 +399,7 @@ class PageRequest:
         prefix: of the query's parameters in the URL.
         """
         choice = Choice(query, prefix, self.url_fields)
-        if not self.is_asked(query, values):
+        if not self.should_run(query, values):
             result = QueryResult(page, query, choice, prefix, [], [])
             result.asked = False
             return result
@@ -413,7 +413,7 @@ class PageRequest:
             )
         return QueryResult(page, query, choice, prefix, table.columns, table.rows)
 
-    def is_asked(self, query: Query, values: Mapping[str, Value]) -> bool:
+    def should_run(self, query: Query, values: Mapping[str, Value]) -> bool:
         """Return whether a query runs: always, or only if the parameter of `-- if:` is given and not empty."""
         name = query.needed_parameter
         return not name or values.get(name, self.url_fields.get(name)) not in (None, "")
@@ -472,7 +472,7 @@ class PageRequest:
         # Only the first query has `sort` without a prefix in the URL; others have `NAME.sort`, as on the page.
         prefix = "" if name == first_name else f"{name}."
         values = values_to_bind(query.parameters, declarations.parameters, self.url_fields)
-        if not self.is_asked(query, values):
+        if not self.should_run(query, values):
             raise HTTPError(
                 404, f"{self.file}: {name} is not run without the parameter {query.needed_parameter}"
             )

@@ -41,7 +41,7 @@ BODY = """<main>
 
 
 def page(numbers: dict[str, Any], path: str) -> str:
-    """Return the page. numbers: those of ewe.features.status. path: of the page itself."""
+    """Return the page. numbers: as Status.numbers() returns them, with their units. path: of the page itself."""
     shown = [
         ("open connections", count(numbers["connections"])),
         ("wait for a request", count(numbers["states"]["waiting"])),

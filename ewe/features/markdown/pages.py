@@ -319,7 +319,7 @@ def answer(request: Request, response: Response, etag: str, modified: float | No
     last change in seconds since the epoch; None for a page without a date.
     """
     if not request.conditional:
-        return response  # with the encoded header of the last time
+        return response  # the Response keeps its encoded head for the next request
     status = conditional.status_by_conditions(request, etag, modified)
     if status == 412:
         return error_page(412, "the condition does not hold")
