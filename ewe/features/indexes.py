@@ -443,7 +443,7 @@ def size_for_people(size: int) -> str:
 
 
 def date(seconds: int) -> str | None:
-    """Return a time in the form of ISO 8601, in UTC; None if its year does not have four digits.
+    """Return a time in UTC in the format of RFC 3339; None if its year does not have four digits.
 
     seconds: since 1970.
     """

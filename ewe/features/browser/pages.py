@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ewe.database.protocol import Value
+from ewe.features import indexes
 from ewe.features.browser.schema import Column, ForeignKey, Schema, Table
 from ewe.features.browser.statements import FACET_VALUES, BoundStatement, cursor_in
 from ewe.features.browser.style import STYLE
@@ -21,9 +22,8 @@ MAX_CELL_CHARS = 300  # characters of a value on a page of rows
 MAX_LINE_CHARS = 60  # characters of a value that a form shows in a field of one line
 ONE_LINE_CHARS = 40  # characters that are kept on one line
 MAX_LABEL_CHARS = 60  # characters of a label beside a link
-# Invisible characters, and characters that change the direction of the text, are replaced by visible ones
-CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}
-CONTROLS |= dict.fromkeys((0x85, 0x2028, *range(0x2029, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+# A value may have several lines and tabs, which stay.
+CONTROLS = {code: sign for code, sign in indexes.CONTROLS.items() if code not in (9, 10)}
 BODY = """<nav class="crumbs" aria-label="Path">{crumbs}</nav>
 <main>
 {content}

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 from xml.parsers import expat
 
+from ewe.features.indexes import date
 from ewe.features.webdav.upload import etag_of
 from ewe.http.dates import http_date, with_four_digits
 from ewe.http.error_pages import html_escape
@@ -154,9 +154,8 @@ def text(value: str) -> str:
 
 
 def iso_date(seconds: int) -> str:
-    """Return a time in the format of RFC 3339."""
-    year, month, day, hour, minute, second, *_ = time.gmtime(with_four_digits(seconds))
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
+    """Return a time in the format of RFC 3339, or the nearest one whose year has four digits."""
+    return date(int(with_four_digits(seconds))) or ""
 
 
 def response_of(path: str, name: str, file_status: os.stat_result, wanted: Wanted) -> str:
