@@ -168,7 +168,7 @@ class SQLPages:
         return found is not None
 
     async def answer(self, page_request: PageRequest, export: str) -> Response:
-        """Return a page or its data, or refuse the method. export: "" for the page, else "CSV" or "JSON".
+        """Return a page or its data, or refuse the method. export: see PageFile.
 
         Raises PageError, BadValue, HTTPError.
         """

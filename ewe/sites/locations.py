@@ -292,7 +292,7 @@ class LocationBuilder:
         if files:
             self.protect(extensions)
         elif self.prefix:  # the upstream's sources may be there
-            server.protect(ProtectedSources(root, (), [root + self.prefix]))
+            server.protect(ProtectedSources(root, directories=[root + self.prefix]))
         why = f"gateway = {', '.join(gateway)}"
         if extensions:
             why = f"programs = {', '.join(extensions)}, {why}"
@@ -317,15 +317,11 @@ class LocationBuilder:
         self.plan.server.protect(self.sources_below(root, extensions))
 
     def sources_below(self, root: str, extensions: tuple[str, ...]) -> ProtectedSources | ProtectedPattern:
-        """Return the sources of this location's programs.
-
-        root: the document root. extensions: the files with one of them are programs; (): all files of the location
-        are.
-        """
+        """Return the sources of this location's programs. root: the document root. extensions: as for protect()."""
         if self.file:  # `alias` names one file
-            return ProtectedSources(root, (), [self.file])
+            return ProtectedSources(root, directories=[self.file])
         if self.has_alias:
-            return ProtectedSources(root, extensions, () if extensions else [root])
+            return ProtectedSources(root, extensions, directories=() if extensions else [root])
         if self.match.pattern is not None:  # the files whose path matches may be anywhere below the root
             if extensions:
                 return ProtectedSources(root, extensions)
@@ -334,4 +330,4 @@ class LocationBuilder:
         if not extensions and self.match.kind == "prefix" and below == root:
             # Every file below the root is a program. The empty pattern matches all of them, but no directory.
             return ProtectedPattern(root, "")
-        return ProtectedSources(below, extensions, () if extensions else [below])
+        return ProtectedSources(below, extensions, directories=() if extensions else [below])

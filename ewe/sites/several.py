@@ -42,7 +42,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         context = certificates.context_of(site_config, table)
         host = Host(table.names, socket_names(table.listen))
         builders.append((host, table, SiteBuilder(site_config, server, table), context))
-    server.protect(ProtectedSources("/", (), [*secrets_of(config)]))
+    server.protect(ProtectedSources("/", directories=secrets_of(config)))
     built = [
         BuiltSite(host, table, builder.plan, server.in_site_middlewares(builder.handler()), context)
         for host, table, builder, context in builders

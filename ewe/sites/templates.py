@@ -73,9 +73,8 @@ class Template:
         query: str | None = None
         for text, name in self.parts:
             if query is None and "?" in text:
-                first, _, rest = text.partition("?")
+                first, _, query = text.partition("?")
                 made += first
-                query = rest
             elif query is None:
                 made += text
             else:

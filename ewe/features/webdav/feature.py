@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from ewe.features.static import Static
 from ewe.features.webdav import changes, properties
 from ewe.features.webdav.properties import Wanted
-from ewe.features.webdav.tree import DavPath, Tree, names_in, refusal
+from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree, names_in, refusal
 from ewe.features.webdav.upload import put
 from ewe.gateway.own_names import misdirected_response
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -170,7 +170,7 @@ class WebDAV:
             first = properties.response_of(path, path.rstrip("/").rpartition("/")[2], file_status, wanted)
             if depth == "0" or not resource.is_directory:
                 return answer(properties.HEAD + first + properties.END)
-            dir_fd = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+            dir_fd = resource.open(DIRECTORY_FLAGS)
         try:
             names = await io.call(self.member_names, request.path)
         except BaseException:
@@ -186,7 +186,7 @@ class WebDAV:
         itself, and uses no descriptor that the conversation closes.
         """
         with self.tree.resource(path) as resource:
-            dir_fd = resource.open(os.O_RDONLY | os.O_DIRECTORY)
+            dir_fd = resource.open(DIRECTORY_FLAGS)
             try:
                 return names_in(dir_fd, resource.real, 403)
             finally:
