@@ -136,6 +136,7 @@ class Feature:
     answers_all: return whether the feature answers every path of a site, which then needs no document root.
     shares_mounts: a site and its locations share the mounts, because they contain an application.
     wrap: return a handler inside a middleware; it is called for each handler that mounts() has yielded.
+    answered_by: return a handler inside the middleware that notes its feature; it is called for each handler.
     files: yield the handlers for the files of a location's directory (`alias`).
     middleware: return the middleware around all handlers of a location, from its settings.
     server_middleware: return the middleware around all sites.
@@ -175,6 +176,7 @@ class Feature:
         answers_all: Callable[[Config], bool] | None = None,
         shares_mounts: bool = False,
         wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
+        answered_by: Callable[[Handler], Handler] | None = None,
         files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
         middleware: Callable[[Plan, Config], Middleware] | None = None,
         server_middleware: Callable[[HasProxies], Middleware] | None = None,
@@ -200,7 +202,8 @@ class Feature:
         self.provide, self.protected = provide, protected
         self.mounts, self.shares_mounts, self.wrap = mounts, shares_mounts, wrap
         self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
-        self.files, self.middleware, self.server_middleware = files, middleware, server_middleware
+        self.answered_by, self.files = answered_by, files
+        self.middleware, self.server_middleware = middleware, server_middleware
         self.keys = keys or {}
         self.gateway, self.answer, self.make = gateway, answer, make
         self.ends_processes, self.measures = ends_processes, measures

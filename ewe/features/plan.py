@@ -137,11 +137,19 @@ class Plan:
             self.shared_objects[key] = make()
         return self.shared_objects[key]
 
+    def noted(self, handler: Handler) -> Handler:
+        """Return a handler in the middleware that notes its feature, if the status or the trace shows features."""
+        for feature in self.features:
+            if feature.answered_by is not None:
+                handler = feature.answered_by(handler)
+        return handler
+
     def wrapped(self, handler: Handler, config: Config | None = None) -> Handler:
         """Return a handler in the middlewares around each feature.
 
         config: the settings of a location; None: those of this plan.
         """
+        handler = self.noted(handler)
         for feature in self.features if config is None else features(config):
             if feature.wrap is not None:
                 handler = feature.wrap(self, config or self.config, handler)

@@ -44,8 +44,8 @@ from ewe.timeouts import KINDS
 
 if TYPE_CHECKING:
     from ewe.config.settings import Config
-    from ewe.features.base import Explanation, Handler
-    from ewe.features.plan import HasProxies, Plan
+    from ewe.features.base import Explanation
+    from ewe.features.plan import HasProxies
     from ewe.http.messages import Request
     from ewe.streams.base import Stream
 
@@ -94,7 +94,7 @@ class Status(Middleware):
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the status, or the inner handler's response. Raises HTTPError(403, 405)."""
-        io.answered_by = FILES  # until another feature answers (wrap())
+        io.answered_by = FILES  # until another feature answers (noted())
         self.board.apply(begun)
         if request.path in self.paths:
             io.answered_by = "status"
@@ -225,9 +225,4 @@ def server_middleware(site: HasProxies) -> Status:
     return Status(site.config)
 
 
-def wrap(plan: Plan, config: Config, handler: Handler) -> Handler:
-    """Return a handler of a feature inside the middleware that notes its answers (Stream.answered_by)."""
-    return noted(handler)
-
-
-FEATURE = Feature("status", server_middleware=server_middleware, wrap=wrap)
+FEATURE = Feature("status", server_middleware=server_middleware, answered_by=noted)

@@ -123,8 +123,7 @@ class LocationBuilder:
             return Rewrite(match, Template(values["rewrite"], self.label_of("rewrite"), pattern))
         for key, module in ANSWERS.items():
             if key in values:
-                answer: Handler = feature(module).answer(self)
-                return First([answer])
+                return First([self.plan.noted(feature(module).answer(self))])
         handlers: list[Handler] = [self.try_handler(values["try"])] if "try" in values else []
         handlers += [self.site.with_variables(each, self.config) for each in self.program_handlers()]
         return (
@@ -266,7 +265,8 @@ class LocationBuilder:
             return
         for declared in self.plan.features:
             for mount in declared.files(self) if declared.files is not None else ():
-                yield mount.handler if mount.bare else self.in_middlewares(mount.handler)
+                wrap = self.plan.noted if mount.bare else self.in_middlewares
+                yield wrap(mount.handler)
 
     def gateway_handler(self, gateway: tuple[str, ...]) -> Handler:
         """Return the handler of a gateway; protect its programs' sources. Raises ConfigError, ValueError."""

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -17,10 +18,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.memory import MemoryStream
 from support.server import ROOT, Server, Start, wait_until, write_program
 
 from ewe.config.settings import Config
 from ewe.features.status_page import seconds
+from ewe.http.parser import parse_request
 from ewe.processors.pool import Pool
 from ewe.processors.scheduled_pool import ScheduledPool
 from ewe.scoreboard import (
@@ -28,6 +31,7 @@ from ewe.scoreboard import (
     BUSY,
     CONNECTIONS,
     CPU_MICROS,
+    FEATURE_NAMES,
     HISTOGRAM,
     MATRIX,
     PID,
@@ -43,6 +47,8 @@ from ewe.scoreboard import (
     states_of,
 )
 from ewe.server.counted import CountedQueue, counted
+from ewe.sites import make_site
+from ewe.streams.blocking import run
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LOST = b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -463,3 +469,49 @@ def test_an_unknown_feature_and_status_are_counted_as_others() -> None:
     assert board.column_of("mine", 299) == board.matrix["other", 0]
     assert board.column_of("files", 299) == board.matrix["files", 0]
     assert board.column_of("files", 200) == board.matrix["files", 200]
+
+
+LOCATIONS = """
+documentroot = "."
+cgi-path = "none"
+status = "/st"
+xswitch = "unix:nowhere"
+wsgi = ["/app=counted_app:app"]
+[[site]]
+[[site.location]]
+prefix = "/dav/"
+root = "."
+webdav = true
+[[site.location]]
+prefix = "/alias/"
+alias = "."
+"""
+
+
+def test_the_answer_of_a_location_and_an_application_count_under_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("counted_app.py").write_text("def app(environ, start): start('200 OK', []); return [b'']\n")
+    Path("page.php").touch()
+    Path("ewe.toml").write_text(LOCATIONS)
+    site = make_site(Config.load(environ={}, file="ewe.toml"))
+    features = {}
+    for line in (
+        "OPTIONS /dav/page.txt",
+        "GET /alias/page.php",
+        "GET /alias/none",
+        "GET /page.php",
+        "GET /app",
+    ):
+        request = parse_request(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), site.limits)
+        io = MemoryStream([])
+        with suppress(NotImplementedError):  # from a page, since this stream reaches no X-Switch
+            run(site.respond(request, io))
+        features[line.partition(" ")[2]] = io.answered_by
+    assert features == {
+        "/dav/page.txt": "webdav", "/alias/page.php": "pages", "/alias/none": "files", "/page.php": "pages",
+        "/app": "wsgi",
+    }  # fmt: skip
+    assert {*features.values(), "asgi", "engines"} <= set(FEATURE_NAMES)

@@ -378,7 +378,7 @@ def test_only_cgi_protects_executables(here: Path) -> None:
 @pytest.mark.parametrize("part", [
     "settings", "provide", "mounts", "shares_mounts", "wrap", "files", "middleware", "server_middleware", "keys",
     "gateway", "answer", "ends_processes", "start_warnings", "measures", "late", "preload", "programs", "fixed",
-    "directories", "answers_all", "imports_later",
+    "directories", "answers_all", "imports_later", "answered_by",
 ])  # fmt: skip
 def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str
