@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ewe.features.answered_by import AnsweredBy
 from ewe.features.base import Handler, Middleware
 from ewe.features.content_cache_settings import CONTENT_CACHE, SETTINGS
 from ewe.features.declaration import Feature
@@ -23,10 +24,14 @@ class Cached(Middleware):
     def __init__(self, inner: Handler, cache: ContentCache) -> None:
         self.inner = inner
         self.cache = cache
+        self.feature = inner.feature if isinstance(inner, AnsweredBy) else ""  # also that of a cached copy
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return a cached copy, or call the inner handler. Raises the inner handler's exceptions."""
-        return await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
+        response = await self.cache.answer(self, request, io, lambda asked: self.inner.respond(asked, io))
+        if self.feature and response is not None:
+            io.answered_by = self.feature
+        return response
 
 
 class CachedProxy(Cached):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -47,6 +48,7 @@ from ewe.scoreboard import (
     states_of,
 )
 from ewe.server.counted import CountedQueue, counted
+from ewe.site import Site
 from ewe.sites import make_site
 from ewe.streams.blocking import run
 
@@ -488,6 +490,15 @@ alias = "."
 """
 
 
+def feature_of(site: Site, line: str) -> str:
+    """Return the name of the feature that answers a request. line: its method and path."""
+    request = parse_request(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), site.limits)
+    io = MemoryStream([])
+    with suppress(NotImplementedError):  # from a page, since this stream reaches no X-Switch
+        run(site.respond(request, io))
+    return io.answered_by
+
+
 def test_the_answer_of_a_location_and_an_application_count_under_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,21 +508,25 @@ def test_the_answer_of_a_location_and_an_application_count_under_their_names(
     Path("page.php").touch()
     Path("ewe.toml").write_text(LOCATIONS)
     site = make_site(Config.load(environ={}, file="ewe.toml"))
-    features = {}
-    for line in (
-        "OPTIONS /dav/page.txt",
-        "GET /alias/page.php",
-        "GET /alias/none",
-        "GET /page.php",
-        "GET /app",
-    ):
-        request = parse_request(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), site.limits)
-        io = MemoryStream([])
-        with suppress(NotImplementedError):  # from a page, since this stream reaches no X-Switch
-            run(site.respond(request, io))
-        features[line.partition(" ")[2]] = io.answered_by
-    assert features == {
-        "/dav/page.txt": "webdav", "/alias/page.php": "pages", "/alias/none": "files", "/page.php": "pages",
-        "/app": "wsgi",
+    names = {
+        "OPTIONS /dav/page.txt": "webdav", "GET /alias/page.php": "pages", "GET /alias/none": "files",
+        "GET /page.php": "pages", "GET /app": "wsgi",
     }  # fmt: skip
-    assert {*features.values(), "asgi", "engines"} <= set(FEATURE_NAMES)
+    assert {line: feature_of(site, line) for line in names} == names
+    assert {*names.values(), "asgi", "engines"} <= set(FEATURE_NAMES)
+
+
+def test_a_cached_copy_counts_for_the_feature_that_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = ["calls = []", "def cacheable(environ, start):", "    calls.append(start('200 OK', FIELDS))"]
+    lines += ["    return [b'']", "FIELDS = [('Cache-Control', 'max-age=60')]"]
+    (tmp_path / "cacheable_app.py").write_text("\n".join(lines))
+    site = make_site(
+        Config(
+            documentroot=str(tmp_path), status="/st", wsgi=["/=cacheable_app:cacheable"], content_cache="1m"
+        )
+    )
+    assert [feature_of(site, "GET /") for _ in range(3)] == ["wsgi"] * 3
+    assert len(importlib.import_module("cacheable_app").calls) == 1
