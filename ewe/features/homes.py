@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 FILE = ".ewe.toml"
 MAX_SETTINGS_BYTES = 16 * 1024  # bytes of the file
 MAX_DOTS = 400  # in the file; a key with 8,000 dots takes seconds to parse
-PASSWORDS = Bounds(64 * 1024, 300.0)  # of a user's password file: the cost of bcrypt is at most 12
+PASSWORDS = Bounds(max_bytes=64 * 1024, max_check_ms=300.0)  # the cost of bcrypt is then at most 12
 LOG_IN = TableKind('{ realm = "A name", file = ".htpasswd" }', {
     "realm": AUTH.keys["realm"],
     "file": Key(matching("NAME", "a file of this directory, such as .htpasswd", r"\.[^/\0]*"),
