@@ -40,12 +40,12 @@ def mounts(plan: Plan) -> Iterator[Mount]:
     """
     config = plan.config
     named = [(*parse_application(each), setting.key) for setting in SETTINGS for each in config[setting]]
-    at: dict[str, tuple[str, str]] = {}
+    by_path: dict[str, tuple[str, str]] = {}
     for path, name, kind in named:
-        other, its = at.setdefault(path.rstrip("/"), (name, kind))
-        if (other, its) != (name, kind):
+        other_name, other_kind = by_path.setdefault(path.rstrip("/"), (name, kind))
+        if (other_name, other_kind) != (name, kind):
             raise ValueError(
-                f"two applications at {path}: {other} ({its}) and {name} ({kind}): mount one elsewhere"
+                f"two applications at {path}: {other_name} ({other_kind}) and {name} ({kind}): mount one elsewhere"
             )
     for path, name, kind in sorted(named, key=lambda found: -len(found[0])):
         yield Mount(path.rstrip("/") or "/", application(plan, config, kind, path, name))

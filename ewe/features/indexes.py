@@ -410,14 +410,16 @@ def head(column: str, sort: str, order: str) -> str:
 
     sort: the column by which the page is sorted; "" if it cannot be sorted.
     """
-    label, other = COLUMNS[column]
+    label, link_order = COLUMNS[column]
     if not sort:
         return f'<th scope="col"><a>{label}</a>'
     state = ""
     if column == sort:
-        arrow, name, other = ("↓", "descending", "asc") if order == "desc" else ("↑", "ascending", "desc")
+        arrow, name, link_order = (
+            ("↓", "descending", "asc") if order == "desc" else ("↑", "ascending", "desc")
+        )
         label, state = f"{label} {arrow}", f' aria-sort="{name}"'
-    return f'<th scope="col"{state}><a href="?sort={column}&amp;order={other}">{label}</a>'
+    return f'<th scope="col"{state}><a href="?sort={column}&amp;order={link_order}">{label}</a>'
 
 
 def row(entry: DirectoryEntry) -> str:

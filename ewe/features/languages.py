@@ -144,7 +144,7 @@ class Languages(Static):
         return super().media_type_of(stem if suffix.lower() in self.known_suffixes else path)
 
 
-def answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
+def paths_answered_by(path: str, languages: Collection[str], index: Collection[str]) -> Iterator[str]:
     """Yield the paths of all URLs for which the file at a path may be sent: its own first, then those of
     negotiation.
 

@@ -202,12 +202,12 @@ class LazyListing(Response):
                 return response
             names = first_names(self.descriptor)
             if len(names) <= INLINE_NAMES:
-                return self.list(request, self.descriptor, names)
+                return self.listing_of(request, self.descriptor, names)
         finally:
             os.close(self.descriptor)
-        return await io.call(self.make, request)
+        return await io.call(self.listing_of_many_names, request)
 
-    def make(self, request: Request) -> Response:
+    def listing_of_many_names(self, request: Request) -> Response:
         """Return the listing of a directory with many names. May block. Raises HTTPError."""
         from ewe.features.indexes import LISTING_TURNS
 
@@ -219,11 +219,11 @@ class LazyListing(Response):
             try:
                 if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
                     raise HTTPError(404, "the directory was replaced by a file meanwhile")
-                return self.list(request, descriptor)
+                return self.listing_of(request, descriptor)
             finally:
                 os.close(descriptor)
 
-    def list(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
+    def listing_of(self, request: Request, descriptor: int, names: list[str] | None = None) -> Response:
         """Return the listing of an open directory. Raises HTTPError.
 
         names: all its names, if the caller has read them; None: they are read here.

@@ -277,7 +277,7 @@ class LocationBuilder:
             handler: Handler = made
             return handler
         extensions: tuple[str, ...] = self.values.get("programs", ())
-        files = bool(
+        needs_files = bool(
             extensions
             or self.has_alias
             or "root" in self.values
@@ -289,7 +289,7 @@ class LocationBuilder:
                 f"{self.label_of('alias')} {quoted(self.values['alias'])} has variables: programs need a prefix"
             )
         server, root = self.plan.server, self.plan.static.root
-        if files:
+        if needs_files:
             self.protect(extensions)
         elif self.prefix:  # the upstream's sources may be there
             server.protect(ProtectedSources(root, directories=[root + self.prefix]))
@@ -303,7 +303,7 @@ class LocationBuilder:
             why,
             extensions=extensions,
             file=self.file,
-            needs_file=files,
+            needs_file=needs_files,
             executable=made.executable,
         )
 

@@ -53,7 +53,7 @@ def several(config: Config, **plan_arguments: Any) -> Site:
         root = Hosts(VirtualHosts([(each.host, each.handler) for each in built]))
     site = Site(config, server.limits, root)
     site.imported, site.built = server.applications, built
-    site.tls = certificates.context(built, hosts)
+    site.tls = certificates.initial_context(built, hosts)
     if site.tls is not None and any(each.tls is None for each in built):
         site.plain_at = PlainAddresses(hosts)
     return site

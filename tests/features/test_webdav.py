@@ -20,7 +20,7 @@ from support.server import MODELS, Server, Start, wait_until
 
 from ewe.config.messages import ConfigError
 from ewe.config.settings import Config
-from ewe.features.languages import answered_by
+from ewe.features.languages import paths_answered_by
 from ewe.features.webdav import changes, feature, properties, upload
 from ewe.features.webdav.feature import WebDAV
 from ewe.features.webdav.tree import Tree, refusal
@@ -356,7 +356,7 @@ def test_a_file_that_another_location_covers_is_out_of_reach(tmp_path: Path) -> 
     ],
 )
 def test_what_a_file_answers(path: str, others: list[str]) -> None:
-    found = [*answered_by(path, {"en", "pt-br"}, {"index.html"})]
+    found = [*paths_answered_by(path, {"en", "pt-br"}, {"index.html"})]
     assert found[0] == path and sorted({*found[1:]}) == sorted(others)
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from ewe.features.languages import answered_by
+from ewe.features.languages import paths_answered_by
 from ewe.features.static import hidden
 from ewe.gateway.protected_sources import ProtectedSources, is_sql_page
 from ewe.gateway.true_names import NAME_ONLY_FLAGS
@@ -170,7 +170,7 @@ class Tree:
 
         For example, a client that writes /a.csv.gz or /a.en.csv changes the response for /a.csv.
         """
-        return all(self.covers(each) for each in answered_by(path, self.languages, self.index_names))
+        return all(self.covers(each) for each in paths_answered_by(path, self.languages, self.index_names))
 
     @contextmanager
     def resource(self, path: str, missing: int = 404) -> Iterator[DavPath]:
