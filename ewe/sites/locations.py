@@ -13,7 +13,7 @@ LocationBuilder looks at the keys of the location in this order:
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ewe.config.feature_table import ANSWERS, FILTERS, GATEWAYS, GUARDS, feature
 from ewe.config.messages import ConfigError, quoted
@@ -62,8 +62,19 @@ class SiteParts(Protocol):
 
 def settings_of_middlewares() -> set[str]:
     """Return the names of the settings of all features that make a middleware of a location from its settings."""
-    modules = {step.module for step in (*GUARDS, *FILTERS) if step.setting}
+    modules = {each.module for each in (*GUARDS, *FILTERS) if each.setting}
     return {setting.name for module in modules for setting in feature(module).settings}
+
+
+class AliasFiles(NamedTuple):
+    """The files that `alias` names. directory: without symbolic links. file: the only file; "": there are several.
+
+    template: makes the path of a file below the directory; None: that is the request's path without the prefix.
+    """
+
+    directory: str
+    template: Template | None = None
+    file: str = ""
 
 
 class LocationBuilder:
@@ -87,7 +98,8 @@ class LocationBuilder:
         self.location_plan = self.plan  # the site's plan; make_plan() may replace it
         if self.values.keys().isdisjoint(("redirect", "status", "rewrite")):
             if self.has_alias:
-                self.static = self.read_alias()
+                alias = self.read_alias()
+                self.file, self.template, self.static = alias.file, alias.template, self.static_of(alias)
             else:
                 self.location_plan = self.make_plan()
                 self.static = self.location_plan.static
@@ -179,32 +191,31 @@ class LocationBuilder:
             raise ConfigError(f"{label} {quoted(text)} is not a directory")
         return path
 
-    def read_alias(self) -> Static:
-        """Return the files of `alias`: of a directory, or one file. Set `file` and `template`. Raises ConfigError.
-
-        `template` makes the path of a file below the directory. If it stays None, this path is the request's path
-        without the prefix. `file` is the only file, if `alias` names one.
-        """
+    def read_alias(self) -> AliasFiles:
+        """Return the files that the key `alias` names. Raises ConfigError."""
         text, label = self.values["alias"], self.table.label_of("alias")
         template = Template(text, label, self.match.pattern)
         before, _ = template.parts[0]  # the text before the first variable, in which "$$" has become "$"
         if template.constant:
-            directory = self.read_constant_alias(before, text, label)
-        else:
-            # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
-            above, slash, _ = before.rpartition("/")
-            directory, _ = self.existing_path((above or "/") if slash else ".", label)
-            self.template = Template(text.removeprefix(above.replace("$", "$$")), label, self.match.pattern)
+            return self.read_constant_alias(before, text, label)
+        # The directory ends at the last slash before the first variable: /srv/data of /srv/data/a$1.txt
+        above, slash, _ = before.rpartition("/")
+        directory, _ = self.existing_path((above or "/") if slash else ".", label)
+        below = text.removeprefix(above.replace("$", "$$"))
+        return AliasFiles(directory, Template(below, label, self.match.pattern))
+
+    def static_of(self, alias: AliasFiles) -> Static:
+        """Return the handler for the files of `alias`."""
         # If the site runs files with an extension as programs, they are not sent here either: page.PHP, or a
         # symbolic link to such a file.
         assert self.plan.server.protected_on_all_sites is not None
         protected = SharedProtection.of(
-            ProtectedSources(directory, self.plan.static.protected.extensions),
+            ProtectedSources(alias.directory, self.plan.static.protected.extensions),
             self.plan.server.protected_on_all_sites,
         )
-        prefix = "" if self.template is not None else self.prefix
-        static = static_files(self.config, directory, prefix, protected)
-        static.has_urls = self.template is None
+        prefix = "" if alias.template is not None else self.prefix
+        static = static_files(self.config, alias.directory, prefix, protected)
+        static.has_urls = alias.template is None
         return static
 
     def existing_path(self, path: str, label: str) -> tuple[str, bool]:
@@ -217,10 +228,10 @@ class LocationBuilder:
         except OSError as reason:
             raise ConfigError(f"{label} {quoted(path)}: {reason.strerror}") from None
 
-    def read_constant_alias(self, path: str, text: str, label: str) -> str:
-        """Return the directory of an `alias` without variables; set `file` and `template` if it names one file.
+    def read_constant_alias(self, path: str, text: str, label: str) -> AliasFiles:
+        """Return the files of an `alias` without variables: a directory, or one file. Raises ConfigError.
 
-        text, label: the value of the key, and the beginning of an error message. Raises ConfigError.
+        path: the value of the key, in which "$$" has become "$". text: the value. label: the beginning of messages.
         """
         path, is_directory = self.existing_path(path, label)
         if is_directory:
@@ -229,15 +240,13 @@ class LocationBuilder:
                     f"{label} {quoted(text)} is a directory, and {self.table} does not say which of its files: "
                     "write prefix, or a group such as $1"
                 )
-            return path
+            return AliasFiles(path)
         if "gateway" not in self.values and os.access(path, os.X_OK):
             raise ConfigError(
                 f'{label} {quoted(text)} is a program: write gateway = "cgi" too, or its source is sent'
             )
-        self.file = path
         directory, name = os.path.split(path)
-        self.template = Template("/" + name.replace("$", "$$"), label, None)
-        return directory
+        return AliasFiles(directory, Template("/" + name.replace("$", "$$"), label, None), path)
 
     def static_for(self, path: str) -> Static:
         """Return the files in which `try` looks for a path: of `alias` below the location, else of the site."""
