@@ -463,9 +463,7 @@ class Browser:
             # No row refers to NULL. The filter of a link is text, which cannot be equal to bytes.
             if any(value is None or isinstance(value, bytes) for value in values):
                 continue
-            view = View()
-            for column, value in zip(key.columns, values, strict=True):
-                view = view.filtered(column, "eq", pages.plain(value))
+            view = pages.rows_with(key.columns, values)
             count = await self.asking.count(trail.database, schema, schema.tables[key.table], view, io)
             referring.append((key, count))
         # The values of this row whose labels the page shows

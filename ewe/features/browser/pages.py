@@ -15,7 +15,7 @@ from ewe.features import indexes
 from ewe.features.browser.schema import Column, ForeignKey, Schema, Table
 from ewe.features.browser.statements import FACET_VALUES, BoundStatement, cursor_in
 from ewe.features.browser.style import STYLE
-from ewe.features.browser.urls import OPERATORS, View, cursor_text, encode_name, query_of
+from ewe.features.browser.urls import OPERATORS, Filter, View, cursor_text, encode_name, query_of
 from ewe.http.error_pages import html_document, html_escape
 
 MAX_CELL_CHARS = 300  # characters of a value on a page of rows
@@ -485,10 +485,13 @@ def link_to_other(trail: PageTrail, schema: Schema, key: ForeignKey, values: Seq
     other = schema.tables[key.other]
     if key.other_columns == other.key:
         return trail.of_row(other.name, values)
-    view = View()
-    for name, value in zip(key.other_columns, values, strict=True):
-        view = view.filtered(name, "eq", plain(value))
-    return trail.of_table(other.name) + view.query()
+    return trail.of_table(other.name) + rows_with(key.other_columns, values).query()
+
+
+def rows_with(columns: Iterable[str], values: Iterable[Value]) -> View:
+    """Return the view of the rows that have these values in these columns."""
+    pairs = zip(columns, values, strict=True)
+    return View(tuple(Filter(column, "eq", plain(value)) for column, value in pairs))
 
 
 def exports(url: str, listing: TableListing) -> str:
@@ -707,9 +710,7 @@ def row_page(
     if referring:
         body += ["<h2>Rows that lead here</h2>", '<ul class="cards">']
         for each, count in referring:
-            view = View()
-            for here, there in zip(each.columns, each.other_columns, strict=True):
-                view = view.filtered(here, "eq", plain(row[there]))
+            view = rows_with(each.columns, [row[name] for name in each.other_columns])
             url = html_escape(trail.of_table(each.table) + view.query())
             by = shown(", ".join(each.columns))
             body.append(

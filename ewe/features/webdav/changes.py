@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from ewe.features.webdav.tree import DIRECTORY_FLAGS, DavPath, Tree, names_in
 from ewe.features.webdav.upload import NewFile, check_conditions, hidden_name
@@ -316,22 +317,16 @@ def copy_file(dir_fd: int, name: str, target_fd: int, target_path: str) -> None:
 
     dir_fd: the directory of the file. target_path: the copy's path, below the directory target_fd.
     """
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
-    try:
-        where, _, last = target_path.rpartition("/")
-        parent_fd = os.open(where or ".", DIRECTORY_FLAGS, dir_fd=target_fd)
-        try:
-            copy = NewFile(parent_fd)
-            try:
-                copy_bytes(source, copy.descriptor)
-                os.rename(copy.ensure_name(), last, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-                copy.name = ""
-            finally:
-                copy.close()
-        finally:
-            os.close(parent_fd)
-    finally:
-        os.close(source)
+    with ExitStack() as descriptors:
+        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+        descriptors.callback(os.close, source)
+        directory, _, target_name = target_path.rpartition("/")
+        parent_fd = os.open(directory or ".", DIRECTORY_FLAGS, dir_fd=target_fd)
+        descriptors.callback(os.close, parent_fd)
+        copy = NewFile(parent_fd)
+        descriptors.callback(copy.close)
+        copy_bytes(source, copy.descriptor)
+        copy.rename_to(target_name, parent_fd)
 
 
 def copy_bytes(source: int, target: int) -> None:

@@ -87,11 +87,15 @@ class NewFile:
         """
         if resource.file_status is not None:
             os.fchmod(self.descriptor, stat.S_IMODE(resource.file_status.st_mode) & 0o666)
-        os.rename(self.ensure_name(), resource.name, src_dir_fd=self.dir_fd, dst_dir_fd=resource.parent_fd)
+        self.rename_to(resource.name, resource.parent_fd)
+
+    def rename_to(self, name: str, dir_fd: int) -> None:
+        """Give the file a name in a directory, in one step. close() then keeps it. Raises OSError."""
+        os.rename(self.ensure_name(), name, src_dir_fd=self.dir_fd, dst_dir_fd=dir_fd)
         self.name = ""
 
     def close(self) -> None:
-        """Close the file, and delete it unless take_name() has published it.
+        """Close the file, and delete it unless rename_to() has published it.
 
         The kernel deletes a file without a name when its last descriptor is closed.
         """
