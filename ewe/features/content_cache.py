@@ -35,11 +35,7 @@ class Cached(Middleware):
 
 
 class CachedProxy(Cached):
-    """Caches the responses of a proxy.
-
-    Only a cache around a proxy has the method proxy_at(). A cache without this method contains a handler that may
-    answer without a proxy.
-    """
+    """Caches the responses of a proxy. Only this class has proxy_at(): any other handler may answer without one."""
 
     inner: WithProxies
 
@@ -51,8 +47,8 @@ class CachedProxy(Cached):
 def cache_of(plan: Plan, config: Config) -> ContentCache:
     """Return the cache of the site, or a separate one if a location sets another size.
 
-    config: the settings of the site, or of a location. plan: of its document root. The plan keeps each cache under
-    the settings that set its size, so all parts of the site with this size share the cache.
+    config: the settings of the site, or of a location. plan: of its document root. All parts of a site whose size
+    comes from the same settings share the cache.
     """
     from ewe.gateway.content_cache import ContentCache
 

@@ -1,7 +1,6 @@
 """The declaration of a feature: the handlers and facts that its module offers to the builder of a site.
 
-The last lines of such a module are FEATURE = Feature(...). They contain everything that the server knows about the
-feature: its settings, the sources that it protects, its paths, and its needs before the first request.
+The last lines of such a module are FEATURE = Feature(...): everything that the server knows about the feature.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ class Feature:
     gives up root calls it before.
 
     A feature that the setting `mount` names has `make`, and may have `protected`, `needs` and `notes`. The other
-    parts need a row of the feature table: ewe refuses a mounted feature with one of them.
+    parts need a row of the feature table.
     """
 
     def __init__(

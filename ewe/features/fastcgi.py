@@ -66,13 +66,13 @@ def of_protocol(
     """
     connections: dict[tuple[str, ...], Connections] = {}
     upstreams: dict[str, list[str]] = {}  # extension or path -> addresses
-    for extension_or_path, address in map(parse_responder, named):
-        upstreams.setdefault(extension_or_path.rstrip("/") or "/", []).append(address)
-    for extension_or_path, addresses in upstreams.items():
+    for covered, address in map(parse_responder, named):
+        upstreams.setdefault(covered.rstrip("/") or "/", []).append(address)
+    for covered, addresses in upstreams.items():
         key = tuple(addresses)
         if key not in connections:
             connections[key] = connections_of(config, addresses, setting, codec)
-        yield FastCGI(extension_or_path, connections[key], config, static, limits)
+        yield FastCGI(covered, connections[key], config, static, limits)
 
 
 def connections_of(
@@ -96,38 +96,32 @@ def connections_of(
         raise ValueError(f"{reason} ({setting})") from None
 
 
-def affinity_of(config: Config, responder: str, connections: Connections) -> Affinity | None:
+def affinity_of(config: Config, covered: str, connections: Connections) -> Affinity | None:
     """Return the affinity of clients to addresses, if the settings ask for it and there are several addresses.
 
-    responder: its extension, path or pattern (Affinity's `where`).
+    covered: the extension, the path or the pattern of the upstream (see Affinity).
     """
     cookie = config[settings.FASTCGI_AFFINITY]
     if cookie is None or len(connections.addresses) < 2:
         return None
-    return Affinity(cookie, responder, connections.addresses)
+    return Affinity(cookie, covered, connections.addresses)
 
 
 class FastCGI:
     """Passes requests for one extension, or for all paths below one path, to an upstream."""
 
     def __init__(
-        self,
-        extension_or_path: str,
-        connections: Connections,
-        config: Config,
-        static: Static,
-        limits: RequestLimits,
+        self, covered: str, connections: Connections, config: Config, static: Static, limits: RequestLimits
     ) -> None:
-        """extension_or_path: as in the setting, such as ".php" or "/app"."""
-        has_extension = extension_or_path.startswith(".")
-        self.extension = extension_or_path if has_extension else ""
-        self.path = "" if has_extension else extension_or_path.rstrip("/")
+        """covered: the extension or the path in the setting, such as ".php" or "/app"."""
+        self.extension = covered if covered.startswith(".") else ""
+        self.path = "" if self.extension else covered.rstrip("/")
         self.connections = connections
         self.scripts_by_path: TimedCache[str, Script] = TimedCache(MAX_PATHS, SCRIPT_CACHE_S)
         self.config = config
         self.static = static
         self.limits = limits
-        self.affinity = affinity_of(config, extension_or_path, connections)
+        self.affinity = affinity_of(config, covered, connections)
 
     async def respond(self, request: Request, io: Stream) -> Response | None:
         """Return the upstream's response; None for another path. Raises HTTPError."""
@@ -142,8 +136,8 @@ class FastCGI:
         """Yield the lines about the script that the upstream gets. Raises HTTPError(403, 404)."""
         script = self.find(request.path)
         if script is not None:
-            covered = self.extension or self.path or "/"
-            yield from scripts.lines_about_script(script, f"a responder for {covered}")
+            why = f"a responder for {self.extension or self.path or '/'}"
+            yield from scripts.lines_about_script(script, why)
         return script is not None
 
     def find(self, path: str) -> Script | None:
@@ -183,11 +177,11 @@ class FastCGI:
 def protected(plan: Plan, root: str) -> Iterator[ProtectedSource]:
     """Yield the extensions and the directories for which upstreams answer."""
     named = (each for setting in settings.OF_PROTOCOLS for each in plan.config[setting])
-    for extension_or_path, _ in map(parse_responder, named):
-        if extension_or_path[0] == ".":
-            yield ProtectedSource(extension=extension_or_path)
-        elif extension_or_path != "/":
-            yield ProtectedSource(directory=root + extension_or_path)
+    for covered, _ in map(parse_responder, named):
+        if covered[0] == ".":
+            yield ProtectedSource(extension=covered)
+        elif covered != "/":
+            yield ProtectedSource(directory=root + covered)
 
 
 def mounts(plan: Plan) -> Iterator[Mount]:
@@ -209,8 +203,8 @@ def gateway(location: LocationPlan, kind: str, targets: tuple[str, ...]) -> Runn
     limits, root = plan.limits, plan.static.root
     connections = connections_of(config, list(targets), "gateway", load(CODECS[kind]))
     # Affinity takes a text with a slash at its beginning for the path of the cookie. A pattern is not a path.
-    responder = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
-    affinity = affinity_of(config, responder, connections)
+    covered = f"~{table.match_value}" if table.kind == "pattern" else table.match_value
+    affinity = affinity_of(config, covered, connections)
 
     async def run(script: Script, request: Request, io: Stream) -> Response | None:
         return await ask(connections, request, io, script, root, config, limits, affinity)

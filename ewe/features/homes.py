@@ -308,7 +308,7 @@ def open_user_file(path: str, name: str, owner: int | None) -> int:
 
 
 def version_of_file(directory: str, name: str) -> object:
-    """Return a file's file_version(), which changes when the file changes; None if there is no file, or no name."""
+    """Return the file_version() of a file; None if there is no file, or no name."""
     try:
         return file_version(os.lstat(os.path.join(directory, name))) if name else None
     except OSError:

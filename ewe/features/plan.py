@@ -55,7 +55,7 @@ class ServerPlan:
     without tables. applications: the applications of all sites. multithread, multiprocess: several threads of
     a process, or several processes, may call an application at once (PEP 3333). imports: import applications now;
     otherwise each worker imports them. site_middlewares: the makers of middlewares around each site; a feature of
-    one site may add one that all sites then need.
+    one site may add one for all sites.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Plan:
         return self.shared_objects[key]
 
     def noted(self, handler: Handler) -> Handler:
-        """Return a handler in the middleware that notes its feature, if the status or the trace shows features."""
+        """Return a handler in the middleware that notes its feature, for the status and the trace."""
         for feature in self.features:
             if feature.answered_by is not None:
                 handler = feature.answered_by(handler)

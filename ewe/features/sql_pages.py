@@ -189,8 +189,7 @@ class SQLPages:
         """Return function(*arguments). The function reads a page, or compiles or renders a template.
 
         A user's declarations may take a second to read, and a user's template RENDER_TIMEOUT_S for each request.
-        Beside an event loop, an executor thread therefore makes the call, and the loop serves other clients
-        meanwhile. The site's own pages are trusted to be fast.
+        Beside an event loop, an executor thread therefore makes the call. The site's own pages are trusted.
         """
         return await io.call(function, *arguments) if self.owner else function(*arguments)
 

@@ -26,6 +26,7 @@ import re
 import stat
 import time
 from _weakref import ref
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ewe.bounded import SETTLED_S
@@ -372,16 +373,9 @@ class Static:
         return self.index_of(path) != ""
 
     def has_earlier_index(self, path: str, index: str) -> bool:
-        """Return whether an index file comes before the one that answers for the directory at path.
-
-        index: the path of that file.
-        """
-        for name in self.index_names:
-            if path + name == index:
-                break
-            if self.is_index_file(path + name):
-                return True
-        return False
+        """Return whether an index file comes before `index`, the path of the one that answers for a directory."""
+        earlier = takewhile(lambda name: path + name != index, self.index_names)
+        return any(self.is_index_file(path + name) for name in earlier)
 
     def is_index_file(self, path: str) -> bool:
         """Return whether serve() may find a file for the path of an index file."""

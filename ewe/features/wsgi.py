@@ -119,7 +119,7 @@ class WSGI:
 
 
 class Blocks(Source):
-    """The blocks of an application's body. Each needs one call of the application."""
+    """The blocks of an application's body. Each needs one call of the application. Finishing.close() ends them."""
 
     def __init__(self, feature: WSGI, invocation: Invocation, io: Stream) -> None:
         self.feature = feature
@@ -143,9 +143,6 @@ class Blocks(Source):
         if invocation.fault:
             raise HTTPError(500, f"{self.feature.name} failed")
         return block
-
-    async def close(self) -> None:
-        """Do nothing: Finishing.close() ends the invocation."""
 
 
 class Finishing(Response):

@@ -95,7 +95,7 @@ def roots_of(config: Config) -> list[str]:
         if "root" in values:
             found.append(values["root"])
         if "alias" in values:
-            # A variable such as $1 ends the fixed part of the path; $$ is a dollar sign (ewe.sites.templates).
+            # A variable such as $1 ends the fixed part of the path; $$ is a dollar sign.
             path = values["alias"].replace("$$", "\0").partition("$")[0].replace("\0", "$")
             found.append(path if os.path.isdir(path) else os.path.dirname(path) or ".")
     # /dev/null means that there is no directory of programs: `ewe -x DIR`

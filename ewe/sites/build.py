@@ -46,8 +46,7 @@ class SiteBuilder:
 
     def handler(self) -> Handler:
         """Return the handler of the site: its routes; without locations and middlewares, its FeatureChain."""
-        # Without [[site.location]] and without a middleware, the routes would only pass each request on to the
-        # FeatureChain. The FeatureChain answers alone then; it keeps the routes for local redirects.
+        # Such routes would only pass each request on. The FeatureChain keeps them for local redirects.
         if len(self.routes.locations) == 1 and self.routes.locations[0].handler is self.feature_chain:
             alone = FeatureChain(self.plan.mounts, self.plan.static)
             alone.site = self.routes
@@ -106,10 +105,9 @@ class SiteBuilder:
         return found, keys
 
     def middleware_of_key(self, module: str, owner: LocationTable | SiteTable, key: str) -> Middleware:
-        """Return the middleware that a key asks for. module: of its feature. owner: the table with the key.
+        """Return the middleware that a key asks for. owner: the table with the key. Raises ConfigError.
 
-        All locations of a site share a middleware of the [[site]] table, so that it counts the requests to all of
-        them together. Raises ConfigError.
+        All locations share a middleware of the [[site]] table, so that it counts the requests to all of them.
         """
         # By id(): two tables may have the same label, since the lines of inline tables are not known.
         owner_and_key = (id(owner), key)

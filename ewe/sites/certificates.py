@@ -63,8 +63,8 @@ class Certificates:
     ) -> SSLContext | None:
         """Return the context with which every handshake begins; None if no site has a certificate.
 
-        Two sites at the same address must both have a certificate or both have none: before the client's first byte
-        the server cannot know which of them the client wants. Raises ConfigError if they differ.
+        Raises ConfigError if one of two sites at the same address has a certificate and the other has none: before
+        the client's first byte the server cannot know which of them the client wants.
         """
         for index, site in enumerate(built):
             for other in built[:index]:

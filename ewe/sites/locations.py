@@ -69,7 +69,7 @@ def settings_of_middlewares() -> set[str]:
 class AliasFiles(NamedTuple):
     """The files that `alias` names. directory: without symbolic links. file: the only file; "": there are several.
 
-    template: makes the path of a file below the directory; None: that is the request's path without the prefix.
+    template: makes the path of a file below the directory; None: the request's path without the prefix is used.
     """
 
     directory: str

@@ -194,8 +194,8 @@ class Browser:
     def failed(self, trail: PageTrail, error: DatabaseError, text: str = "", status: int = 0) -> Response:
         """Return the page for an error of a database.
 
-        text, status: replace those of the error; "" and 0: the usual ones. trail: the position of the page, for its
-        links. Only with `development` the page has the database's own message; the error log always has it.
+        text, status: replace those of the error; "" and 0: the usual ones. Only with `development` the page has the
+        database's own message; the error log always has it.
         """
         title, usual = WORDS[error.kind]
         detail = str(error) if self.development else ""
@@ -203,7 +203,6 @@ class Browser:
             trail, status or error.status, title, text or usual, cause=f"{error.kind}: {error}", detail=detail
         )
 
-    # -----------------------------------------------------------------------------------------------------
     # Pages
 
     async def databases(self, io: Stream) -> str:
@@ -404,7 +403,6 @@ class Browser:
         took_ms = (time.perf_counter() - began) * 1000
         return StatementResult(rows, explained=explain, took_ms=took_ms)
 
-    # -----------------------------------------------------------------------------------------------------
     # One row
 
     async def row(

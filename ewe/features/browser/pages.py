@@ -78,7 +78,6 @@ def page(trail: PageTrail, title: str, body: Iterable[str], last: str = "") -> s
     return html_document(shown(title), STYLE, html)
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Values
 
 
@@ -117,7 +116,6 @@ def number(count: int | None, word: str = "row") -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-# ---------------------------------------------------------------------------------------------------------
 # All databases, one database
 
 
@@ -199,7 +197,6 @@ def table_card(trail: PageTrail, table: Table, counts: dict[str, int]) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Rows of a table
 
 
@@ -527,7 +524,6 @@ def column_row(trail: PageTrail, table: Table, column: Column) -> str:
     return "<tr>" + "".join(f"<td>{each}" for each in cells) + "\n"
 
 
-# ---------------------------------------------------------------------------------------------------------
 # SQL
 
 
@@ -678,7 +674,6 @@ def plain_table(rows: Rows) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------
 # One row
 
 
@@ -748,7 +743,6 @@ def value_of(
     return f'<a href="{url}">{text}</a>{label}'
 
 
-# ---------------------------------------------------------------------------------------------------------
 # Forms and error pages
 
 

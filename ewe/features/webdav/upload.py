@@ -81,16 +81,13 @@ class NewFile:
         return self.name
 
     def take_name(self, resource: DavPath) -> None:
-        """Give the file the name of a resource, in one step. It replaces the old file. Raises OSError.
-
-        The new file gets the mode of the old one, without execute bits.
-        """
+        """Replace the file of a resource, in one step; keep its mode, without execute bits. Raises OSError."""
         if resource.file_status is not None:
             os.fchmod(self.descriptor, stat.S_IMODE(resource.file_status.st_mode) & 0o666)
         self.rename_to(resource.name, resource.parent_fd)
 
     def rename_to(self, name: str, dir_fd: int) -> None:
-        """Give the file a name in a directory, in one step. close() then keeps it. Raises OSError."""
+        """Publish the file under a name in a directory, in one step. Raises OSError."""
         os.rename(self.ensure_name(), name, src_dir_fd=self.dir_fd, dst_dir_fd=dir_fd)
         self.name = ""
 
