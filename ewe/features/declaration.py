@@ -125,7 +125,7 @@ class MeasureError(Exception):
     """A process does not tell its numbers. The text is one line."""
 
 
-class Feature:
+class Feature(NamedTuple):
     """The declaration of a feature. Only the name is required. Most parts are functions:
 
     settings: the settings that this feature declares (ewe.config.setting).
@@ -164,55 +164,38 @@ class Feature:
     parts need a row of the feature table.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        settings: Iterable[Setting[Any]] = (),
-        provide: Callable[[Plan], Any] | None = None,
-        protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None,
-        mounts: Callable[[Plan], Iterable[Mount]] | None = None,
-        answers_all: Callable[[Config], bool] | None = None,
-        shares_mounts: bool = False,
-        wrap: Callable[[Plan, Config, Handler], Handler] | None = None,
-        answered_by: Callable[[Handler], Handler] | None = None,
-        files: Callable[[LocationPlan], Iterable[Mount]] | None = None,
-        middleware: Callable[[Plan, Config], Middleware] | None = None,
-        server_middleware: Callable[[HasProxies], Middleware] | None = None,
-        keys: Mapping[str, StepKey] | None = None,
-        gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None,
-        answer: Callable[[LocationPlan], Handler] | None = None,
-        make: Callable[[Config, str], Handler] | None = None,
-        ends_processes: Callable[[Config], bool] | None = None,
-        programs: Callable[[Config], Iterable[ProgramMaker]] | None = None,
-        process: SupervisedProcess | None = None,
-        fixed: Callable[[Config], Iterable[str]] | None = None,
-        needs: Callable[[Config], Iterable[str]] | None = None,
-        notes: Callable[[Config], Iterable[str]] | None = None,
-        start_warnings: Callable[[Config, str], Iterable[str]] | None = None,
-        measures: Callable[[Config], MeasuredProcess | None] | None = None,
-        imports_later: bool = False,
-        directories: Callable[[Config], Iterable[NeededDirectory]] | None = None,
-        late: Iterable[str] = (),
-        preload: Callable[[], None] | None = None,
-    ) -> None:
-        self.name = name
-        self.settings = tuple(settings)
-        self.provide, self.protected = provide, protected
-        self.mounts, self.shares_mounts, self.wrap = mounts, shares_mounts, wrap
-        self.answers_all, self.imports_later, self.directories = answers_all, imports_later, directories
-        self.answered_by, self.files = answered_by, files
-        self.middleware, self.server_middleware = middleware, server_middleware
-        self.keys = keys or {}
-        self.gateway, self.answer, self.make = gateway, answer, make
-        self.ends_processes, self.measures = ends_processes, measures
-        self.programs, self.process = programs, process
-        self.fixed, self.needs, self.notes, self.start_warnings = fixed, needs, notes, start_warnings
-        self.late, self.preload = tuple(late), preload
+    name: str
+    settings: tuple[Setting[Any], ...] = ()
+    provide: Callable[[Plan], Any] | None = None
+    protected: Callable[[Plan, str], Iterable[ProtectedSource]] | None = None
+    mounts: Callable[[Plan], Iterable[Mount]] | None = None
+    answers_all: Callable[[Config], bool] | None = None
+    shares_mounts: bool = False
+    wrap: Callable[[Plan, Config, Handler], Handler] | None = None
+    answered_by: Callable[[Handler], Handler] | None = None
+    files: Callable[[LocationPlan], Iterable[Mount]] | None = None
+    middleware: Callable[[Plan, Config], Middleware] | None = None
+    server_middleware: Callable[[HasProxies], Middleware] | None = None
+    keys: Mapping[str, StepKey] = {}
+    gateway: Callable[[LocationPlan, str, tuple[str, ...]], Handler | Runner] | None = None
+    answer: Callable[[LocationPlan], Handler] | None = None
+    make: Callable[[Config, str], Handler] | None = None
+    ends_processes: Callable[[Config], bool] | None = None
+    programs: Callable[[Config], Iterable[ProgramMaker]] | None = None
+    process: SupervisedProcess | None = None
+    fixed: Callable[[Config], Iterable[str]] | None = None
+    needs: Callable[[Config], Iterable[str]] | None = None
+    notes: Callable[[Config], Iterable[str]] | None = None
+    start_warnings: Callable[[Config, str], Iterable[str]] | None = None
+    measures: Callable[[Config], MeasuredProcess | None] | None = None
+    imports_later: bool = False
+    directories: Callable[[Config], Iterable[NeededDirectory]] | None = None
+    late: tuple[str, ...] = ()
+    preload: Callable[[], None] | None = None
 
     def parts(self) -> list[str]:
         """Return the names of the parts that this declaration has, without the name."""
-        return [name for name, part in vars(self).items() if part and name != "name"]
+        return [name for name, part in self._asdict().items() if part and name != "name"]
 
 
 class UnknownFeature(ConfigError):

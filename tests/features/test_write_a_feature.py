@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import web
@@ -384,8 +385,8 @@ def test_a_mounted_declaration_with_another_part_is_refused(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """It would be ignored: ewe asks only the features of its table for such parts."""
-    declared = Feature("x", make=lambda config, path: pytest.fail("it is refused before"))
-    setattr(declared, part, ("wool",))
+    parts: dict[str, Any] = {part: ("wool",)}
+    declared = Feature("x", make=lambda config, path: pytest.fail("it is refused before"), **parts)
     monkeypatch.setattr("ewe.features.mounted.FEATURE", declared)
     with pytest.raises(UnknownFeature) as caught:
         make("ewe.features.mounted:FEATURE", Config(), "/")
