@@ -43,6 +43,7 @@ from ewe.features.guards.auth import AUTH, Auth
 from ewe.features.guards.error_pages import PAGES, ErrorPages
 from ewe.features.guards.headers import HEADERS, Headers
 from ewe.features.guards.htpasswd import Bounds, load_libraries
+from ewe.features.pages import with_index_page
 from ewe.features.static import file_version
 from ewe.features.users import Users
 from ewe.features.users_settings import USERDIR_SETTINGS
@@ -180,7 +181,7 @@ class Homes(Middleware):
         index_names = settings.index_names or self.users.config.defaultindex
         if home.static.index_names != index_names:
             home.static.index_names = index_names
-            home.pages.index_names = index_names
+            home.pages.index_names = settings.index_names or with_index_page(index_names)
             home.static.forget_all()  # the cache maps directories to their index files
         lists = settings.lists_directories
         home.static.lists_directories = self.users.config.indexes if lists is None else lists

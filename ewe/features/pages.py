@@ -45,7 +45,7 @@ class Pages:
         """
         self.root = root
         self.prefix = prefix
-        self.index_names = index_names if INDEX in index_names else (*index_names, INDEX)
+        self.index_names = with_index_page(index_names)
         self.directories = [name for each in directories for name in names_of(each)]
         self.scripts_by_path: TimedCache[str, Script | None] = TimedCache(MAX_PATHS, PAGE_CACHE_S)
 
@@ -77,6 +77,11 @@ class Pages:
         except OSError:
             real = file  # a symbolic link in the path has just been replaced
         return any(is_in(real, each) or is_in(file, each) for each in self.directories)
+
+
+def with_index_page(index_names: Sequence[str]) -> Sequence[str]:
+    """Return the names of index files; that of a PHP page is the last one, unless it is among them."""
+    return index_names if INDEX in index_names else (*index_names, INDEX)
 
 
 class SitePages:
