@@ -79,6 +79,10 @@ class Languages(Static):
         """Return whether the directory at path has an index file, perhaps in one of the languages."""
         return super().has_index(path) or any(self.variants(path + name) for name in self.index_names)
 
+    def has_or_variant(self, path: str) -> bool:
+        """Return whether a regular file is at path, or a variant of it. Raises HTTPError(403, 404)."""
+        return self.has(path) or (not hidden(path) and bool(self.variants(path)))
+
     def is_index_file(self, path: str) -> bool:
         """Return whether a file exists at path, or a variant of it."""
         return super().is_index_file(path) or bool(self.variants(path))

@@ -364,6 +364,8 @@ class Static:
         finally:
             os.close(descriptor)
 
+    has_or_variant = has  # Languages overrides it: a variant is sent, but is no program
+
     def index_of(self, path: str) -> str:
         """Return the name of the index file of the directory at path; "" if there is none."""
         return next((name for name in self.index_names if self.has(path + name)), "")
