@@ -246,11 +246,9 @@ class Static:
         protected: ProtectedSources | None = None,
         owner: int | None = None,
     ) -> None:
-        """Serve config.documentroot, or a user's directory.
-
-        root: a directory instead of config.documentroot, without symbolic links; "" for that. prefix: the beginning
-        of its URLs, such as `/~alice`. protected: the protected sources; None: those of the root without further
-        programs. owner: only files of this user id may be sent; None: all files.
+        """root: the directory, without symbolic links; "": config.documentroot. prefix: the beginning of its URLs,
+        such as `/~alice`. protected: the protected sources; None: those of the root without further programs.
+        owner: only files of this user id may be sent; None: all files.
         """
         self.root = root or real_path(config.documentroot)
         self.below = self.root.rstrip("/") + "/"  # the beginning of every real path below the root
@@ -539,7 +537,7 @@ class Static:
         """
         if request.conditional and (refusal := refused_by_condition(request, file)) is not None:
             return refusal
-        response = whole(file, descriptor)
+        response = whole_response(file, descriptor)
         assert not isinstance(response.body, Source)
         response = self.partial_response(request, file, response.body) or response
         if isinstance(response.body, tuple):
@@ -561,9 +559,9 @@ class Static:
         return None if body is None else self.partial_response(request, file, body)
 
     def partial_response(
-        self, request: Request, file: File, whole: bytes | tuple[bytes | Region, ...]
+        self, request: Request, file: File, body: bytes | tuple[bytes | Region, ...]
     ) -> Response | None:
-        """Return a 206 or 416, or None to send the whole file. whole: the body of the response with it."""
+        """Return a 206 or 416, or None to send the whole file. body: of the response with the whole file."""
         values = request.values
         value = values.get("range")
         if value is None or request.method != "GET":
@@ -580,7 +578,7 @@ class Static:
             )
         # partial_response() copies the field lines of this head, so that they are encoded once for all responses.
         file.head = file.head or encode_head(200, REASONS[200], file.whole_fields)
-        response = ranges.partial_response(found, file.size, file.media_type, file.fields, whole, file.head)
+        response = ranges.partial_response(found, file.size, file.media_type, file.fields, body, file.head)
         if type(response.body) is tuple and len(response.body) == 1:
             response.body = read_if_short(response.body[0]) or response.body
         return response
@@ -676,7 +674,7 @@ def refused_by_condition(request: Request, file: File) -> Response | None:
     return error_page(412, "the condition does not hold") if status == 412 else None
 
 
-def whole(file: File, descriptor: int) -> Response:
+def whole_response(file: File, descriptor: int) -> Response:
     """Return the 200 with the whole file."""
     if file.response is not None:
         return file.response

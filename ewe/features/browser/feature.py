@@ -536,12 +536,12 @@ class Browser:
         trail: PageTrail,
         statement: BoundStatement,
         target: str,
-        again: Callable[[str], str],
+        page_with: Callable[[str], str],
         io: Stream,
     ) -> Response:
         """Run a statement that changes a row; redirect the client to `target`, a page that can be reloaded.
 
-        again: returns the page of the form with a message, for a change that the database refuses.
+        page_with: returns the page of the form with a message, for a change that the database refuses.
         """
         try:
             await self.asking.change(trail.database, statement, io)
@@ -549,7 +549,7 @@ class Browser:
             if error.kind != "STATEMENT":
                 raise
             words = f"{REFUSED_CHANGE} {error}" if self.development else REFUSED_CHANGE
-            body = again(words).encode("utf-8", "replace")
+            body = page_with(words).encode("utf-8", "replace")
             return Response(409, FIELDS, body, cause=f"{error.kind}: {error}")
         return see_other(target)
 

@@ -114,6 +114,7 @@ def parse_proppatch(data: bytes) -> Sequence[Name]:
     elements = Document(data).elements
     if elements[0][1:] != (DAV, "propertyupdate"):
         raise HTTPError(400, "webdav: the body of PROPPATCH is no propertyupdate")
+    # propertyupdate, set or remove, prop, and at depth 4 the properties (RFC 4918 section 14.19)
     return bounded([(space, name) for depth, space, name in elements if depth == 4])
 
 
@@ -131,7 +132,7 @@ def values_of(name: str, file_status: os.stat_result) -> dict[str, str]:
     # than mtime. The earlier of the two never shows a file as created after its last change.
     found = {
         "creationdate": iso_date(min(int(file_status.st_ctime), changed)),
-        "displayname": text(name),
+        "displayname": escaped(name),
         "getlastmodified": http_date(changed),
         "supportedlock": "",
     }
@@ -140,15 +141,15 @@ def values_of(name: str, file_status: os.stat_result) -> dict[str, str]:
     else:
         found |= {
             "getcontentlength": str(file_status.st_size),
-            "getcontenttype": text(content_type(name)),
-            "getetag": text(etag_of(file_status)),
+            "getcontenttype": escaped(content_type(name)),
+            "getetag": escaped(etag_of(file_status)),
             "resourcetype": "",
         }
     return found
 
 
-def text(value: str) -> str:
-    """Return a text as XML. U+FFFD replaces characters that XML does not allow."""
+def escaped(value: str) -> str:
+    """Return a text for XML. U+FFFD replaces characters that XML does not allow."""
     value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return html_escape("".join(c if c >= " " and c not in "\ufffe\uffff" else "\ufffd" for c in value))
 
@@ -193,5 +194,5 @@ def element(name: Name) -> str:
     """Return an empty element."""
     space, local = name
     if space == DAV:
-        return f"<D:{text(local)}/>"
-    return f'<x:{text(local)} xmlns:x="{text(space)}"/>' if space else f'<{text(local)} xmlns=""/>'
+        return f"<D:{escaped(local)}/>"
+    return f'<x:{escaped(local)} xmlns:x="{escaped(space)}"/>' if space else f'<{escaped(local)} xmlns=""/>'
